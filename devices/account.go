@@ -1,6 +1,6 @@
 package devices
 
-// Account is a device's account at a broker that keeps its own list of accounts.
+// Account is a device's account at a broker that keeps its own list of accounts: mosquitto, through package dynsec.
 type Account struct {
 	Device   ID
 	Password string

@@ -54,12 +54,12 @@ func checkText(body []byte) ([]byte, error) {
 		return nil, nil
 	}
 	if nestsDeeper(text, MaxDepth) {
-		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: nested at most %d deep", MaxDepth)}
+		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: at most %d levels of nesting", MaxDepth)}
 	}
 	return replaceUnstorable(text), nil
 }
 
-// members holds the members of a JSON object as raw JSON. take removes a member, so what remains is unknown.
+// members holds the members of a JSON object as raw JSON. remove removes a member, so what remains is unknown.
 type members map[string]json.RawMessage
 
 // parseMembers returns the members of a JSON object. ok is false if value is not an object.
@@ -144,8 +144,8 @@ func (r *Report) decodeRunning(fields members) (err error) {
 	return err
 }
 
-// decodeList decodes the entries of the list field name, and adds the number of their unknown fields to r.Unknown.
-// It refuses a list with more than most entries with the code tooManyCode.
+// decodeList decodes the entries of the list field name, and adds the number of their unknown fields to r.UnknownFields.
+// It refuses a list with more than maxEntries entries with the code tooManyCode.
 func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {
@@ -156,7 +156,7 @@ func decodeList[T any](r *Report, fields members, name string, maxEntries int, t
 	case err != nil:
 		return nil, invalidField(name, "must be an array")
 	case len(entries) > maxEntries:
-		return nil, &Error{ReasonInvalid, tooManyCode, fmt.Sprintf("%s: at most %d", name, maxEntries)}
+		return nil, &Error{ReasonInvalid, tooManyCode, fmt.Sprintf("%s: at most %d entries", name, maxEntries)}
 	}
 	list := make([]T, len(entries))
 	for i, entry := range entries {
@@ -187,8 +187,8 @@ func (r Reply) Encode() []byte {
 }
 
 // EncodeWake returns the message that is pushed to a device so that it reports now. hold
-// is the time for which a slot is kept for the device. If hold is 0, no slot is kept and
-// there is another reason to report.
+// is the time for which a slot is reserved for the device. If hold is 0, no slot is reserved
+// and there is another reason to report.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

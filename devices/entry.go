@@ -36,7 +36,8 @@ func decodeRunning(entry members) (running Running) {
 	return running
 }
 
-// decodeTaskToken decodes the task and token of an entry. An unreadable number is 0, and invalid is its code.
+// decodeTaskToken decodes the task and token of an entry. An unreadable number becomes 0. invalid is the code of the
+// first unreadable number, or "".
 func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
 	switch {

@@ -11,13 +11,13 @@ import (
 var (
 	ErrUnauthenticated = errors.New("unknown credential")           // or no credential at all
 	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for this device
-	ErrIncomplete      = errors.New("the body broke off")           // a fault of the network, not of the device
+	ErrIncomplete      = errors.New("the body is incomplete")       // a fault of the network, not of the device
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
 )
 
 // ReportRefusal is the answer to a report that is refused as a whole.
 type ReportRefusal struct {
-	Err           error  // the error that this row answers
+	Err           error  // the error to which this is the answer
 	Status        int    // HTTP status
 	Reason        Reason // reason of the reply on a transport without statuses; also determines when the device reports again
 	MayResend     bool   // the device may send the same report again
@@ -33,8 +33,8 @@ func Refusals() []ReportRefusal {
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},
 		{&Error{Reason: ReasonTooLarge}, http.StatusRequestEntityTooLarge, ReasonTooLarge, false, "", "", ""},
 		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, true, "busy_server", "", ""},
-		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, "body_incomplete", "body: broke off", ""},
-		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, "unauthenticated", "a valid bearer token is needed", ""},
+		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, "body_incomplete", "body: incomplete", ""},
+		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, "unauthenticated", "a valid bearer token is required", ""},
 		{ErrForbidden, http.StatusForbidden, ReasonForbidden, true, "forbidden", "this token may not do that", "unknown, blocked or revoked"},
 		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, true, "unavailable", "the ledger cannot be reached; send again", ""},
 	}
@@ -55,7 +55,7 @@ func RefusalOf(err error) ReportRefusal {
 	return rows[len(rows)-1]
 }
 
-// Reply returns the refusal as a Reply, for a transport without statuses. re is the id of the
+// Reply returns the refusal as a Reply, for a transport without statuses. reportID is the id of the
 // refused report, and after the time until the device should report again.
 func (r ReportRefusal) Reply(reportID string, after time.Duration) Reply {
 	return Reply{Re: reportID, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.SessionDetail, r.Detail), ReportAfterMS: after.Milliseconds()}

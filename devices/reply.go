@@ -9,7 +9,8 @@ import (
 // reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply. The last four are errors, which only MQTT replies have.
+// The reasons of a reply. The last four refuse the whole report. Only MQTT replies have them, because HTTP
+// has statuses for refusals. ReasonUnavailable can refuse the whole report, too: then Code is "unavailable".
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task
@@ -63,11 +64,11 @@ type Reply struct {
 	Task          *Task     `json:"task,omitempty"` // set if and only if Reason is ReasonGranted
 	Reason        Reason    `json:"reason"`
 	Limited       *Limited  `json:"limited,omitempty"` // set only with ReasonLimited
-	HeldMS        int64     `json:"held_ms"`
+	HeldMS        int64     `json:"held_ms"`           // the time for which the report was parked, not the time for which a slot is held
 	ReportAfterMS int64     `json:"report_after_ms"`
 	Credential    string    `json:"credential,omitempty"` // the device's own token, sent once, on enrolment
-	Code          string    `json:"code,omitempty"`       // only in MQTT errors
-	Detail        string    `json:"detail,omitempty"`     // only in MQTT errors
+	Code          string    `json:"code,omitempty"`       // of an MQTT refusal, or of a fault in a report that was handled
+	Detail        string    `json:"detail,omitempty"`     // explains Code to people
 }
 
 // Limited names the policy that refuses starts now, and the time at which it stops refusing.
@@ -113,6 +114,6 @@ type Task struct {
 	Kind        string          `json:"kind"`
 	Payload     json.RawMessage `json:"payload,omitempty"`
 	Attempt     int             `json:"attempt"`
-	Redelivered int             `json:"redelivered"`
+	Redelivered int             `json:"redelivered"` // the number of earlier replies with this grant
 	LeaseMS     int64           `json:"lease_ms"`
 }

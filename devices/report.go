@@ -7,7 +7,7 @@ import (
 
 // Limits of a report. A report that exceeds one of them is refused as a whole.
 const (
-	MaxBody          = 64 << 10 // bytes
+	MaxBody          = 64 << 10 // bytes; more than MaxOutput, and less than a packet that brokers must allow (128 KiB)
 	MaxDepth         = 16
 	MaxResults       = 100
 	MaxRunning       = 100
@@ -36,7 +36,7 @@ const (
 
 // Report is one decoded and checked message of a device.
 type Report struct {
-	ID            string // chosen by the device; may be empty over HTTP
+	ID            string // chosen by the device; may be empty. Over MQTT, a report without an ID is handled but gets no task.
 	Results       []Result
 	Running       []Running
 	Accept        bool            // If it is false, nothing is granted or redelivered.
@@ -60,7 +60,7 @@ type Running struct {
 	Task, Token int64
 	Progress    float64       // 0 to 1. A value outside of this range becomes 0.
 	Invalid     string        // the code of a bad entry. It is empty if the entry is valid.
-	Lease       time.Duration // the new lease length that a caller requests. If it is 0, the length stays. Reports of devices never have it.
+	Lease       time.Duration // the new length of a caller's lease. If it is 0, the length stays. It is always 0 in a report of a device.
 }
 
 // Error is the reason why a whole report is refused.

@@ -9,6 +9,7 @@ const (
 )
 
 // DefaultGroup is the default name of the group in which the dispatcher's replicas share their subscription.
+// The rights in package broker and in package dynsec allow only this group.
 const DefaultGroup = "dispatcher"
 
 // ReportFilter matches the report topics of all devices.

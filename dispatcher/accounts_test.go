@@ -23,7 +23,7 @@ type fakeAccounts struct {
 	calls        []string
 	down         bool
 	failuresLeft int           // number of the next calls that fail
-	hangingCalls chan struct{} // if not nil, each call sends to hangs and then waits until its context ends
+	hangingCalls chan struct{} // if not nil, each call sends to hangingCalls and then waits until its context ends
 	afterCall    func(calls int)
 }
 
@@ -87,7 +87,7 @@ func (a *fakeAccounts) Disconnect(ctx context.Context, d devices.ID) error {
 	return a.runCall(ctx, "disconnect "+string(d), nil)
 }
 
-// expectCalls checks the calls since the last call of did.
+// expectCalls checks the calls since the last call of expectCalls.
 func (a *fakeAccounts) expectCalls(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
@@ -342,7 +342,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	}
 }
 
-// reportOverBroker sends an idle report of a session at the broker. id may be empty.
+// reportOverBroker sends an idle report of a session at the broker. reportID may be empty.
 func (b *testBench) reportOverBroker(device devices.ID, reportID string) (devices.Reply, error) {
 	b.t.Helper()
 	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: reportID})

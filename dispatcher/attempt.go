@@ -31,7 +31,7 @@ const maxRepairs = 2
 type attempt struct {
 	d             *Dispatcher
 	reporter      *reporter
-	acceptsTask   bool              // the device accepts a task
+	acceptsTask   bool
 	canNameReport bool              // the reply can name the report that it answers
 	mentioned     map[grantKey]bool // grants that the report mentions
 	mustStop      bool              // the device runs a task that it has no right to run
@@ -42,7 +42,7 @@ type attempt struct {
 	offeredPools     []string                    // pools in which a slot is offered to the device
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id
-	blockedPools     []string                    // pools in which policies let no task start
+	limitedPools     []string                    // pools in which policies let no task of the device start
 	dropRounds       int                         // number of times that it ended tasks that policies drop
 	committedLease   string                      // lease id of the committed claim
 	granted          *store.Grant                // nil if nothing was granted
@@ -92,7 +92,7 @@ func (a *attempt) run(ctx context.Context) {
 func (a *attempt) situation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
-	s.Callers = a.reporter.callers
+	s.CallerBound = a.reporter.callerBound
 	s.Mentioned = s.HeldGrant != nil && a.mentioned[grantKey{s.HeldGrant.Task, s.HeldGrant.Token}]
 	return s
 }
@@ -150,7 +150,7 @@ func (a *attempt) refuse(choice decision.Choice) { a.granted, a.refusal = nil, c
 
 // refuseUnavailable refuses the device after an error. If a slot was taken, reconciliation frees it.
 func (a *attempt) refuseUnavailable(err error) {
-	a.d.log.Warn("nothing granted: not confirmed", "err", err)
+	a.d.log.Warn("nothing granted because of an error", "err", err)
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
@@ -163,7 +163,7 @@ func (a *attempt) findOffers(ctx context.Context) {
 	}
 	offered, err := a.d.Waiters.Offers.OfferedPools(ctx, a.reporter.pools(), string(a.reporter.caller.Device))
 	if err != nil {
-		a.d.log.WarnContext(ctx, "decided without knowing where a slot is offered", "err", err)
+		a.d.log.WarnContext(ctx, "chose a task without knowing the offers to the device", "err", err)
 		return
 	}
 	a.offeredPools = offered
@@ -177,7 +177,7 @@ func (a *attempt) returnOffers() {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)
 	}
 	waiting := a.d.Waiters.Pools.FilterWaiting
-	sendUpdate(slots.WaiterLeft, waiting(a.blockedPools))
+	sendUpdate(slots.WaiterLeft, waiting(a.limitedPools))
 	if a.reporter.reach() == store.ReachNone {
 		return
 	}

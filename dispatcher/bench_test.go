@@ -222,7 +222,7 @@ func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
 	}
 }
 
-// sendReport decodes the report from JSON and sends it. If the dispatcher could not decide, report sends it
+// sendReport decodes the report from JSON and sends it. If the dispatcher could not decide, sendReport sends it
 // again, as a device does, because a machine that stalls for some seconds is no failure.
 func (b *testBench) sendReport(device, body string) devices.Reply {
 	b.t.Helper()

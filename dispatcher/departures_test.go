@@ -69,7 +69,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		left, asked := &departureSemaphore{Semaphore: b.semaphore}, make(chan struct{}, 100)
 		b.Dispatcher = b.newParkingReplica()
 		deaf := dispatcher.New(dispatcher.Config{ // this replica receives no messages from other replicas
-			Store: b.store, Semaphore: left, Parking: &hookedParking{Parking: parked.New(b.redis, b.redisDatabase), goneCalled: asked},
+			Store: b.store, Semaphore: left, Parking: &hookedParking{Parking: parked.New(b.redis, b.redisDatabase), endedCalled: asked},
 			FleetTokens: []string{"fleet-token-of-the-tests"},
 		})
 		b.createPool("a", 1, minute)
@@ -82,7 +82,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		newer.awaitParked()
 		older.disconnect()
 		older.awaitAnswer()
-		b.awaitGoneCall(asked)
+		b.awaitEndedCall(asked)
 		b.must(deaf.Waiters.Stop(b.ctx)) // after Stop it sends no further updates
 		b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.awaitAnswer(); a.Task == nil {
@@ -95,7 +95,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	})
 }
 
-// departureSemaphore counts the updates that a waiter is away, and calls before ahead of each.
+// departureSemaphore counts the updates that a waiter is away, and calls beforeDeparture at each of them.
 type departureSemaphore struct {
 	dispatcher.Semaphore
 	beforeDeparture func()
@@ -128,7 +128,7 @@ func (s *departureSemaphore) OfferSlots(ctx context.Context, pool string, pace s
 type hookedParking struct {
 	waiters.Parking
 	beforeNewest func()        // called before a report is announced
-	goneCalled   chan struct{} // receives a value after each call of Gone; may be nil
+	endedCalled  chan struct{} // receives a value after each call of RecordEnded; may be nil
 }
 
 func (h *hookedParking) RegisterNewest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
@@ -138,10 +138,10 @@ func (h *hookedParking) RegisterNewest(ctx context.Context, device string, remem
 	return h.Parking.RegisterNewest(ctx, device, remembered)
 }
 
-func (b *testBench) awaitGoneCall(goneCalled <-chan struct{}) {
+func (b *testBench) awaitEndedCall(endedCalled <-chan struct{}) {
 	b.t.Helper()
 	select {
-	case <-goneCalled:
+	case <-endedCalled:
 	case <-time.After(patience):
 		b.t.Fatal("nobody looked who had gone")
 	}
@@ -149,8 +149,8 @@ func (b *testBench) awaitGoneCall(goneCalled <-chan struct{}) {
 
 func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
 	gone, err := h.Parking.RecordEnded(ctx, reports)
-	if h.goneCalled != nil {
-		h.goneCalled <- struct{}{}
+	if h.endedCalled != nil {
+		h.endedCalled <- struct{}{}
 	}
 	return gone, err
 }
@@ -166,7 +166,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 			runOnServers(t, func(b *testBench) {
 				asked, inLine, announce := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
 				left := &departureSemaphore{Semaphore: b.semaphore}
-				one := b.newParkingReplica(left.configure, func(c *dispatcher.Config) { c.Parking = &hookedParking{Parking: c.Parking, goneCalled: asked} })
+				one := b.newParkingReplica(left.configure, func(c *dispatcher.Config) { c.Parking = &hookedParking{Parking: c.Parking, endedCalled: asked} })
 				other := b.newParkingReplica(func(c *dispatcher.Config) {
 					c.Parking = &hookedParking{Parking: c.Parking, beforeNewest: func() {
 						close(inLine)
@@ -189,8 +189,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				older.disconnect()
 				older.awaitAnswer()
-				b.awaitGoneCall(asked) // the call of Gone before the update
-				b.awaitGoneCall(asked) // the call of Gone after the update
+				b.awaitEndedCall(asked) // the call of RecordEnded before the update
+				b.awaitEndedCall(asked) // the call of RecordEnded after the update
 				if name == "announced after" {
 					close(announce)
 				}

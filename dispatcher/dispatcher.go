@@ -61,7 +61,7 @@ type Dispatcher struct {
 	Waiters  *waiters.Notifier     // notifies devices of free slots
 	Policies *policies.Checker     // checks how often tasks may start
 	Devices  *credentials.Registry // checks who may act for a device
-	Seen     *seen.Devices         // records when devices reported
+	Seen     *seen.Devices         // collects when devices reported, for the ledger; incomplete for devices that only poll
 	Upkeep   *upkeep.Keeper        // background passes
 	Marks    *marks.Follower       // marks the devices that have work; nil if devices have no marks
 

@@ -34,7 +34,7 @@ type Explainer struct {
 }
 
 // ExplainTask explains why a task waits, or how it runs or ended. If Redis answers in time, the explanation includes
-// the state of the queue and of the limits. Why returns store.ErrNotFound if there is no such task.
+// the state of the queue and of the limits. ExplainTask returns store.ErrNotFound if there is no such task.
 func (x *Explainer) ExplainTask(ctx context.Context, task int64) (decision.Explanation, error) {
 	v, err := x.ledger.TaskView(ctx, task)
 	var e decision.Explanation
@@ -42,7 +42,7 @@ func (x *Explainer) ExplainTask(ctx context.Context, task int64) (decision.Expla
 		e, err = x.explainInTime(ctx, v)
 	}
 	if err != nil {
-		return decision.Explanation{}, fmt.Errorf("explaining: %w", err)
+		return decision.Explanation{}, fmt.Errorf("explaining task %d: %w", task, err)
 	}
 	if !store.IsCaller(v.Task.Device) {
 		e.Mark = x.DeviceMark(ctx, devices.ID(v.Task.Device))
@@ -85,7 +85,7 @@ func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.Ta
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task of a view. limited holds the obstacles that policies found for tasks of its device, by task id.
+// explain explains the task of a view. obstacles holds the obstacles that policies found for tasks of its device, by task id.
 func (x *Explainer) explain(ctx context.Context, v store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(v, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
@@ -96,7 +96,7 @@ func (x *Explainer) explain(ctx context.Context, v store.TaskView, obstacles map
 			facts.Hold = hold
 		}
 		if store.IsCaller(v.Task.Device) {
-			facts.Callers = source.callerBound(ctx, waiting)
+			facts.CallerBound = source.callerBound(ctx, waiting)
 		}
 		return facts
 	})
@@ -106,7 +106,7 @@ func (x *Explainer) explain(ctx context.Context, v store.TaskView, obstacles map
 func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {
-		x.log.WarnContext(ctx, "task explained without the bound of callers", "pool", waiting.Pool, "err", err)
+		x.log.WarnContext(ctx, "task explained without the maximum of callers", "pool", waiting.Pool, "err", err)
 		return nil
 	}
 	return &found
@@ -142,7 +142,7 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses looks up the standing in the pool of the explained task, and in each other pool in which the
+// poolStatuses looks up the status of the pool of the explained task, and of each other pool in which the
 // device has a task that could start.
 func poolStatuses(ctx context.Context, v store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(v.DeviceView, obstacles)
@@ -154,34 +154,34 @@ func poolStatuses(ctx context.Context, v store.TaskView, explained store.Candida
 	}
 	// A task that cannot start does not compete with others.
 	cannotStart := !s.MayStart(explained)
-	standings := make(map[string]decision.PoolStatus)
+	statuses := make(map[string]decision.PoolStatus)
 	for pool, tasks := range open {
 		if pool == explained.Pool && cannotStart {
 			tasks = tasks[:1]
 		}
-		standings[pool] = source.poolStatus(ctx, pool, tasks, v)
+		statuses[pool] = source.poolStatus(ctx, pool, tasks, v)
 	}
-	return standings
+	return statuses
 }
 
-// poolStatus reads the standing of tasks of one pool from the semaphore. If the explained task is in this pool,
-// it must be the first of tasks. For a pool that the semaphore does not know, standing uses the counts of the
-// ledger: the next report restores such a pool from the ledger.
+// poolStatus reads the status of one pool, with the place of tasks in its queue, from the semaphore. If the
+// explained task is in this pool, it must be the first of tasks. For a pool that the semaphore does not know,
+// poolStatus uses the counts of the ledger: the next report restores such a pool from the ledger.
 func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {
 		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, LanePercent: urgentLanePercent(c, x.urgentShare), Priority: c.Priority}
 	}
-	standing, err := x.semaphore.ReadQueuePlaces(ctx, pool, v.Task.Device, waiters)
+	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, v.Task.Device, waiters)
 	switch {
 	case err != nil:
 		x.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
 		return decision.PoolStatus{Unreachable: true}
-	case standing.PoolKnown:
+	case places.PoolKnown:
 		return decision.PoolStatus{
-			Held: standing.Held, Capacity: standing.Capacity, UnreservedSlots: standing.UnreservedSlots, Position: standing.Positions[0],
-			FirstTask: tasks[standing.FirstIndex].Task, InQueue: standing.WaitingTask != 0, ReportDueIn: standing.ReportDueIn, OfferLeft: standing.OfferLeft,
-			Waiting: standing.Waiting, Lane: decision.UrgentLane(standing.Lane),
+			Held: places.Held, Capacity: places.Capacity, UnreservedSlots: places.UnreservedSlots, Position: places.Positions[0],
+			FirstTask: tasks[places.FirstIndex].Task, InQueue: places.WaitingTask != 0, ReportDueIn: places.ReportDueIn, OfferLeft: places.OfferLeft,
+			Waiting: places.Waiting, Lane: decision.UrgentLane(places.Lane),
 		}
 	case pool == v.Pool.Name:
 		return decision.PoolStatus{Held: v.Held, Capacity: v.Pool.Capacity, UnreservedSlots: v.Pool.Capacity - v.Held}
@@ -189,8 +189,8 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns when the device of a view last reported, according to the ledger and this replica.
-// It is zero if the device never reported.
+// lastReport returns when the device of a view last reported, as far as the ledger and this replica know: for a device
+// that only polls, the time is accurate to store.SeenPrecision. It is zero if the device never reported.
 func (x *Explainer) lastReport(v store.TaskView) time.Time {
 	seen := x.seen.LastReport(v.Task.Device)
 	if v.Device != nil && v.Device.LastSeen != nil && v.Device.LastSeen.After(seen) {

@@ -23,9 +23,10 @@ const (
 )
 
 // grantUnderPolicies grants one of the open tasks, if the policies of the task let it start. It checks the policies
-// before it acquires a slot, so that no slot is occupied during the check.
+// before it acquires a slot, so that no slot is occupied during the check. Policies.Settle then counts the start that was
+// committed, and releases the other reservations.
 func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate) error {
-	if !policies.HasLimited(open) {
+	if !policies.AnyHasPolicies(open) {
 		return a.grant(ctx, open)
 	}
 	pool := open[0].Pool
@@ -33,7 +34,7 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate
 	maps.Copy(a.obstacles, refused)
 	suppressed := a.suppress(ctx, open, refused)
 	if len(passed) == 0 {
-		return a.blockPool(ctx, pool, suppressed)
+		return a.recordLimitedPool(ctx, pool, suppressed)
 	}
 	a.committedLease = ""
 	err := a.grant(ctx, passed)
@@ -68,7 +69,7 @@ func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused 
 	ended, err := a.d.ledgerCalls.suppressions.Do(ctx, struct{}{}, list)
 	if err != nil {
 		a.mayHaveMoreDrops = true
-		a.d.log.WarnContext(ctx, "tasks that policies drop are ended later", "pool", tasks[0].Pool, "err", err)
+		a.d.log.WarnContext(ctx, "tasks that policies drop not ended; ended later", "pool", tasks[0].Pool, "err", err)
 		return false
 	}
 	for i, c := range tasks {
@@ -79,16 +80,16 @@ func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused 
 	return true
 }
 
-// blockPool records a pool in which policies let no task start. If suppressed is true, it records the pool
+// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, it records the pool
 // only if the device has no task left in it: otherwise the remaining tasks are decided next.
-func (a *attempt) blockPool(ctx context.Context, pool string, suppressed bool) error {
+func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
 			return err
 		}
 	}
 	if !suppressed || !slices.Contains(a.reporter.pools(), pool) {
-		a.blockedPools = append(a.blockedPools, pool)
+		a.limitedPools = append(a.limitedPools, pool)
 	}
 	return errObstacleRecorded
 }
@@ -121,7 +122,7 @@ func (a *attempt) grant(ctx context.Context, open []store.Candidate) error {
 		return errObstacleRecorded
 	}
 	c, lease := open[got.WantIndex], request.Wants[got.WantIndex].Lease
-	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got.Slot, Lease: lease}
+	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got.Slot, LeaseID: lease}
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
@@ -187,28 +188,28 @@ func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquiredSl
 	got, err := a.d.ledgerCalls.claim(ctx, claim)
 	a.steps.Done("claimed", a.d.config.Now())
 	if err == nil && got.late {
-		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
+		err = fmt.Errorf("the slot was acquired more than %s ago: too late to claim it", claimAge)
 	}
 	if err != nil {
 		if hadNoEffect(err) {
-			a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
+			a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
 	}
 	switch got.Status {
 	case store.ClaimGranted:
-		a.committedLease = claim.Lease
+		a.committedLease = claim.LeaseID
 		a.d.metrics.countGrant(c, a.reporter.view)
 		a.grantIfUsable(got.Grant)
 		return nil
 	case store.ClaimConflict:
 		a.d.metrics.countConflict(claim.Pool)
-		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
+		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
 		if _, err := a.d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err
 		}
 	default:
-		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
+		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
 	}
 	return a.decideAgain(ctx)
 }

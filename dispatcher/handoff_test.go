@@ -19,7 +19,7 @@ type wakeRecorder struct {
 	wakeUps []string
 	minHold time.Duration // shortest hold time of an offer
 
-	offers    []string                 // like all, but without repeated wake-ups for the same offer
+	offers    []string                 // like wakeUps, but without repeated wake-ups for the same offer
 	lastHolds map[string]time.Duration // hold time of the last offer of each device
 }
 

@@ -29,7 +29,7 @@ func newFullPoolBench(t *testing.T) (b *testBench, w *wakeRecorder, held devices
 	return b, w, held
 }
 
-// awaitStart waits until passes wake the device, not counting the first before wake-ups, and expects
+// awaitStart waits until passes wake the device, not counting the first wakesBefore wake-ups, and expects
 // that the device is granted its task.
 func (b *testBench) awaitStart(w *wakeRecorder, wakesBefore int, device string) devices.Task {
 	b.t.Helper()

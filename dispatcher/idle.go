@@ -22,7 +22,8 @@ const (
 	maxLookupsInOutage = 8
 	// outageAfter is the duration of a ledger outage after which maxLookupsInOutage applies.
 	outageAfter = 2 * time.Second
-	// auditInterval is the interval of audits: one of sampled absent marks is audited, the rest are trusted.
+	// auditInterval is the number of absent marks per audit. The report of an audited device is looked up in the ledger, all
+	// other absent marks are trusted.
 	auditInterval = 256
 )
 
@@ -40,13 +41,13 @@ type markChecker struct {
 	absentMarks atomic.Int64 // number of absent marks, trusted or audited
 }
 
-// markCheck is the result of a check of a device's mark. If idle and crowded are both false, the report is
+// markCheck is the result of a check of a device's mark. If isIdle and isAtLookupLimit are both false, the report is
 // looked up in the ledger.
 type markCheck struct {
-	isIdle       bool        // the device has no work
-	isOverloaded bool        // there is no room for another lookup
-	reach        store.Reach // reach that an idle device had when it was admitted
-	now          time.Time   // the ledger's time, set if idle is true
+	isIdle          bool        // the device has no work
+	isAtLookupLimit bool        // maxLookups (or maxLookupsInOutage) lookups are in progress, so the report is not looked up
+	reach           store.Reach // reach that an idle device had when it was admitted
+	now             time.Time   // the ledger's time, set if isIdle is true
 
 	version string // version of the mark; empty if the device has no mark
 	isAudit bool   // the mark is absent, and the report is looked up to audit the mark
@@ -59,8 +60,8 @@ func (c markCheck) done() {
 	}
 }
 
-// checkMark reads the mark of a device whose report only asks for a task. The caller must call done after
-// the lookup in the ledger.
+// checkMark reads the mark of a device whose report only asks for a task. All other reports, such as reports with results,
+// are looked up in the ledger and are not limited by maxLookups. The caller must call done after the lookup in the ledger.
 func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (c markCheck) {
 	if i.marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
 		return c
@@ -82,7 +83,7 @@ func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, repo
 	c.lookups = &i.lookups
 	if c.lookups.Add(1) > limit {
 		c.done()
-		return markCheck{isOverloaded: true}
+		return markCheck{isAtLookupLimit: true}
 	}
 	return c
 }
@@ -101,10 +102,10 @@ func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p 
 	return h
 }
 
-// answerOverloaded answers a report that cannot be looked up now: the device reports again at some time within a report
-// period. answerOverloaded does not end an older parked report of the device, because it was not checked whether this
+// answerAtLookupLimit answers a report that cannot be looked up now: the device reports again at some time within a report
+// period. answerAtLookupLimit does not end an older parked report of the device, because it was not checked whether this
 // caller may act for the device.
-func (d *Dispatcher) answerOverloaded(caller devices.Caller, report devices.Report) *reportHandling {
+func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.Report) *reportHandling {
 	timing := d.timing()
 	timing.Outage = func() time.Duration { return d.config.ReportPeriod }
 	return &reportHandling{d: d, reporter: &reporter{d: d, caller: caller}, report: report, reply: devices.Reply{
@@ -124,12 +125,12 @@ func (i *markChecker) correctMark(ctx context.Context, device devices.ID, c mark
 		err = i.auditMark(ctx, device)
 	}
 	if err != nil {
-		i.log.DebugContext(ctx, "mark not settled", "err", err)
+		i.log.DebugContext(ctx, "mark not updated", "err", err)
 	}
 }
 
 // auditMark counts a missing mark. The work may be newer than the check of the mark, and may be done by now, so
-// audit reads first the mark and then the device again.
+// auditMark reads first the mark and then the device again.
 func (i *markChecker) auditMark(ctx context.Context, device devices.ID) error {
 	missing, err := i.marks.IsMissing(ctx, string(device))
 	if err != nil || !missing {

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stoppedClock is a clock that only advances if a test calls pass.
+// stoppedClock is a clock that only advances if a test calls advance.
 type stoppedClock struct{ elapsed atomic.Int64 }
 
 func (c *stoppedClock) now() time.Time {
@@ -199,7 +199,7 @@ func TestLooksWithoutMarksHaveALane(t *testing.T) {
 		s.runBefore("Views", func() { inside <- struct{}{}; <-release })
 		answers := make(chan devices.Reply, 100)
 		older := waiters.NewParkedReport("d", time.Minute)
-		b.Waiters.Parks.Replace("d", older)
+		b.Waiters.Parks.ReplaceOlder("d", older)
 		for range 20 {
 			go func() {
 				reply, err := b.tryReport("d", `{}`)

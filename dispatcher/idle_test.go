@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// manualClock is a clock of elapsed time that only advances if a test calls pass.
+// manualClock is a clock of elapsed time that only advances if a test calls advance.
 type manualClock struct {
 	mu      sync.Mutex
 	current time.Time
@@ -59,7 +59,7 @@ func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock
 	}
 }
 
-// countIdleAfter advances the replica's clock by passed and calls CountIdle, which counts if the ledger has enough idle
+// countIdleAfter advances the replica's clock by elapsed and calls CountIdle, which counts if the ledger has enough idle
 // time to assign.
 func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
@@ -69,8 +69,8 @@ func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	}
 }
 
-// awaitIdleCount calls look until the count grows, and returns the increase. Before each call it advances the
-// replica's clock by apart.
+// awaitIdleCount calls countIdleAfter until the count grows, and returns the increase. Before each call it advances the
+// replica's clock by interval.
 func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, count func() float64) float64 {
 	b.t.Helper()
 	before := count()

@@ -15,11 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Leases gives slots to callers. The holder of a lease is not a device, but its requests are handled like the
-// reports of a device.
+// Leases gives slots to callers. It is a Dispatcher with the operations on leases, and has no state of its own. The holder of
+// a lease is not a device, but its requests are handled like the reports of a device.
 type Leases struct{ *Dispatcher }
 
-// Leaser is a program, not a device, that requests or holds leases.
+// Leaser is a caller: a program, not a device, that requests or holds leases. One caller can have many holders.
 type Leaser struct {
 	Name  string            // name of its token
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
@@ -53,8 +53,8 @@ type LeaseRequest struct {
 type Lease struct {
 	Task       store.Task
 	Grant      *store.Grant   // nil if the lease waits or has ended
-	Usable     time.Duration  // the slot may be used for this time, counted from the sending of the request plus Held
-	Held       time.Duration  // time for which the answer waited
+	Usable     time.Duration  // the slot may be used for this time, counted from the sending of the request plus Waited
+	Waited     time.Duration  // time for which the answer was held back (held_ms), not the time for which the slot was held
 	Cause      decision.Cause // reason why the lease holds no slot
 	RetryAfter time.Duration  // time after which the caller of a waiting lease asks again
 }
@@ -70,13 +70,14 @@ type LostError struct {
 func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 
 // ErrLeaseToken is the error of a request to end a held lease without its token.
-var ErrLeaseToken = errors.New("a lease that is held is given back with its token")
+var ErrLeaseToken = errors.New("token: required, because the lease is held")
 
 // ErrUnconfirmed is the error of a request without a wait while its pool can confirm no slot.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// noWaitStay is the lifetime of the lease of a request without a wait, if the request breaks off.
+	// noWaitStay is the time after which the ledger expires the waiting lease of a request without a wait, if the request
+	// breaks off. Otherwise dropNoWaitLease deletes the lease.
 	noWaitStay = 10 * time.Second
 	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
 	// the callers hold as many slots as they may, the caller is in no queue, and the message that a lease ended
@@ -175,12 +176,12 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 		if opened.HasCallerBound {
 			wait = min(wait, boundedRetryInterval)
 		}
-		h, held, err := d.handleWithWait(ctx, caller, report, wait, r.OnPark)
+		h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, r.OnPark)
 		if err != nil {
 			return opened, devices.Reply{}, err
 		}
 		wait = r.Wait - d.config.Now().Sub(began)
-		if !held || ctx.Err() != nil || wait <= 0 || !mayStillGetSlot(h.reply) {
+		if !couldWait || ctx.Err() != nil || wait <= 0 || !mayStillGetSlot(h.reply) {
 			return opened, h.reply, err
 		}
 		if hasYielded = hasYielded || h.reporter.hasYielded; hasYielded && !h.reporter.blockedAlone { // the caller counts again as ahead of the callers behind it
@@ -201,9 +202,9 @@ func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenStay shortens the stay of a lease in the ledger if its caller disconnected, or was answered before its
+// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before its
 // wait was over. The caller counts as ahead of other callers until the time at which it should ask again. Its
-// position lasts for store.Stay after that time.
+// position lasts for store.PositionTTL after that time. SetLeaseWait sets the time of expiry, also to an earlier time.
 func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := r.Wait - d.config.Now().Sub(began)
 	switch {
@@ -218,8 +219,8 @@ func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.Le
 	if ctx.Err() != nil {
 		after = 0
 	}
-	if err := d.config.Store.ExtendLeaseWait(context.WithoutCancel(ctx), opened, store.PositionTTL+after); err != nil {
-		d.log.WarnContext(ctx, "a caller that left stays in line for longer", "err", err)
+	if err := d.config.Store.SetLeaseWait(context.WithoutCancel(ctx), opened, store.PositionTTL+after); err != nil {
+		d.log.WarnContext(ctx, "wait of a caller that left not shortened; it stays in the queue for longer", "err", err)
 	}
 }
 
@@ -240,7 +241,7 @@ func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64)
 		}
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		d.log.WarnContext(ctx, "a lease that nobody can ask for ends by itself", "lease", task, "err", err)
+		d.log.WarnContext(ctx, "lease of an unnamed holder not ended; it expires by itself", "lease", task, "err", err)
 	}
 }
 
@@ -251,19 +252,19 @@ func (d Leases) dropNoWaitLease(ctx context.Context, r LeaseRequest, opened stor
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := d.config.Store.DropLease(ctx, opened); err != nil {
-		d.log.WarnContext(ctx, "a lease that was tried expires by itself", "err", err)
+		d.log.WarnContext(ctx, "lease of a request without a wait not deleted; it expires by itself", "err", err)
 	}
 	d.Waiters.Offers.Update(store.HolderDevice(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
 }
 
 // readLease reads a lease for a request that was received at began.
 func (d Leases) readLease(ctx context.Context, task int64, began time.Time) (Lease, error) {
-	held := d.config.Now().Sub(began)
+	waited := d.config.Now().Sub(began)
 	found, grant, _, err := d.config.Store.Task(ctx, task)
 	if err != nil {
 		return Lease{}, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, task, err)
 	}
-	got := Lease{Task: found, Grant: grant, Held: held}
+	got := Lease{Task: found, Grant: grant, Waited: waited}
 	if grant != nil {
 		got.Usable = d.usableTime(*grant)
 	}
@@ -285,7 +286,8 @@ func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.L
 	return got, nil
 }
 
-// Renew extends a lease. If length is not 0, it becomes the length of the lease, except if the lease would then end
+// Renew extends a lease. If length is 0, the ledger extends the lease only after a third of it was used; an earlier call
+// succeeds and changes nothing. If length is not 0, it becomes the length of the lease, except if the lease would then end
 // sooner than without the call. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()

@@ -67,7 +67,7 @@ func (d Leases) endWaiting(ctx context.Context, l Leaser, leaseTask store.Task) 
 	held, err := d.config.Store.GiveUpLease(ctx, l.Name, leaseTask.ID)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: ending the waiting of lease %d: %w", devices.ErrUnavailable, leaseTask.ID, err)
+		return fmt.Errorf("%w: ending the wait of lease %d: %w", devices.ErrUnavailable, leaseTask.ID, err)
 	case held:
 		return ErrLeaseToken
 	}
@@ -112,7 +112,7 @@ func (d Leases) lostError(ctx context.Context, leaseTask store.Task, token int64
 		}
 	}
 	if grant != nil && grant.Token != token {
-		lost.Why, lost.Detail = "stale", "it is held under another token"
+		lost.Why, lost.Detail = "stale", "the slot is held under another token"
 	}
 	return lost
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expectKeepsPosition checks that a holder keeps its position for at most store.Stay after the time at which it is to
+// expectKeepsPosition checks that a holder keeps its position for at most store.PositionTTL after the time at which it is to
 // ask again. Until then it counts as ahead of others.
 func (b *testBench) expectKeepsPosition(holder string, askAgainIn time.Duration) {
 	b.t.Helper()

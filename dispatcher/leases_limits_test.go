@@ -15,8 +15,8 @@ import (
 // oneAnHourPerHolder allows each holder one start an hour.
 const oneAnHourPerHolder = `[{"name":"each","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]`
 
-// createLimitedLeasePool creates pool "a" with policies. Its callers hold at most bound slots; if bound is 0, only the
-// capacity limits them.
+// createLimitedLeasePool creates pool "a" with policies. Its callers hold at most maxCallerSlots slots; if maxCallerSlots is 0,
+// only the capacity limits them.
 func (b *testBench) createLimitedLeasePool(capacity, maxCallerSlots int, limits string) {
 	b.t.Helper()
 	spec := store.PoolSpec{Capacity: capacity, Lease: minute, Limits: json.RawMessage(limits)}

@@ -133,7 +133,7 @@ func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	if err != nil || waits.Task != task {
 		t.Fatalf("%+v, %v, want task %d", waits, err, task)
 	}
-	b.must(b.store.ExtendLeaseWait(b.ctx, waits, 0))
+	b.must(b.store.SetLeaseWait(b.ctx, waits, 0))
 	if n, err := b.store.Expire(b.ctx, 10); err != nil || n != 1 {
 		t.Fatalf("%d expired, %v", n, err)
 	}

@@ -124,7 +124,7 @@ func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) boo
 	}
 	took := p.elapsed() - asked
 	p.longestUsable = max(p.longestUsable, got.Usable)
-	if end := asked + got.Held + got.Usable; end < p.latestEnd-took-time.Second {
+	if end := asked + got.Waited + got.Usable; end < p.latestEnd-took-time.Second {
 		rt.Fatalf("renewed for %s: the answer ends %s before an earlier one", length, p.latestEnd-end)
 	}
 	p.latestEnd = max(p.latestEnd, asked+got.Usable)

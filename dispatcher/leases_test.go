@@ -18,8 +18,8 @@ import (
 // testCaller returns the caller of the tests.
 func testCaller() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 
-// createCallerPool creates pool "a" with five slots and leases of a minute, in which callers may hold at most bound
-// slots.
+// createCallerPool creates pool "a" with five slots and leases of a minute, in which callers may hold at most
+// maxCallerSlots slots.
 func (b *testBench) createCallerPool(maxCallerSlots int) {
 	b.t.Helper()
 	b.putPoolA(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &maxCallerSlots})

@@ -51,7 +51,7 @@ type grantLedger interface {
 type leaseLedger interface {
 	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
 	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
-	ExtendLeaseWait(ctx context.Context, task store.LeaseTask, stay time.Duration) error
+	SetLeaseWait(ctx context.Context, task store.LeaseTask, stay time.Duration) error
 	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
 	YieldPlace(ctx context.Context, task int64) (bool, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStartsStore is a ledger in which reads of the starts of pool "a" wait until tell is closed.
+// slowStartsStore is a ledger in which reads of the starts of pool "a" wait until release is closed.
 type slowStartsStore struct {
 	dispatcher.Store
 

@@ -122,7 +122,7 @@ func TestDuplicatesWait(t *testing.T) {
 			b.t.Errorf("granted %q", done)
 		}
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonLimited)
-		b.expectWhy(b.deviceTaskIDs("d1")[2], []decision.Code{decision.CodeLimited}, "same-content", "2 equal ones per 1h0m0s", "the first of them started at")
+		b.expectWhy(b.deviceTaskIDs("d1")[2], []decision.Code{decision.CodeLimited}, "same-content", "2 equal ones per 1h0m0s", "the oldest counted start was at")
 	}, withLongPeriod)
 }
 
@@ -161,7 +161,7 @@ func TestPolicyOfARunningPool(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// lossyReservations fails calls of Settle while lose is true, as if the replica had ended. While deaf is
+// lossyReservations fails calls of Settle while failsSettle is true, as if the replica had ended. While isDown is
 // true, it also fails calls of Reserve.
 type lossyReservations struct {
 	policies.Reservations

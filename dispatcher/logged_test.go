@@ -39,11 +39,11 @@ func TestABadEntryIsLogged(t *testing.T) {
 	for name, test := range map[string]struct{ body, want string }{
 		"results": {
 			`{"results":[{"task":7,"token":1,"status":"done","output":"secret"},{"task":8}]}`,
-			`level=WARN msg="a result is not valid: rejected" device=d task=7 code=invalid_status`,
+			`level=WARN msg="invalid result rejected" device=d task=7 code=invalid_status`,
 		},
 		"running": {
 			`{"running":[{"task":7,"token":"secret"},{"task":8},9]}`,
-			`level=WARN msg="an entry of running is not valid: its task is to stop" device=d task=7 code=invalid_token`,
+			`level=WARN msg="invalid entry of running: the device is asked to stop its task" device=d task=7 code=invalid_token`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,17 +33,17 @@ func newMetrics(set *meters.Set) *metrics {
 		grants:    set.Counter("slot_grants_total", "Slots granted to devices.", "pool"),
 		denials:   set.Counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		conflicts: set.Counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
-		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
+		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while the device may have continued its task.", "pool"),
 		hold:      set.Histogram(meters.PoolBuckets(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      set.Histogram(meters.PoolBuckets(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   set.Counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
 		duration:  set.Histogram(meters.DurationBuckets(), "report_duration_seconds", "Time to answer a report.", "transport"),
-		leases:    set.Counter("leases_total", "Leases of callers, by what became of the request.", "pool", "outcome"),
-		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.").WithLabelValues(),
+		leases:    set.Counter("leases_total", "Lease requests of callers, by outcome.", "pool", "outcome"),
+		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, but not the process. Each is a bug and is logged.").WithLabelValues(),
 	}
-	m.marks.needless = set.Counter("marks_needless_total", "Marks of devices that were found to have no work, and taken away.").WithLabelValues()
-	m.marks.missing = set.Counter("marks_missing_total", "Devices with work that had no mark, of each 256th that was told that it has none. Each is a fault of the program.").WithLabelValues()
+	m.marks.needless = set.Counter("marks_needless_total", "Marks deleted because their device had no work.").WithLabelValues()
+	m.marks.missing = set.Counter("marks_missing_total", "Devices with work but without a mark, found by an audit of one in 256 reports without a mark. Each is a bug.").WithLabelValues()
 	set.OnNewPool(func(pool string) {
 		for _, c := range []*prometheus.CounterVec{m.grants, m.conflicts, m.forced} {
 			c.WithLabelValues(pool)

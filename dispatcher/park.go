@@ -16,32 +16,32 @@ const (
 )
 
 // HandleWaiting handles a report as HandleReport does, but lets an answer without a task wait for at most wait.
-// Results are committed before the wait, and acknowledged in the answer. Wait calls onPark when the wait
+// Results are committed before the wait, and acknowledged in the answer. HandleWaiting calls onPark when the wait
 // begins: from then on the report does not count as in progress, and the answer comes within wait plus
-// devices.AnswerAfterWait. held reports whether the report may have been parked. It is false if there was
-// no room, or if Redis did not confirm that the report is the newest of its device.
+// devices.AnswerAfterWait. couldWait reports whether the answer could wait, even if it was given at once. It is false if there
+// was no room, or if Redis did not confirm that the report is the newest of its device.
 //
 // The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (the device is
 // gone, and nothing is granted), with a newer report of the device, or with the stop of this process.
-func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
-	h, held, err := d.handleWithWait(ctx, caller, report, wait, onPark)
+func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, couldWait bool, err error) {
+	h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, onPark)
 	if err != nil {
 		return devices.Reply{}, false, err
 	}
-	return h.reply, held, nil
+	return h.reply, couldWait, nil
 }
 
-// handleWithWait does the work of Wait, and returns the handling of the report.
-func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, handleWithWait time.Duration, onPark func()) (h *reportHandling, held bool, err error) {
-	park := waiters.NewParkedReport(string(caller.Device), handleWithWait)
+// wait does the work of HandleWaiting, and returns the handling of the report.
+func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *reportHandling, couldWait bool, err error) {
+	park := waiters.NewParkedReport(string(caller.Device), wait)
 	defer d.Waiters.Parks.Leave(park)
 	h, err = d.handle(ctx, caller, report, park)
 	if err != nil {
 		return nil, false, err
 	}
-	held = h.reporter.park != nil
-	if held && h.mayWait() {
-		held = (&parkedHandling{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
+	couldWait = h.reporter.park != nil
+	if couldWait && h.mayWait() {
+		couldWait = (&parkedHandling{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
 	}
 	switch {
 	case h.reply.Task != nil && d.Waiters.Parks.Leave(park) == waiters.Superseded:
@@ -50,7 +50,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 		d.Waiters.Departures.Add(park)
 	}
 	d.metrics.countDenial(h)
-	return h, held, nil
+	return h, couldWait, nil
 }
 
 // mayWait reports whether the answer may wait because the device may still get a task. An answer with a
@@ -146,7 +146,7 @@ func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall
 	steps.Done("woken", p.d.config.Now())
 	switch admitted, err := p.h.reporter.isStillAdmitted(work); {
 	case err != nil:
-		p.d.log.WarnContext(ctx, "nothing granted: not confirmed", "err", err)
+		p.d.log.WarnContext(ctx, "nothing granted because of an error", "err", err)
 		p.h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:

@@ -17,7 +17,7 @@ func (h *reportHandling) renew(ctx context.Context) error {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		switch {
 		case r.Invalid != "":
-			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.d.log.WarnContext(ctx, "invalid entry of running: the device is asked to stop its task", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
 			h.addCancel(r.Task, r.Token, devices.CancelStale)
 		case h.reporter.view.Device.Blocked:
 			h.addCancel(r.Task, r.Token, devices.CancelBlocked)
@@ -52,7 +52,7 @@ func (h *reportHandling) answerRenewal(ctx context.Context, r store.Renewal, out
 	}
 	// The reason is stored with the grant, so that a later failure ends the task.
 	if err := h.d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
-		return fmt.Errorf("%w: noting the end of a run: %w", devices.ErrUnavailable, err)
+		return fmt.Errorf("%w: recording the reason to stop a task: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ type reportHandling struct {
 	reply            devices.Reply
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
-	mayHaveMoreDrops bool              // field more of the last attempt
+	mayHaveMoreDrops bool              // the device may have more tasks that policies drop, as the last attempt found
 }
 
 // handleLimit limits the time to handle one report. It is below the age of an orphan (upkeep), and
@@ -43,18 +43,18 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle is HandleReport for a report that may be parked as p if p is not nil and there is room. Every
-// report of a device ends the wait of an older one.
+// handle is HandleReport for a report that may be parked as p if p is not nil and there is room. It ends the wait of an
+// older parked report of the device, unless it refuses the report or has no room for a lookup (answerAtLookupLimit).
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
 	}
 	check := d.markChecker.checkMark(ctx, caller, report)
 	switch {
 	case check.isIdle:
 		return d.answerIdle(caller, report, p, check), nil
-	case check.isOverloaded:
-		return d.answerOverloaded(caller, report), nil
+	case check.isAtLookupLimit:
+		return d.answerAtLookupLimit(caller, report), nil
 	}
 	defer check.done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
@@ -98,7 +98,7 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 }
 
 // replyUnavailable ends a reply after err. If the reply already contains an acknowledgement, a renewal
-// or a cancel, it keeps them and gets the reason "unavailable". Otherwise unavailable returns err, and
+// or a cancel, it keeps them and gets the reason "unavailable". Otherwise replyUnavailable returns err, and
 // the transport requests the report again.
 func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
@@ -110,7 +110,7 @@ func (h *reportHandling) replyUnavailable(err error) error {
 }
 
 // hasContents reports whether a report contains more than the request for a task. If it does, handle reads
-// only the registration of the device, which decides whether the report is accepted. answer reads the
+// only the registration of the device, which decides whether the report is accepted. runSteps reads the
 // tasks and the grant of the device after it has recorded the contents of the report.
 func hasContents(r devices.Report) bool {
 	return len(r.Results)+len(r.Running) > 0 || r.Attributes != nil
@@ -138,7 +138,7 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	if errors.Is(err, store.ErrTooLarge) {
 		// This error must not discard the device's results.
 		h.reply.Code = devices.CodeAttributesTooLarge
-		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
+		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; the stored attributes are unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
 		return nil
 	}
 	if err != nil {
@@ -172,7 +172,7 @@ func (h *reportHandling) tryNextTask(ctx context.Context, offered []string, step
 		return
 	}
 	if a.needsID { // from a reply that names no report, the device cannot compute the age of the reply
-		h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
+		h.reply.Code, h.reply.Detail = "id_required", "id: required over MQTT to get a task"
 	}
 	h.refuse(a.refusal, a.untilTurn)
 }
@@ -187,8 +187,8 @@ func (h *reportHandling) deliver(g store.Grant) {
 	h.reply.ReportAfterMS = h.d.delayAfterGrant(g.Pool, g.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. turn is the time after which a device in the queue of a full pool is to
-// report again. If choice.Reason is not a full pool, turn is ignored. A device that runs a task is asked to report
+// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool is to
+// report again. If choice.Reason is not a full pool, untilTurn is ignored. A device that runs a task is asked to report
 // when its task is probably finished, and in time to renew its lease.
 func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil

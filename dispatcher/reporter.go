@@ -21,7 +21,7 @@ type reporter struct {
 	park       *waiters.ParkedReport // nil if the answer may not wait (long poll)
 	storedPool string                // stored result of oldestPool, while the view of a parked report is empty
 
-	callers      *store.CallerBound // the bound of the callers of its pool; nil if the reporter is a device
+	callerBound  *store.CallerBound // the bound of the callers of its pool; nil if the reporter is a device
 	blockedAlone bool               // the last refusal of the caller had a reason that concerns this caller alone
 	hasYielded   bool               // a refusal had such a reason: callers behind it go first until OpenLease is called again
 }
@@ -29,7 +29,7 @@ type reporter struct {
 // replaceOlder ends the wait of an older report of the device. The new report may be parked as p if p is not
 // nil and there is room.
 func (r *reporter) replaceOlder(p *waiters.ParkedReport) {
-	if r.d.Waiters.Parks.Replace(string(r.caller.Device), p) {
+	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), p) {
 		r.park = p
 	}
 }
@@ -130,26 +130,26 @@ func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, true) }
 // report, and the newer report may have been decided before this report was granted a task.
 func (r *reporter) wakeNewer(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
-		r.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
+		r.d.log.WarnContext(ctx, "newer report of a device not woken; its grant waits for the next report", "err", err)
 	}
 }
 
 // readCallerBound reads how many slots callers hold, if the reporter is a caller.
 func (r *reporter) readCallerBound(ctx context.Context) error {
-	r.callers = nil // drops the bound of an earlier decision
+	r.callerBound = nil // drops the bound of an earlier decision
 	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
 		return nil
 	}
 	c := r.view.Candidates[0] // a holder has exactly one task
 	found, err := r.d.config.Store.CallerBoundOf(ctx, c.Pool, c.Task)
-	r.callers = &found
+	r.callerBound = &found
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
 // yieldPlace lets the callers behind this caller go first if this caller was refused for a reason that concerns
 // it alone. From then on, this caller does not count for the bound of callers.
 func (r *reporter) yieldPlace(ctx context.Context, refused decision.Choice) {
-	r.blockedAlone = refused.BlocksOneTask && r.callers != nil && r.callers.Bound != nil
+	r.blockedAlone = refused.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {
 		return
 	}
@@ -157,7 +157,7 @@ func (r *reporter) yieldPlace(ctx context.Context, refused decision.Choice) {
 	c := r.view.Candidates[0]
 	stood, err := r.d.config.Store.YieldPlace(ctx, c.Task)
 	if err != nil {
-		r.d.log.WarnContext(ctx, "callers wait behind one that cannot start", "pool", c.Pool, "err", err)
+		r.d.log.WarnContext(ctx, "place of a caller not yielded; other callers wait behind a caller that cannot start", "pool", c.Pool, "err", err)
 	}
 	if stood {
 		r.d.Waiters.Relay.WakeCallers(c.Pool)

@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees the slots of the ended grants.
+// recordResults commits every result of the report and frees the slots of the ended grants. For a late result, the State
+// of its outcome is store.Dispatched if a newer grant of the task is in force.
 // The acknowledgements are in the order of the results. If it returns an error, the results
 // that could not be committed are not acknowledged, and the device sends them again.
 func (h *reportHandling) recordResults(ctx context.Context) error {
@@ -30,7 +31,7 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
-			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.d.log.WarnContext(ctx, "invalid result rejected", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
 			h.addAck(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
@@ -48,9 +49,9 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 	return failed
 }
 
-func (h *reportHandling) addAck(addAck devices.Ack) {
-	h.d.metrics.results.WithLabelValues(string(addAck.Outcome)).Inc()
-	h.reply.Acks = append(h.reply.Acks, addAck)
+func (h *reportHandling) addAck(ack devices.Ack) {
+	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
+	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
 // endCause returns the ledger's end cause for a status of the wire. It is empty for an unknown status.

@@ -68,7 +68,7 @@ func settleLost(e store.SettleInput, jitter func() float64) store.Settlement {
 }
 
 // retryOrEnd gives the task another attempt if retry is true and attempts are left. Otherwise the task ends in the
-// state end.
+// state endState.
 func retryOrEnd(endState store.TaskState, retry bool, e store.SettleInput, jitter func() float64) store.Settlement {
 	if !retry || e.Attempts+1 >= e.MaxAttempts {
 		return store.Settlement{State: endState, Counted: true}
@@ -84,12 +84,12 @@ func backoff(base time.Duration, earlier int, jitter func() float64) time.Durati
 	return time.Duration(full * (0.5 + jitter()/2))
 }
 
-// ForceRelease takes a slot back from its holder and returns its grant. If f.Now is true, the slot is free
+// ForceRelease takes a slot back from its holder and returns its grant. If f.AtOnce is true, the slot is free
 // at once, even if its device still works. It returns store.ErrNotFound if nobody holds the slot.
 func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.ForcedRelease) (store.Grant, error) {
 	g, err := d.config.Store.ForceRelease(ctx, pool, slot, f, d.settle)
 	if err != nil {
-		return store.Grant{}, fmt.Errorf("forced release: %w", err)
+		return store.Grant{}, fmt.Errorf("releasing slot %d of pool %s by force: %w", slot, pool, err)
 	}
 	if f.AtOnce {
 		d.metrics.forced.WithLabelValues(pool).Inc()
@@ -105,7 +105,7 @@ func (d *Dispatcher) freeGrantSlot(ctx context.Context, g store.Grant, cause sto
 	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
 	d.Waiters.Pools.RecordHold(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
-	d.Waiters.Slots.Return(ctx, g.Pool, g.Lease)
+	d.Waiters.Slots.Return(ctx, g.Pool, g.LeaseID)
 	if store.IsCaller(g.Device) {
 		d.Waiters.Relay.WakeCallers(g.Pool)
 	}

@@ -69,7 +69,7 @@ func (c *crowd) recordReply(device string, reply devices.Reply) {
 	c.grantOrder = append(c.grantOrder, device)
 }
 
-// sampleHeld reads n times how many slots each batch holds.
+// sampleHeld takes samples of the number of slots that each batch holds.
 func (c *crowd) sampleHeld(samples int) (held []map[int64]int) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -156,7 +156,7 @@ func TestSharing(t *testing.T) {
 	c.expectFirstGrant(small)
 }
 
-// expectFirstGrant waits for the first grant of one of these devices. They report, are asked to come again in a
+// expectFirstGrant waits for the first grant of one of the devices in names. They report, are asked to come again in a
 // second, and find a slot kept for them. Until then other devices get only the slots that are not kept.
 func (c *crowd) expectFirstGrant(names []string) {
 	c.t.Helper()

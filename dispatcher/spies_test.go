@@ -73,7 +73,7 @@ func (s *storeSpies) removeHooks() {
 	clear(s.hooks)
 }
 
-// takeCallCount returns the number of completed calls since the last call of answers.
+// takeCallCount returns the number of completed calls since the last call of takeCallCount.
 func (s *storeSpies) takeCallCount(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

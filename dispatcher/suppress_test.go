@@ -29,12 +29,12 @@ func (b *testBench) createDroppingPool(capacity int) {
 	b.must(err)
 }
 
-// queuePayloads queues a task for one device with each of the payloads.
-func (b *testBench) queuePayloads(device string, batch store.Batch, queuePayloads ...string) []int64 {
+// payloads queues a task for one device with each of the payloads.
+func (b *testBench) queuePayloads(device string, batch store.Batch, payloads ...string) []int64 {
 	b.t.Helper()
 	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1
 	_, err := b.store.CreateBatch(b.ctx, "test", batch, store.NewBatchTasks{Tasks: func(yield func(store.NewTask, error) bool) {
-		for _, p := range queuePayloads {
+		for _, p := range payloads {
 			if !yield(store.NewTask{Device: device, Payload: json.RawMessage(p)}, nil) {
 				return
 			}
@@ -87,7 +87,7 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 		if got := b.expectGrant("d2"); got.Pool != "free" {
 			b.t.Errorf("granted of pool %s, want the other task with the same report", got.Pool)
 		}
-		b.expectSuppressed(refused, "policy per-account of pool a lets 1 per 1h0m0s start for tags.account=x")
+		b.expectSuppressed(refused, "policy per-account of pool a allows 1 per 1h0m0s for tags.account=x")
 		b.expectHeld(1)
 		if n, err := b.redis.ZCard(b.ctx, "limits:{a}:open").Result(); err != nil || n != 0 {
 			b.t.Errorf("%d reservations are open, %v", n, err)
@@ -188,7 +188,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		loses := b.lossyFake()
 		loses.failsSettle.Store(true)
 		b.expectGrant("d3") // its start is not counted yet
-		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "another start is being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
 			b.t.Errorf("beside a reservation: %+v", e.Causes)
 		}
 		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)
@@ -221,7 +221,7 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID} {
 			b.expectReason(device, `{"id":"again"}`, devices.ReasonLimited)
 			b.expectState(task, store.Pending)
-			if e := b.expectWhy(task, []decision.Code{decision.CodeLimited}, "lets 1 per 1h0m0s start"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+			if e := b.expectWhy(task, []decision.Code{decision.CodeLimited}, "allows 1 per 1h0m0s for"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
 				b.t.Errorf("of %s: %+v", device, e.Causes)
 			}
 		}

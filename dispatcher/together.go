@@ -60,7 +60,7 @@ type claimResult struct {
 	late bool // the slot was not claimed, because more than claimAge had passed
 }
 
-// viewCalls reads many devices in one call: only their registrations if the key whole is false, and
+// viewCalls reads many devices in one call: only their registrations if the key fullView is false, and
 // everything that their reports need if it is true.
 type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
@@ -73,7 +73,7 @@ func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 		}
 		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Limit: viewLimit, OnPanic: panicked}
+	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: viewLimit, OnPanic: panicked}
 }
 
 // claimCalls claims slots of all pools in one call. A claim that finds its pool locked is repeated in a
@@ -87,7 +87,7 @@ func newClaimCalls(ledger grantLedger, now func() time.Time, panicked rescue.Pan
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		return claimAll(ctx, ledger, now(), all, pool != allPools)
 	}
-	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Limit: claimLimit, OnPanic: panicked}
+	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
 }
 
 // claim claims a slot in one call with the claims of other reports.
@@ -122,7 +122,7 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Limit: recordLimit, OnPanic: panicked,
+		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: recordLimit, OnPanic: panicked,
 	}
 }
 

@@ -40,7 +40,7 @@ type fullPool struct {
 
 const urgentShare = 6 // default share of 60 slots
 
-// runOnFullPools runs a test on the embedded stores and on real servers. The devices in sleeps have reported before,
+// runOnFullPools runs a test on the embedded stores and on real servers. The devices in sleepers have reported before,
 // and have no task.
 func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 	t.Helper()
@@ -207,7 +207,7 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 			b.expectReason(device, `{"id":"x"}`, devices.ReasonFull)
 		}
 		full := []decision.Code{decision.CodeFull}
-		b.expectWhy(b.deviceTaskIDs("u-0")[0], full, "urgent: it goes before 3 others", "position 1 of")
+		b.expectWhy(b.deviceTaskIDs("u-0")[0], full, "urgent: it goes before 3 other waiters", "position 1 in")
 		b.expectWhy(b.deviceTaskIDs("w-000")[0], full, "an urgent batch goes first")
 
 		for i, device := range []string{"u-0", "u-1"} { // the lane has two slots
@@ -215,7 +215,7 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 			b.expectGrant(device)
 		}
 		b.expectReason("u-2", `{"id":"z"}`, devices.ReasonFull)
-		e := b.expectWhy(b.deviceTaskIDs("u-2")[0], full, "its lane's share of the pool (2 of 11) is in use: it waits by its weight")
+		e := b.expectWhy(b.deviceTaskIDs("u-2")[0], full, "the urgent lane's share of the pool (2 of 11 slots) is in use: it waits by the weight of its batch")
 		if strings.Contains(fmt.Sprint(e), "goes before") {
 			t.Errorf("%+v", e)
 		}

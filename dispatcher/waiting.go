@@ -31,23 +31,23 @@ const (
 // WaitSummary summarizes why a set of tasks waits, grouped by reason.
 type WaitSummary struct {
 	Total     int64 // waiting tasks
-	Evaluated int   // evaluated tasks; if it is less than Total, the counts of Parts are extrapolated to Total
+	Evaluated int   // evaluated tasks; if it is less than Total, the counts of Groups are extrapolated to Total
 	Groups    []decision.CauseGroup
 }
 
-// SummarizeWaiting evaluates the waiting tasks of a batch or a pool, each as Why does, and counts them by reason.
-// If more than most tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks.
+// SummarizeWaiting evaluates the waiting tasks of a batch or a pool, each as ExplainTask does, and counts them by reason.
+// If more than maxTasks tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks.
 // Tasks are evaluated in random order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if
 // there is no such batch or pool.
 func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.WaitingScope, maxTasks int) (WaitSummary, error) {
 	sample, err := x.ledger.SampleWaiting(ctx, scope, min(maxTasks, MaxEvaluated))
 	if err != nil {
-		return WaitSummary{}, fmt.Errorf("explaining: %w", err)
+		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
 	mathrand.Shuffle(len(sample.Views), func(i, j int) { sample.Views[i], sample.Views[j] = sample.Views[j], sample.Views[i] })
 	evaluated, err := x.evaluate(ctx, sample.Views)
 	if err != nil {
-		return WaitSummary{}, fmt.Errorf("explaining: %w", err)
+		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
 	if len(evaluated) == 0 { // all tasks that waited have started since they were counted
 		return WaitSummary{}, nil
@@ -60,20 +60,20 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.WaitingSco
 }
 
 // EvaluateNext evaluates the next tasks that wait behind the mark after, in the order of their batches. It
-// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. more is true
-// if more tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
+// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is
+// true if more tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) EvaluateNext(ctx context.Context, scope store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, scope, after, min(limit, MaxEvaluated))
 	if err == nil {
 		evaluated, err = x.evaluate(ctx, found.Views)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("explaining: %w", err)
+		return nil, false, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
 	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// evaluate explains waiting tasks, each as Why does, in the order of views. If the time runs out, it returns the
+// evaluate explains waiting tasks, each as ExplainTask does, in the order of views. If the time runs out, it returns the
 // tasks that are evaluated already. If there are no such tasks, it evaluates all tasks from the ledger alone.
 func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
@@ -94,7 +94,7 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 			break
 		}
 		if err != nil {
-			return nil, x.panicked.Report("judging tasks", err)
+			return nil, x.panicked.Report("explaining tasks", err)
 		}
 		evaluated = append(evaluated, done...)
 	}
@@ -129,23 +129,23 @@ func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView
 }
 
 // sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
-// share one Standing. The order between batches depends on the batches alone, and the
+// share one PoolStatus. The order between batches depends on the batches alone, and the
 // order inside a batch is that of priority and age.
 type sharedLookups struct {
 	explainer *Explainer
 
-	mu        sync.Mutex
-	standings map[string]func() decision.PoolStatus      // by pool and batches; looked up for the device of the first task
-	offers    map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
+	mu           sync.Mutex
+	poolStatuses map[string]func() decision.PoolStatus      // by pool and batches; looked up for the device of the first task
+	offers       map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
 
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
 func newSharedLookups(x *Explainer) *sharedLookups {
-	return &sharedLookups{explainer: x, standings: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
+	return &sharedLookups{explainer: x, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce returns the result of ask for a key. It calls ask for the first caller only.
+// lookUpOnce returns the result of lookUp for a key. It calls lookUp for the first caller only.
 func lookUpOnce[T any](c *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
 	c.mu.Lock()
 	one := results[key]
@@ -157,14 +157,14 @@ func lookUpOnce[T any](c *sharedLookups, results map[string]func() T, key string
 	return one()
 }
 
-// poolStatus shares lookups. The Standing that it returns has neither a position nor the time of the next report.
+// poolStatus shares lookups. The PoolStatus that it returns has neither a position nor the time of the next report.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
 	for _, one := range best {
 		key = strconv.AppendInt(append(key, ' '), one.Batch, 10)
 	}
-	s := lookUpOnce(c, c.standings, string(key), func() decision.PoolStatus {
+	s := lookUpOnce(c, c.poolStatuses, string(key), func() decision.PoolStatus {
 		s := c.explainer.poolStatus(ctx, pool, best, v)
 		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {

@@ -30,8 +30,8 @@ type reportAnswer struct {
 	err       error
 }
 
-// startReport sends a report that may be parked for at most the given time.
-func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, startReport time.Duration) *pendingReport {
+// wait sends a report that may be parked for at most the given time.
+func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *pendingReport {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
 	if err != nil {
@@ -42,7 +42,7 @@ func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller,
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		reply, held, err := d.HandleWaiting(ctx, caller, report, startReport, func() { close(w.parked) })
+		reply, held, err := d.HandleWaiting(ctx, caller, report, wait, func() { close(w.parked) })
 		w.answers <- reportAnswer{reply, held, err}
 	}()
 	b.t.Cleanup(func() {

@@ -156,7 +156,7 @@ func (b *testBench) listWaiting(filter store.WaitingScope) (all []decision.Expla
 	}
 }
 
-// If only a sample is evaluated, the counts of the parts add up to the total, and are roughly correct.
+// If only a sample is evaluated, the counts of the groups add up to the total, and are roughly correct.
 func TestWhyOfASample(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t, withLongPeriod)

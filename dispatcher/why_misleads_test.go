@@ -36,7 +36,7 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 		b.createLimitedPool(1)
 		b.createAccountDevice("d1", "x")
 		b.createBatch("a", nil, "d1")
-		e := b.expectWhy(b.deviceTaskIDs("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "counted anew")
+		e := b.expectWhy(b.deviceTaskIDs("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "are being rebuilt")
 		if strings.Contains(e.Causes[0].Remedy, "Redis") {
 			b.t.Errorf("remedy %q", e.Causes[0].Remedy)
 		}
@@ -58,12 +58,12 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 		b.createBatch("a", nil, "d1", "d2")
 		b.expectGrant("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		e := b.expectWhy(b.deviceTaskIDs("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":00:00Z, and the next one may start at 20")
+		e := b.expectWhy(b.deviceTaskIDs("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":00:00Z, and the next start is allowed at 20")
 		until := e.Causes[0].Until
 		if until.In(local).Format("15:04:05.000") != "00:00:00.000" || until.Sub(e.At) > 13*time.Hour {
 			b.t.Errorf("opens at %s, want the next midnight of %s", until.UTC().Format(time.RFC3339Nano), zone)
 		}
-		if strings.Contains(e.Causes[0].Detail, "the first of them started") {
+		if strings.Contains(e.Causes[0].Detail, "the oldest counted start") {
 			b.t.Errorf("detail %q", e.Causes[0].Detail)
 		}
 		if l := reply.Limited; l == nil || l.Policy != "daily" || l.Until != until.UTC().Format("2006-01-02T15:04:05.000Z") {

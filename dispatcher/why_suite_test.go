@@ -154,7 +154,7 @@ func (b *testBench) startOther() {
 
 func (b *testBench) endOther() {
 	b.t.Helper()
-	b.sendResult("other", b.expectGrant("other"), "succeeded", "", devices.OutcomeRecorded) // granted redelivers the task
+	b.sendResult("other", b.expectGrant("other"), "succeeded", "", devices.OutcomeRecorded) // expectGrant redelivers the task
 }
 
 // changePoolInLedger changes pool a only in the ledger.

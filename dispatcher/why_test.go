@@ -74,7 +74,7 @@ func obstacleCases() []obstacleCase {
 				b.endOther()
 				b.changePool("", slowly)
 			}, pool("", func(s *store.PoolSpec) { s.Limits = nil }),
-			wantedReasons{devices.ReasonLimited, codes{decision.CodeLimited}, []string{"policy slowly of pool a lets 1 per 24h0m0s start for pool=a", "the next may at 20"}},
+			wantedReasons{devices.ReasonLimited, codes{decision.CodeLimited}, []string{"policy slowly of pool a allows 1 per 24h0m0s for pool=a", "the next start is allowed at 20"}},
 		}, {
 			"waited too long", func(b *testBench, batch int64) { b.setMaxWait(batch, time.Millisecond) }, func(b *testBench, batch int64) { b.setMaxWait(batch, time.Hour) },
 			wantedReasons{devices.ReasonNone, codes{decision.CodeExpiring}, []string{"waited longer than max_wait", "dispatcher batches set"}},
@@ -139,7 +139,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		}
 		own := b.queueTimedTask(store.NewTask{Device: "own", NotBefore: &hour})
 		b.expectReason("own", `{"id":"x"}`, devices.ReasonWindow)
-		e = b.expectWhy(own, []decision.Code{decision.CodeNotBefore}, fmt.Sprintf("task %d does not begin before", own))
+		e = b.expectWhy(own, []decision.Code{decision.CodeNotBefore}, fmt.Sprintf("task %d does not start before", own))
 		if !e.Causes[0].Until.Equal(hour) {
 			b.t.Errorf("until %s, want %s", e.Causes[0].Until, hour)
 		}
@@ -295,7 +295,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			code decision.Code
 			word string
 		}{
-			"unknown":    {decision.CodeDeviceUnknown, "no device unknown is registered: it was never created or imported"},
+			"unknown":    {decision.CodeDeviceUnknown, "device unknown is not registered: it was never created or imported"},
 			"registered": {decision.CodeDeviceUnseen, "never reported"},
 			"silent":     {decision.CodeDeviceSilent, "last reported 3 h ago"},
 			"quiet":      {decision.CodeNextReport, "next report of device quiet"},
@@ -305,7 +305,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			b.expectWhy(b.deviceTaskIDs(device)[0], []decision.Code{want.code}, want.word)
 		}
 		unknown := b.explainTask(b.deviceTaskIDs("unknown")[0]).Causes[0]
-		for _, want := range []string{"look whether the name is right", "dispatcher devices create unknown", "dispatcher tasks cancel "} {
+		for _, want := range []string{"check the name", "dispatcher devices create unknown", "dispatcher tasks cancel "} {
 			if !strings.Contains(unknown.Remedy, want) {
 				b.t.Errorf("a device that was never imported: %q does not say %q", unknown.Remedy, want)
 			}
@@ -326,7 +326,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		b.createBatch("a", func(in *store.Batch) { in.MaxAttempts = 1 }, "fails")
 		g := b.expectGrant("fails")
 		b.expectGrant("fails")
-		b.expectWhy(g.ID, []decision.Code{decision.CodeRunning}, "delivered 1 times more")
+		b.expectWhy(g.ID, []decision.Code{decision.CodeRunning}, "redelivered 1 times")
 		b.sendResult("fails", g, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		b.expectWhy(g.ID, []decision.Code{"failed"}, "attempt 1 of 1 failed at", "no route", fmt.Sprintf("dispatcher tasks retry %d", g.ID))
 
@@ -393,7 +393,7 @@ func TestWhyACallerWaits(t *testing.T) {
 		b.createCallerPool(1)
 		b.expectLease("first")
 		b.startLeaseWait(b.Dispatcher, "second", long)
-		e := b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeCallersFull}, "callers hold 1 of the 1 slots of pool a", "0 of them wait")
+		e := b.expectWhy(b.leaseTask("second"), []decision.Code{decision.CodeCallersFull}, "callers hold 1 of the 1 slots of pool a", "0 callers wait")
 		if c := e.Causes[0]; c.Position != 1 || len(c.Actions) != 1 || c.Actions[0].Command != "dispatcher pools set a --callers N" {
 			b.t.Errorf("%+v", c)
 		}

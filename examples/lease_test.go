@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// openLeaseStates are the states of those that are open.
+// openLeaseStates returns the states of the open leases of the pool, separated by spaces.
 func (s *devServer) openLeaseStates() string {
 	s.Helper()
 	var all []string
@@ -30,7 +30,8 @@ func (s *devServer) expectNoLease() {
 	}
 }
 
-// leaseExamples are the examples of a program that works in a slot. Each begins with the words "slot 0".
+// leaseExamples returns, by name, a function for each example that leases a slot. The function starts the
+// example with work of length seconds. When the example has its slot, it prints a line with "slot 0".
 func leaseExamples(t *testing.T) map[string]func(s *devServer, length string) *runningExample {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "caller")
@@ -47,7 +48,7 @@ func leaseExamples(t *testing.T) map[string]func(s *devServer, length string) *r
 	}
 }
 
-// TestCallersTakeTurns: the second one waits in line until the first has ended.
+// TestCallersTakeTurns checks that the second caller waits in the queue until the first has ended.
 func TestCallersTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, caller := range leaseExamples(t) {
@@ -70,7 +71,7 @@ func TestCallersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestCallersRenew: one that did not would end its work with its lease.
+// TestCallersRenew checks that callers renew their lease: the work takes longer than one lease.
 func TestCallersRenew(t *testing.T) {
 	t.Parallel()
 	for name, caller := range leaseExamples(t) {
@@ -85,7 +86,7 @@ func TestCallersRenew(t *testing.T) {
 	}
 }
 
-// TestCallersLeaveTheLine when they are interrupted there.
+// TestCallersLeaveTheLine checks that a caller that is interrupted while it waits leaves the queue.
 func TestCallersLeaveTheLine(t *testing.T) {
 	t.Parallel()
 	for name, caller := range leaseExamples(t) {
@@ -108,7 +109,8 @@ func TestCallersLeaveTheLine(t *testing.T) {
 	}
 }
 
-// TestCallersStopWhenTheirSlotIsTaken: the next renewal says so.
+// TestCallersStopWhenTheirSlotIsTaken checks that a caller ends its work when an operator requests the
+// slot. The response to the next renewal says so.
 func TestCallersStopWhenTheirSlotIsTaken(t *testing.T) {
 	t.Parallel()
 	for name, caller := range leaseExamples(t) {

@@ -65,7 +65,7 @@ func newDevServer(t *testing.T) *devServer {
 	return s
 }
 
-// runningExample is one that runs.
+// runningExample is an example while it runs.
 type runningExample struct {
 	*devServer
 	cmd    *exec.Cmd
@@ -84,7 +84,7 @@ func (s *devServer) startExample(name string, args ...string) *runningExample {
 	return e
 }
 
-// Write keeps what the example says.
+// Write collects the output of the example.
 func (e *runningExample) Write(text []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +97,7 @@ func (e *runningExample) outputText() string {
 	return e.output.String()
 }
 
-// waitForOutput waits for words.
+// waitForOutput waits until the output contains words.
 func (e *runningExample) waitForOutput(words string) {
 	e.Helper()
 	e.waitUntil(words, func() bool { return strings.Contains(e.outputText(), words) })

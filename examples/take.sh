@@ -3,8 +3,8 @@
 #
 #   DISPATCHER_URL=http://127.0.0.1:8080 DISPATCHER_TOKEN=... ./take.sh sms phone=+491701234567 user=ann -- ./send.sh hello
 #
-# The token is one of the role caller. It waits for as long as the set refuses. A take whose answer was
-# lost is sent again with its id, and counted once.
+# The token has the role caller. The script waits until the limit set allows the take. If a response is
+# lost, it sends the take again with the same id, so the take is counted once.
 set -eu
 limits=$DISPATCHER_URL/v1/limits/$1
 shift
@@ -21,7 +21,8 @@ id=$(uname -n)-$$-$(date +%s)
 answer=$(mktemp)
 trap 'rm -f "$answer" "$answer.head"' EXIT
 
-# With status=429 the status says whether it is allowed, and Retry-After when it is.
+# ?status=429 makes the server answer a refused take with the status 429, and with Retry-After: the
+# seconds until the take can be allowed.
 while
 	status=$(curl -s --max-time 10 -D "$answer.head" -o "$answer" -w '%{http_code}' -H "Authorization: Bearer $DISPATCHER_TOKEN" \
 		-H 'Content-Type: application/json' --data "{\"id\": \"$id\", \"facts\": {$facts}}" "$limits/take?status=429" || true)
@@ -33,7 +34,7 @@ do
 		echo "refused, again in ${after:=1} s" >&2
 		sleep "$after"
 		;;
-	000 | 5??) sleep 1 ;; # no answer, or none of the dispatcher
+	000 | 5??) sleep 1 ;; # no response, or an error of the server or of a proxy
 	*) cat "$answer" >&2 && exit 1 ;;
 	esac
 done

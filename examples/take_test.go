@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestATakeWaitsUntilItIsAllowed: the second message to a phone is sent when the set allows it, and
-// one to another phone at once.
+// TestATakeWaitsUntilItIsAllowed checks that the second message to a phone is sent when the limit set
+// allows it, and that a message to another phone is sent at once.
 func TestATakeWaitsUntilItIsAllowed(t *testing.T) {
 	t.Parallel()
 	const period = 5 * time.Second

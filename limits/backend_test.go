@@ -216,7 +216,7 @@ func (s *redisLimiter) redisKeys(tb testing.TB) []string {
 	return keys
 }
 
-// hourlyPolicy returns a policy that allows at most `most` starts per hour.
+// hourlyPolicy returns a policy that allows at most maxStarts starts per hour.
 func hourlyPolicy(maxStarts int64) limits.Policy {
 	return accountPolicy(limits.Window{Max: maxStarts, PerMS: 3_600_000})
 }

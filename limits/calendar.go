@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four calendar periods: the period before the time around, the
-// period that contains it, and the next two. A script whose clock differs from around by less than
+// periodStarts returns the starts of four calendar periods: the period that contains `around`, the period before
+// it, and the next two periods. A script whose clock differs from around by less than
 // a period still finds its current period among them.
 func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()

@@ -10,7 +10,9 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives: at most one of them starts. Group must not contain '|'.
+	// Checks with the same Group are alternatives: at most one of them starts, so a check does not count the
+	// reservations of its Group. This also holds for the empty Group, so independent starts need different
+	// Groups. Count and Release accept an empty Group if the Group is not known. Group must not contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
 }
@@ -69,13 +71,14 @@ type Status int
 
 // The results of a Check.
 const (
-	// StatusUnknown means that Redis does not know a rule. Call Rebuild.
+	// StatusUnknown means that Redis does not know a rule. Call Rebuilder.Rebuild.
 	StatusUnknown Status = iota
 	// StatusLimited means that the start is refused now. Nothing was counted.
 	StatusLimited
 	// StatusPassed means that the start may happen.
 	StatusPassed
-	// StatusUnsettled means that reservations are overdue. See Overdue.
+	// StatusUnsettled means that reservations of the scope are open for longer than SettleWithin. See
+	// Reservations.Overdue.
 	StatusUnsettled
 	// statusNoPeriod means that the time of Redis is in none of the calendar periods that the script received.
 	statusNoPeriod
@@ -92,7 +95,7 @@ type Answer struct {
 type ItemRefusal struct {
 	Item    int           // the index of the item
 	Window  int           // the index of the window that blocks the start longest
-	Wait    time.Duration // time until the window allows a start
+	Wait    time.Duration // time until the window allows a start, to the millisecond
 	Oldest  time.Duration // the age of the oldest start that blocks the window
 	Pending bool          // whether only reservations block the window; they are settled soon, and Wait is 0
 }

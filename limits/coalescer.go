@@ -9,12 +9,12 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsPerKey is the maximum number of concurrent calls of one lane. Two calls keep Redis busy
+// callsPerKey is the maximum number of concurrent calls with the same callKey. Two calls keep Redis busy
 // while the replies of one call are read.
 const callsPerKey = 2
 
-// chunk is the maximum number of checks in one call: a script blocks Redis while it runs.
-const chunk = 200
+// maxPerCall is the maximum number of checks, settlements or takings in one call: a script blocks Redis while it runs.
+const maxPerCall = 200
 
 // callKey contains the values that all questions of one call share.
 type callKey struct{ scope, mode string }
@@ -25,12 +25,12 @@ type coalescer[Q, A any] struct {
 	coalesce.Calls[callKey, []Q, []A]
 }
 
-func newCoalescer[Q, A any](send func(ctx context.Context, l callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
+func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
 	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
-		MaxConcurrent: callsPerKey, MaxSize: chunk, Size: func(questions []Q) int { return len(questions) },
+		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Q) int { return len(questions) },
 		MayRetryAlone: func(err error) bool { return !redisconn.Unanswered(err) },
-		Call: func(ctx context.Context, l callKey, all [][]Q) ([][]A, error) {
-			answers, err := send(ctx, l, slices.Concat(all...))
+		Call: func(ctx context.Context, key callKey, all [][]Q) ([][]A, error) {
+			answers, err := send(ctx, key, slices.Concat(all...))
 			if err != nil {
 				return nil, err
 			}
@@ -44,10 +44,10 @@ func newCoalescer[Q, A any](send func(ctx context.Context, l callKey, questions 
 }
 
 // ask returns an answer for each question.
-func (c *coalescer[Q, A]) ask(ctx context.Context, l callKey, questions []Q) ([]A, error) {
-	answers, err := c.Do(ctx, l, questions)
+func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
+	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
-		err = unavailable(l.scope, err)
+		err = unavailable(key.scope, err)
 	}
 	return answers, err
 }
@@ -56,7 +56,7 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, l callKey, questions []Q) ([]
 // errNoPeriod it sends the part again, once, because the first reply has adjusted the clock.
 func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A
-	for part := range slices.Chunk(questions, chunk) {
+	for part := range slices.Chunk(questions, maxPerCall) {
 		answers, err := send(part)
 		if errors.Is(err, errNoPeriod) {
 			answers, err = send(part)

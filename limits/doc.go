@@ -16,11 +16,11 @@
 // only if all rules allow it (Takes). The answer contains what remains of each rule. A take with an
 // id counts once, however often it is sent within ten minutes. Return gives back the unused part of
 // a cost. A set has no history: a rule that Redis does not know begins to count, and the answer
-// contains the time at which it began (Taken.Since). Usage returns the current use of subjects, and
+// contains the time at which it began (TakeResult.Since). Usage returns the current use of subjects, and
 // Refusals returns the subjects that were refused most.
 //
 // Another program needs a Redis and New; the package's Example is complete. If several processes
-// share a Redis, and one process calls Refusals.Top or Usage.Highest, every process has to call
+// share a Redis, and one process calls Refusals.MostRefused or Usage.Highest, every process has to call
 // Publish of Refusals and of Usage regularly. A scope is a name, for one process or many: its keys
 // begin with limits:{scope}: and are on one node of a Cluster.
 //

@@ -17,7 +17,7 @@ import (
 )
 
 // errNewEpoch reports that Redis may have lost data during the call, so its answer is void.
-var errNewEpoch = errors.New("redis was started anew")
+var errNewEpoch = errors.New("redis was restarted")
 
 // maxChecked is the maximum number of rules whose last checked epoch is kept. Another check of a rule costs a call.
 const maxChecked = 10_000
@@ -34,7 +34,7 @@ type epochs struct {
 	// checked maps the key of a rule to the epoch in which the rule was last checked. After the
 	// check, all that Redis stores of the rule is from this epoch.
 	checked      sync.Map
-	checkedCount atomic.Int64 // maximum number of keys in checked
+	checkedCount atomic.Int64 // upper bound of the number of keys in checked now
 }
 
 // node is one Redis node.
@@ -98,6 +98,8 @@ func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error)
 	}
 }
 
+// nodeClient returns the client of the Redis node that has the scope. If the client of the limiter is neither a
+// *redis.Client nor a *redis.ClusterClient, it returns nil: the epoch is assumed not to change.
 func (l *epochs) nodeClient(ctx context.Context, scope string) (*redis.Client, error) {
 	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, keyPrefix(scope))

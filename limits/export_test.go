@@ -47,7 +47,7 @@ func WithoutShortcut(r *Rule) *Rule {
 	return other
 }
 
-// Boundaries returns the starts of calendar periods (boundaries).
+// Boundaries returns the starts of calendar periods.
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }

@@ -8,7 +8,7 @@ import (
 // keyPrefix returns the prefix of all keys of a scope. It is one hash tag, so all keys are on one node of a Cluster.
 func keyPrefix(scope string) string { return "limits:{" + scope + "}:" }
 
-// scopeKeys returns the keys of a scope in the order of lua/keys.lua, with capacity for more keys.
+// scopeKeys returns the keys of a scope in the order of lua/keys.lua, with capacity for extra more keys.
 func scopeKeys(scope string, extra int) []any {
 	p := keyPrefix(scope)
 	return append(make([]any, 0, 3+extra), p+"open", p+"pending", p+"done")

@@ -94,7 +94,7 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 	})
 }
 
-// TestTopAreWhoIsRefusedMost checks that Top returns the most refused subjects of each policy, and
+// TestTopAreWhoIsRefusedMost checks that MostRefused returns the most refused subjects of each policy, and
 // that refusals that are only due to reservations do not count.
 func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	t.Parallel()

@@ -87,7 +87,7 @@ func (m *restartModel) restartFromSnapshot(t *rapid.T) {
 	}
 }
 
-// checkTop only checks that Top succeeds, because its numbers are only for display.
+// checkTop only checks that MostRefused succeeds, because its numbers are only for display.
 func (m *restartModel) checkTop(t *rapid.T) {
 	if _, err := m.drawReplica(t).Refusals.MostRefused(context.Background(), "plain", 5); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ func (m *takesModel) slidingWindows(i int) []limits.Window {
 
 func subjectName(i int, account string) string { return fmt.Sprint(i, " ", account) }
 
-// expectedAnswer returns the expected answer to a take as text. If counts is true, it also counts the take.
+// expectedAnswer returns the expected answer to a take as text. If isCounted is true, it also counts the take.
 func (m *takesModel) expectedAnswer(take modelTake, isCounted bool) string {
 	var since time.Time
 	a := limits.TakeResult{Allowed: true}
@@ -72,7 +72,7 @@ func (m *takesModel) rememberedTake(take modelTake) (modelTake, bool) {
 
 func (m *takesModel) longestWindow(i int) time.Duration { return m.forms["plain"][i].LongestWindow() }
 
-// countedSince returns the time since which a rule counts. If counts is true and the rule is unknown, the
+// countedSince returns the time since which a rule counts. If isCounted is true and the rule is unknown, the
 // rule begins to count now.
 func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 	const day = 24 * time.Hour

@@ -12,22 +12,22 @@ const leaseKeepTime = time.Minute
 
 // pastStarts collects the starts that a rule would have counted.
 type pastStarts struct {
-	rule     *Rule
-	step     string        // the current step in lua/fill.lua
-	maxAge   time.Duration // older starts have no effect on the rule
-	recent   []string      // leases of the last minute; they may be counted again and must have an effect only once
-	subjects map[string]*subjectStarts
+	rule        *Rule
+	renewalStep string        // the step of lua/fill.lua that renew sends again: begin until all starts are sent, then settle
+	maxAge      time.Duration // older starts have no effect on the rule
+	recent      []string      // leases of the last minute; they may be counted again and must have an effect only once
+	subjects    map[string]*subjectStarts
 }
 
-// subjectStarts contains the starts of one subject of a past.
+// subjectStarts contains the starts of one subject in pastStarts.
 type subjectStarts struct {
-	starts    []int64       // age of the newest starts in ms, ascending; at most rule.cap
+	starts    []int64       // age of the newest starts in ms, ascending; at most rule.maxStarts
 	count     int64         // number of starts; used by rules that only keep a count
 	newestAge time.Duration // age of the newest start; used by rules that only keep a count
 }
 
 func newPastStarts(r *Rule, now time.Time) *pastStarts {
-	p := &pastStarts{rule: r, step: "begin", maxAge: r.longestWindow, subjects: make(map[string]*subjectStarts)}
+	p := &pastStarts{rule: r, renewalStep: "begin", maxAge: r.longestWindow, subjects: make(map[string]*subjectStarts)}
 	if r.Algorithm == Calendar {
 		p.maxAge = now.Sub(r.periodsAround(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}
@@ -55,7 +55,7 @@ func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// insertStart inserts a start in the order of time. It keeps at most the newest `most` starts.
+// insertStart inserts a start in the order of time. It keeps at most the newest maxStarts starts.
 func (s *subjectStarts) insertStart(ago, maxStarts int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ago {
@@ -76,7 +76,7 @@ func (p *pastStarts) chunks(s *subjectStarts) iter.Seq2[int, []any] {
 			return
 		}
 		offset := 0
-		for part := range slices.Chunk(s.starts, piece) {
+		for part := range slices.Chunk(s.starts, maxStartsPerCall) {
 			ages := make([]any, len(part))
 			for i, ago := range part {
 				ages[i] = ago

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	takeOverAfter   = 10 * time.Second // time without a step after which another process may fill a rule
-	maxHistoryDelay = 15 * time.Second // maximum time until a start that was allowed is in the history
-	piece           = 2000             // maximum number of starts filled in one call
+	takeOverAfter    = 10 * time.Second // time without a step after which another process may fill a rule
+	maxHistoryDelay  = 15 * time.Second // maximum time until a start that was allowed is in the history
+	maxStartsPerCall = 2000             // maximum number of starts filled in one call
 )
 
 // Start is one start of a history.
@@ -119,7 +119,7 @@ func (r *rebuild) readPast(ctx context.Context) error {
 	}
 	for start, err := range r.history(ctx, longest) {
 		if err != nil {
-			return fmt.Errorf("reading what started in %s: %w", r.scope, err)
+			return fmt.Errorf("reading the starts of %s: %w", r.scope, err)
 		}
 		for _, p := range r.pasts {
 			if item, matters := p.addStart(start); matters {
@@ -145,7 +145,7 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 // sendPast sends, in chunks, the starts that a rule would have counted. After sendPast, other
 // processes count new starts by the rule.
 func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
-	for part := range slices.Chunk(p.recent, piece) {
+	for part := range slices.Chunk(p.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 		for before, part := range p.chunks(s) {
 			subjects = append(subjects, p.rule.keysIn(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
-			if len(args) >= piece {
+			if len(args) >= maxStartsPerCall {
 				if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
 					return err
 				}
@@ -168,8 +168,8 @@ func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 			return err
 		}
 	}
-	p.step = "settle"
-	_, err := r.runStep(ctx, p.step, p.rule, nil)
+	p.renewalStep = "settle"
+	_, err := r.runStep(ctx, p.renewalStep, p.rule, nil)
 	return err
 }
 
@@ -193,7 +193,7 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	}
 	for start, err := range r.history(ctx, r.rebuilder.clock.local().Sub(r.began)+maxHistoryDelay) {
 		if err != nil {
-			return fmt.Errorf("reading what started in %s meanwhile: %w", r.scope, err)
+			return fmt.Errorf("reading the latest starts of %s: %w", r.scope, err)
 		}
 		if err := r.rebuilder.reservations.Count(ctx, r.scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
 			return err
@@ -218,14 +218,14 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps other processes from taking over the rules. If another process has taken over, renew
+// renew sends the current step again, which keeps other processes from taking over the rules. If another process has taken over, renew
 // returns ErrBusy. If the latest renew was less than takeOverAfter/4 ago, it sends nothing.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.rebuilder.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
 	}
 	for _, p := range r.pasts {
-		isMine, err := r.runStep(ctx, p.step, p.rule, nil)
+		isMine, err := r.runStep(ctx, p.renewalStep, p.rule, nil)
 		if err != nil {
 			return err
 		}

@@ -17,9 +17,11 @@ type RefusalCounts struct {
 
 // RefusedSubject is a subject and the number of its refusals.
 type RefusedSubject struct {
-	Policy       string
-	Subject      string // label of the subject
-	RefusalCount int64  // number of refusals in the current and the previous hour; may be too high for a rarely refused subject, never too low
+	Policy  string
+	Subject string // label of the subject
+	// RefusalCount is the number of published refusals in the current and the previous hour. It may be too high for a
+	// rarely refused subject. It is too low only if refusals were not published.
+	RefusalCount int64
 }
 
 // countRefusals counts the refusals in answers, except refusals that are only due to reservations. It reports
@@ -37,7 +39,7 @@ func (r *RefusalCounts) countRefusals(scope string, checks []Check, answers []An
 	return isFull
 }
 
-// Publish adds the counts of this process to Redis, where Top of every process reads them. Call it
+// Publish adds the counts of this process to Redis, where MostRefused of every process reads them. Call it
 // about every ten seconds. Counts that cannot be added are lost.
 func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
@@ -73,16 +75,16 @@ func (r *RefusalCounts) MostRefused(ctx context.Context, scope string, limit int
 	if err != nil {
 		return nil, unavailable(scope, err)
 	}
-	times := make(map[string]int64)
+	refusalCounts := make(map[string]int64)
 	for pair := range slices.Chunk(words, 2) {
 		n, err := strconv.ParseFloat(pair[1], 64)
 		if err != nil {
 			return nil, wrongReply(scope, words)
 		}
-		times[pair[0]] += int64(n)
+		refusalCounts[pair[0]] += int64(n)
 	}
 	var out []RefusedSubject
-	for label, n := range times {
+	for label, n := range refusalCounts {
 		policy, subject, _ := strings.Cut(label, "|")
 		out = append(out, RefusedSubject{Policy: policy, Subject: subject, RefusalCount: n})
 	}

@@ -7,7 +7,8 @@ import (
 
 // DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts
 // are equal if device, kind and payload are equal, and JSON payloads are compared by content. It
-// needs about 50 bytes for each start. It is not safe for concurrent use.
+// needs about 50 bytes for each start. It is not safe for concurrent use. It does not use Redis, and has nothing to do
+// with takings that are sent again (Taking.ID).
 type DuplicateFinder struct {
 	firstNumbers map[digest]int32
 
@@ -15,13 +16,13 @@ type DuplicateFinder struct {
 	content value           // content of the latest payload
 }
 
-// NewDuplicateFinder returns an empty Repeats.
+// NewDuplicateFinder returns a finder that has no starts.
 func NewDuplicateFinder() *DuplicateFinder {
 	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
 }
 
-// FindEarlier returns the number of the first start that is equal to f. The bool is false if no earlier
-// start is equal; then number becomes the number of f.
+// FindEarlier returns the number of the first start that is equal to f. The caller numbers the starts: number is the
+// number of f. If no earlier start is equal to f, FindEarlier returns false.
 func (r *DuplicateFinder) FindEarlier(f Facts, number int32) (int32, bool) {
 	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // most starts share one payload
 		text, found := f.value("payload")

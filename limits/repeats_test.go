@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRepeatsAreWhatDuplicatePoliciesCount checks that Repeats and a duplicate policy agree on
+// TestRepeatsAreWhatDuplicatePoliciesCount checks that DuplicateFinder and a duplicate policy agree on
 // which starts are equal.
 func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 	t.Parallel()

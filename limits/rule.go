@@ -44,7 +44,9 @@ type calendarPeriods struct {
 	spec   string
 }
 
-// Compile validates the policies of an owner (policy.Validate) and returns their rules.
+// Compile validates the policies of an owner (policy.Validate) and returns their rules, which count starts. A rule
+// keeps its counts if only on_error, on_limited, reveal or trust_device is changed. Any other change makes it a new
+// rule, which Redis does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func newRule(owner string, p Policy) *Rule {
 	return r
 }
 
-// setHashes sets r.id, the hash of the settings in counted, and r.shown, the hash of the policy.
+// setHashes sets r.id, the hash of the settings in counted, and r.policyHash, the hash of the policy.
 func (r *Rule) setHashes(kind string, counted Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
 	hashedPolicy := r.Policy
@@ -92,6 +94,7 @@ func (r *Rule) setSpec() {
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
+		// Each Period needs an entry that is longer than the period, also if the clocks change during the period.
 		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Count settles checks that started. If a check has no reservation, it is counted as a start that happened ago
-// before now. If a check is counted again within a minute, the repetition has no effect.
+// Count settles checks that started. If a check has no reservation, it is counted as a start at the time now - ago;
+// otherwise at the time of its reservation. If a check is counted again within a minute, the repetition has no effect.
 func (r *Reservations) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
 	return r.settleChecks(ctx, scope, newSettlements(checks, true, ago))
 }
@@ -22,7 +22,7 @@ func (r *Reservations) Settle(ctx context.Context, scope string, started Check, 
 }
 
 // Overdue returns the leases of at most 1000 overdue reservations, oldest first. The process that made them may
-// have ended. Find out which of them started, and settle all with Count and Release, without a group.
+// have ended. Find out which of them started, and settle all with Count and Release, with an empty Group.
 func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err

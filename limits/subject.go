@@ -34,7 +34,7 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectName returns the subject of the fields. A missing value is a value too: the starts that lack
+// subjectOf returns the subject with the values that the fields have in f. A missing value is a value too: the starts that lack
 // a field are counted together, so a start cannot escape a limit by leaving out a field.
 func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))

@@ -127,7 +127,7 @@ func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings 
 	if err != nil {
 		return nil, err
 	}
-	if len(reply)%2 == 0 && mode != modeReturn { // the reply is of lua/quick_take.lua
+	if len(reply)%2 == 0 && mode != modeReturn { // only replies of lua/quick_take.lua have an even number of elements
 		reply = append(reply, 0)
 		return []int64{0, reply[0], reply[1], 0, reply[2], reply[3], reply[4]}, nil
 	}

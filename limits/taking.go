@@ -17,7 +17,7 @@ type Taking struct {
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// TakeIDLifetime is the time for which Redis keeps the id of a take.
+// TakeIDLifetime is the time for which Redis keeps the id of a take: REMEMBER in lua/takes.lua.
 const TakeIDLifetime = 10 * time.Minute
 
 // TakeResult is the answer to a Taking.
@@ -31,10 +31,11 @@ type TakeResult struct {
 	// Since is the time at which the last of the rules began to count. It is zero if all rules have
 	// counted for their whole windows.
 	Since time.Time
-	Wait  time.Duration // time until the cost is allowed; 0 if it is allowed now
+	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes the use of a subject in one window of its rule: the window with the least left.
+// WindowUse describes the use of a subject in one window of its rule: the window with the least left. Wait and
+// Refuses concern all windows of the rule.
 type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // more than Max if Max was lowered after the use
@@ -115,9 +116,9 @@ func (t Taking) validate() error {
 func (r *Rule) checkCost(cost int64) error {
 	switch {
 	case !r.isSetRule:
-		return fmt.Errorf("%w: policy %s is of no set: what it counts starts", ErrInvalid, r.Name)
+		return fmt.Errorf("%w: policy %s belongs to no limit set: it counts starts", ErrInvalid, r.Name)
 	case cost < 1 || cost > r.MaxCost():
-		return fmt.Errorf("%w: cost %d, policy %s allows 1 to %d at once", ErrInvalid, cost, r.Name, r.MaxCost())
+		return fmt.Errorf("%w: cost %d of policy %s must be between 1 and %d", ErrInvalid, cost, r.Name, r.MaxCost())
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule,
 	}
 	var items []Item
 	for i, cmd := range read {
-		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:forcetypeassert,errcheck // see above
+		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:forcetypeassert,errcheck // each command is a ZRevRange
 			if s, ok := parseMember(member); ok {
 				items = append(items, Item{Rule: rules[i], Subject: s})
 			}
@@ -165,7 +165,7 @@ func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule,
 }
 
 // storeScores stores, for each item, the share of its rule that its subject uses now. It returns the
-// uses, and the rules that have more than 2*labels candidates.
+// uses, and the rules that have more than 2*maxLabels candidates.
 func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scope, items)
 	if err != nil || len(items) == 0 {
@@ -198,7 +198,7 @@ func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (us
 		return nil, nil, err
 	}
 	for i, cmd := range replies[len(replies)-len(counted):] {
-		if cmd.(*redis.IntCmd).Val() > 2*maxLabels { //nolint:forcetypeassert,errcheck // see above
+		if cmd.(*redis.IntCmd).Val() > 2*maxLabels { //nolint:forcetypeassert,errcheck // the last commands are ZCards
 			full = append(full, counted[i])
 		}
 	}

@@ -43,7 +43,7 @@ func (u *useCounts) record(scope string, item Item, used int64) {
 	})
 }
 
-// prune deletes all subjects except the `labels` subjects with the highest use.
+// prune deletes all subjects except the maxLabels subjects with the highest use.
 func (r *ruleUses) prune() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
 	for _, one := range all[maxLabels:] {

@@ -64,16 +64,16 @@ func expectNewestFirst(t *testing.T, s *redisLimiter, rule *limits.Rule, wantCou
 	}
 }
 
-// storedTimes returns the stored times of a subject, packed or in a list, newest first.
-func (s *redisLimiter) storedTimes(tb testing.TB, key string) (storedTimes []string) {
+// times returns the stored times of a subject, packed or in a list, newest first.
+func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
 	tb.Helper()
 	if s.client.Type(tb.Context(), key).Val() == "list" {
 		return s.client.LRange(tb.Context(), key, 0, -1).Val()
 	}
 	for word := range slices.Chunk([]byte(s.client.Get(tb.Context(), key).Val()), 13) {
-		storedTimes = append(storedTimes, string(word))
+		times = append(times, string(word))
 	}
-	return storedTimes
+	return times
 }
 
 // TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is

@@ -53,7 +53,7 @@ func Down(ctx context.Context, db *sql.DB, dialect string) error {
 		return err
 	}
 	if _, err := p.Down(ctx); err != nil && !errors.Is(err, goose.ErrNoNextVersion) {
-		return fmt.Errorf("taking a migration back: %w", err)
+		return fmt.Errorf("reverting a migration: %w", err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 // Profile has policies that apply to the starts of its devices, in every pool.
 type Profile struct {
 	Name    string   `json:"name" readOnly:"true"`
-	Limits  []Policy `json:"limits" doc:"How often its devices may start something, in each pool by itself"`
+	Limits  []Policy `json:"limits" doc:"How often its devices may start tasks; each pool is counted separately"`
 	Version int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created Time     `json:"created_at" readOnly:"true"`
 	Updated Time     `json:"updated_at" readOnly:"true"`
@@ -24,7 +24,7 @@ type ProfileChanged struct {
 
 // ProfileSettings has all settings of a profile that an operator can set.
 type ProfileSettings struct {
-	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"All of them; none: its devices are as free as those without a profile"`
+	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list; empty: the profile limits nothing"`
 }
 
 // ProfileList is a page of profiles.
@@ -33,13 +33,13 @@ type ProfileList struct {
 	NextPageToken string    `json:"next_page_token,omitempty"`
 }
 
-// NewToken is the request for an operator token.
+// NewToken is the request for an operator token. Package api defines what each role may do.
 type NewToken struct {
-	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Operator or service that uses it; the log names it"`
+	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Operator or service that uses the token; the audit log shows it"`
 	Role      string     `json:"role" enum:"viewer,operator,admin,verifier,caller"`
-	Pools     []string   `json:"pools,omitempty" nullable:"true" maxItems:"32" doc:"Of the role caller: the pools whose slots it may lease, as patterns: a name, in which * stands for any text"`
-	LimitSets []string   `json:"limit_sets,omitempty" nullable:"true" maxItems:"32" doc:"Of the role caller: the limit sets that it may take from, as patterns. It needs one of pools or limit_sets"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty" nullable:"true" doc:"Default: never"`
+	Pools     []string   `json:"pools,omitempty" nullable:"true" maxItems:"32" doc:"Role caller only: the pools whose slots it may lease, as patterns: a name in which * stands for any text"`
+	LimitSets []string   `json:"limit_sets,omitempty" nullable:"true" maxItems:"32" doc:"Role caller only: the limit sets that it may take from, as patterns. A caller needs pools or limit_sets"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" nullable:"true" doc:"When the token expires; default: never"`
 }
 
 // Token is an operator token, without its secret.
@@ -47,18 +47,18 @@ type Token struct {
 	ID        int64    `json:"id"`
 	Name      string   `json:"name"`
 	Role      string   `json:"role" enum:"viewer,operator,admin,verifier,caller"`
-	Pools     []string `json:"pools,omitempty" doc:"Of callers"`
-	LimitSets []string `json:"limit_sets,omitempty" doc:"Of callers"`
+	Pools     []string `json:"pools,omitempty" doc:"Role caller only"`
+	LimitSets []string `json:"limit_sets,omitempty" doc:"Role caller only"`
 	Created   Time     `json:"created_at"`
 	ExpiresAt *Time    `json:"expires_at" nullable:"true"`
-	LastUsed  *Time    `json:"last_used_at" nullable:"true" doc:"In lists, to within an hour; null: never"`
+	LastUsed  *Time    `json:"last_used_at" nullable:"true" doc:"Only in lists, accurate to one hour; null: never used"`
 }
 
 // TokenCreated is a new operator token with its secret.
 type TokenCreated struct {
 	Token
 
-	Secret string `json:"token" doc:"Shown once; empty when a request with an Idempotency-Key is sent again"`
+	Secret string `json:"token" doc:"Shown only once; empty when a request with an Idempotency-Key is sent again"`
 }
 
 // TokenList is a page of operator tokens.

@@ -15,7 +15,7 @@ func (b Batch) CloneSettings(now time.Time) NewBatch {
 	}
 }
 
-// CloneTask returns a new task like t, for a batch that Again made from b. It has only the payload, the priority and the
+// CloneTask returns a new task like t, for a batch that CloneSettings made from b. It has only the payload, the priority and the
 // times that t does not inherit from b. Times that are not after now are left out.
 func (b Batch) CloneTask(t Task, now time.Time) NewTask {
 	clone := NewTask{Device: t.Device, Payload: diffMergePatch(b.Payload, t.Payload), NotBefore: timeIfFuture(t.NotBefore, now), NotAfter: timeIfFuture(t.NotAfter, now)}

@@ -14,28 +14,28 @@ import (
 type NewBatch struct {
 	Name           string          `json:"name,omitempty" maxLength:"200"`
 	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
-	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"The work that the device is to do; yours to define"`
+	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"The work that the device does; you define its names"`
 	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
 	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
 	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work"`
-	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all batches of the pool that are not, whatever their weights, while urgent ones hold less than their share of it"`
+	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all normal batches of the pool, whatever their weights, while urgent batches hold less than their share of the pool"`
 	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
-	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"Pending tasks expire then"`
-	MaxWaitMS      int64           `json:"max_wait_ms,omitempty" minimum:"1" maximum:"7776000000" doc:"A task that was not started within this time expires: from the creation, or a later not_before; default: never"`
-	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
-	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, beside what its pool says"`
-	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"Nothing starts with less than its lease left of a window, its own or its pool's"`
+	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"When pending tasks expire; absent: never"`
+	MaxWaitMS      int64           `json:"max_wait_ms,omitempty" minimum:"1" maximum:"7776000000" doc:"A task that was not started within this time expires. The time counts from the creation, or from a later not_before. Default: no limit"`
+	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always"`
+	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, in addition to the limits of its pool"`
+	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"true: a task starts only if its whole lease fits into the open window of the batch and of the pool"`
 	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
-	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Causes that are retried; default both, also when empty: max_attempts 1 retries nothing"`
-	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Before the second attempt; doubles, jittered, at most an hour or this itself"`
-	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"When a lease lapsed"`
-	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the pool's"`
-	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Renewals end there; default an hour"`
-	Abort          *Abort          `json:"abort,omitempty" doc:"Pauses the batch when too much of it fails"`
-	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"Tasks of this batch that are equal in device, kind and payload, JSON by its content: all are queued, or the batch is refused, or only the first of them is queued"`
-	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each; or tasks, or select"`
-	Tasks          []NewTask       `json:"tasks,omitempty" nullable:"true" doc:"Tasks with payloads of their own; or devices, or select"`
-	Select         *Selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now; or devices, or tasks"`
+	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Outcomes that are retried; absent or empty: both. To retry nothing, set max_attempts to 1"`
+	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Wait before the second attempt. It doubles with each attempt, with jitter, up to one hour or this value if that is longer"`
+	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"What happens to a task whose lease lapsed"`
+	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the lease of the pool"`
+	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Longest run: the lease is not renewed beyond it; default: one hour"`
+	Abort          *Abort          `json:"abort,omitempty" doc:"Rule that pauses the batch when too many tasks fail; absent: none"`
+	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"What happens to tasks of this batch with the same device, kind and payload (JSON is compared by content): allow queues all, refuse refuses the batch, skip queues only the first"`
+	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each device. Use one of devices, tasks and select"`
+	Tasks          []NewTask       `json:"tasks,omitempty" nullable:"true" doc:"Tasks with their own payloads. Use one of devices, tasks and select"`
+	Select         *Selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now. Use one of devices, tasks and select"`
 }
 
 // NewTask is one task of a new batch.
@@ -44,8 +44,8 @@ type NewTask struct {
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Priority *int            `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000"`
 
-	NotBefore *time.Time `json:"not_before,omitempty" nullable:"true" doc:"Beside that of the batch: the later one counts"`
-	NotAfter  *time.Time `json:"not_after,omitempty" nullable:"true" doc:"Beside that of the batch: the earlier one counts"`
+	NotBefore *time.Time `json:"not_before,omitempty" nullable:"true" doc:"In addition to that of the batch; the later one applies"`
+	NotAfter  *time.Time `json:"not_after,omitempty" nullable:"true" doc:"In addition to that of the batch; the earlier one applies"`
 }
 
 // Selection selects the devices that have all of the tags.
@@ -55,29 +55,29 @@ type Selection struct {
 
 // Abort is the rule that pauses a batch when too many of its tasks fail.
 type Abort struct {
-	Failure float64 `json:"failure" exclusiveMinimum:"0" maximum:"1" doc:"Share of failed and timed_out among the tasks that were tried"`
-	Min     int64   `json:"min,omitempty" minimum:"1" maximum:"9007199254740991" default:"1" doc:"Tasks that were tried before the rule holds; counted anew after a resume"`
+	Failure float64 `json:"failure" exclusiveMinimum:"0" maximum:"1" doc:"Share of failed and timed_out tasks among the tasks that were tried"`
+	Min     int64   `json:"min,omitempty" minimum:"1" maximum:"9007199254740991" default:"1" doc:"Number of tried tasks from which the rule applies; the count restarts after a resume"`
 }
 
 // QueueMode has the options for queueing a batch.
 type QueueMode struct {
 	DryRun         bool   `json:"dry_run,omitempty" query:"dry_run" doc:"Count only: nothing is created, id is 0"`
-	UnknownDevices string `json:"unknown_devices,omitempty" query:"unknown_devices" enum:"allow,refuse" default:"allow" doc:"refuse: all devices must be registered"`
+	UnknownDevices string `json:"unknown_devices,omitempty" query:"unknown_devices" enum:"allow,refuse" default:"allow" doc:"refuse: the batch is refused if a device is not registered"`
 }
 
 // BatchCreated is the response to a new batch.
 type BatchCreated struct {
 	ID      int64         `json:"id" doc:"0 after a dry run"`
 	Tasks   int64         `json:"tasks"`
-	Skipped *int64        `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
-	Unknown *UnknownTasks `json:"unknown,omitempty" doc:"Tasks whose devices are not registered; absent: none"`
+	Skipped *int64        `json:"skipped,omitempty" doc:"Number of duplicate tasks that were not queued; only with duplicates=skip"`
+	Unknown *UnknownTasks `json:"unknown,omitempty" doc:"Number of tasks whose devices are not registered; absent: 0"`
 	WarningList
 }
 
 // UnknownTasks counts the tasks whose devices are not registered.
 type UnknownTasks struct {
 	Tasks int64  `json:"tasks"`
-	First string `json:"first" doc:"The device of the first of them"`
+	First string `json:"first" doc:"The device of the first of these tasks"`
 }
 
 // Batch is a batch and its counts.
@@ -87,35 +87,35 @@ type Batch struct {
 	Pool           string           `json:"pool"`
 	Kind           string           `json:"kind"`
 	State          string           `json:"state" enum:"scheduled,running,paused,cancelling,finished,cancelled"`
-	Condition      string           `json:"condition" enum:"scheduled,running,held_up,paused,cancelling,finished,cancelled" doc:"The state, but scheduled while its windows or those of its pool are closed, and held_up while its pool is paused or has no slots"`
+	Condition      string           `json:"condition" enum:"scheduled,running,held_up,paused,cancelling,finished,cancelled" doc:"The state, except: scheduled while the windows of the batch or of its pool are closed, held_up while its pool is paused or has no slots"`
 	Priority       int              `json:"priority"`
 	Weight         int              `json:"weight"`
 	Lane           string           `json:"lane" enum:"normal,urgent"`
-	System         bool             `json:"system" doc:"Its tasks are leases of callers, which nobody queues"`
+	System         bool             `json:"system" doc:"true: its tasks are leases of callers; no operator queued them"`
 	NotBefore      *Time            `json:"not_before" nullable:"true"`
 	NotAfter       *Time            `json:"not_after" nullable:"true"`
-	MaxWaitMS      int64            `json:"max_wait_ms" doc:"0: as long as it takes"`
+	MaxWaitMS      int64            `json:"max_wait_ms" doc:"0: no limit"`
 	Windows        []Window         `json:"windows"`
 	Limits         []Policy         `json:"limits"`
 	FinishInside   bool             `json:"finish_inside"`
-	OpensAt        *Time            `json:"opens_at" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	OpensAt        *Time            `json:"opens_at" nullable:"true" doc:"Start of the current or the next opening of its windows; null: always open"`
 	ClosesAt       *Time            `json:"closes_at" nullable:"true"`
 	MaxAttempts    int              `json:"max_attempts"`
 	RetryOn        []string         `json:"retry_on"`
 	RetryBackoffMS int64            `json:"retry_backoff_ms"`
 	OnLost         string           `json:"on_lost"`
-	LeaseMS        int64            `json:"lease_ms" doc:"0: the pool's"`
-	MaxRunMS       int64            `json:"max_run_ms" doc:"0: an hour"`
+	LeaseMS        int64            `json:"lease_ms" doc:"0: the lease of the pool"`
+	MaxRunMS       int64            `json:"max_run_ms" doc:"0: one hour"`
 	Abort          *Abort           `json:"abort,omitempty"`
 	PausedBy       string           `json:"paused_by" doc:"Empty: not paused"`
 	PausedAt       *Time            `json:"paused_at" nullable:"true"`
 	PauseReason    string           `json:"pause_reason"`
 	Created        Time             `json:"created_at"`
-	Payload        json.RawMessage  `json:"payload,omitempty" doc:"Of a single batch only; absent: none"`
+	Payload        json.RawMessage  `json:"payload,omitempty" doc:"Only in the reply for a single batch; absent: no payload"`
 	Total          int64            `json:"total"`
-	Counts         map[string]int64 `json:"counts" doc:"Tasks by state; they add up to total"`
-	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"Tasks that were tried and came to an end, over the last 5 min or since it began; null: it has not begun"`
-	ETA            *Time            `json:"eta" nullable:"true" doc:"When its last task ends at this rate; null: unknown"`
+	Counts         map[string]int64 `json:"counts" doc:"Number of tasks per state; the sum is total"`
+	RatePerMinute  *float64         `json:"rate_per_minute" nullable:"true" doc:"Tried tasks that ended per minute, over the last 5 min or since the batch began; null: it has not begun"`
+	ETA            *Time            `json:"eta" nullable:"true" doc:"Expected end of its last task at this rate; null: unknown"`
 }
 
 // EndedTasks returns the number of tasks that will not run any more.
@@ -142,22 +142,22 @@ type BatchList struct {
 
 // BatchPatch changes some settings of a batch.
 type BatchPatch struct {
-	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Of its tasks without their own"`
+	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Priority of its tasks without their own priority"`
 	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
-	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; what is held stays held"`
+	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; held slots stay held"`
 	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
-	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: as long as it takes. Expired tasks stay expired"`
-	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
-	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"All of them, beside those of the pool; in effect with the next report"`
-	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
+	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: no limit. Expired tasks stay expired"`
+	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"The complete list; null or empty: always open"`
+	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"The complete list, in addition to the limits of the pool; in effect with the next report"`
+	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"In effect from the next attempt that ends"`
 }
 
 // BatchFilter selects batches; an empty field matches all batches.
 type BatchFilter struct {
-	Name string `query:"name" maxLength:"200" doc:"Part of their names; upper and lower case are the same"`
+	Name string `query:"name" maxLength:"200" doc:"Part of the name; case is ignored"`
 	Lane string `query:"lane" enum:"normal,urgent"`
-	Pool string `query:"pool" doc:"Not together with the others"`
-	Kind string `query:"kind" maxLength:"64" doc:"Not together with the others"`
+	Pool string `query:"pool" doc:"Excludes the other filters"`
+	Kind string `query:"kind" maxLength:"64" doc:"Excludes the other filters"`
 }
 
 // Batches has the calls about batches.
@@ -190,7 +190,7 @@ func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (BatchC
 	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: idempotencyKey(ctx)})
 }
 
-// Stream is like Create, with tasks in CSV or NDJSON (form is TypeCSV or TypeNDJSON). Each time the request is sent,
+// Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent,
 // Stream calls open, which must return the tasks from the beginning. Devices, Tasks and Select of b must be empty.
 func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}

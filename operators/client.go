@@ -37,7 +37,7 @@ type Config struct {
 	Agent string // value of the header User-Agent
 	// OnRetry is called before a request is sent again, with the error and the pause. It may be nil.
 	OnRetry func(err error, wait time.Duration)
-	// MaxTries is the maximum number of times that a repeatable request is sent. If Tries is 0, the maximum is 6.
+	// MaxTries is the maximum number of times that a repeatable request is sent. If MaxTries is 0, the maximum is 6.
 	MaxTries int
 	// Transport carries the requests. If Transport is nil, the client uses its own http.Transport.
 	Transport http.RoundTripper
@@ -97,10 +97,10 @@ type Request struct {
 	Path   string // begins with /v1/; each name in it is escaped, see the function Path
 	Query  url.Values
 	Body   any // sent as JSON; nil means that there is no body
-	// OpenBody opens a body that is streamed without conversion, with the media type Content.
+	// OpenBody opens a body that is streamed without conversion, with the media type ContentType.
 	OpenBody    func() (io.ReadCloser, error)
 	ContentType string
-	NoRetry     bool   // Open works only once, so the request cannot be sent again
+	NoRetry     bool   // OpenBody works only once, so the request cannot be sent again
 	Idempotent  bool   // the request may be sent again, because the server executes it only once
 	Key         string // Idempotency-Key; empty means that the header is not sent
 	Accept      string // empty means JSON
@@ -156,13 +156,13 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.R
 func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if _, err := io.Copy(to, body); err != nil {
-			return &partialBodyError{fmt.Errorf("broke off; what came is not all of it: %w", err)}
+			return &partialBodyError{fmt.Errorf("ended early, the output is incomplete: %w", err)}
 		}
 		return nil
 	})
 }
 
-// sendAndRead sends a request, several times if again allows that, and passes the body of a 2xx response to read.
+// sendAndRead sends a request, several times if retry allows that, and passes the body of a 2xx response to read.
 func (c *Client) sendAndRead(ctx context.Context, r Request, read func(io.Reader) error) error {
 	return c.retry(ctx, r, func() error {
 		response, err := c.sendOnce(ctx, r)

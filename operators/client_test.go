@@ -147,7 +147,7 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 		switch r.URL.Path {
 		case "/v1/known":
 			w.WriteHeader(http.StatusConflict)
-			_, _ = io.WriteString(w, `{"status":409,"code":"already_exists","detail":"that name is taken"}`)
+			_, _ = io.WriteString(w, `{"status":409,"code":"already_exists","detail":"the name already exists"}`)
 		case "/v1/foreign":
 			http.Error(w, "<html>", http.StatusTeapot)
 		case "/v1/elsewhere":
@@ -155,7 +155,7 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 		}
 	})
 	for path, want := range map[string]string{
-		"/v1/known": "that name is taken (already_exists)", "/v1/foreign": "GET /v1/foreign: HTTP 418", "/v1/elsewhere": "HTTP 302",
+		"/v1/known": "the name already exists (already_exists)", "/v1/foreign": "GET /v1/foreign: HTTP 418", "/v1/elsewhere": "HTTP 302",
 	} {
 		_, err := c.Get(t.Context(), path, nil)
 		p, ok := errors.AsType[*Problem](err)
@@ -224,7 +224,7 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 	})
 	var out bytes.Buffer
 	err := c.Copy(t.Context(), Request{Method: http.MethodGet, Path: "/v1/devices"}, &out)
-	if !IsResponseLost(err) || !strings.Contains(err.Error(), "not all of it") || out.String() != "device\n" {
+	if !IsResponseLost(err) || !strings.Contains(err.Error(), "the output is incomplete") || out.String() != "device\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }

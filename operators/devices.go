@@ -14,27 +14,27 @@ import (
 // NewDevice is a device to be registered.
 type NewDevice struct {
 	ID      string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
-	Tags    map[string]string `json:"tags,omitempty" nullable:"true" doc:"Yours, unlike attributes, which are the device's. At most 64, 8 KiB together; a name has 1-64 bytes and no colon"`
-	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Profile whose policies hold for its starts"`
+	Tags    map[string]string `json:"tags,omitempty" nullable:"true" doc:"Set by operators; attributes are set by the device. At most 64 tags, 8 KiB in total; a name has 1-64 bytes and no colon"`
+	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Profile whose policies apply to its starts"`
 }
 
 // Device is a registered device.
 type Device struct {
 	ID         string            `json:"id"`
 	Blocked    bool              `json:"blocked"`
-	OwnToken   bool              `json:"own_token" doc:"Has used a token of its own: fleet tokens no longer act for it"`
+	OwnToken   bool              `json:"own_token" doc:"true: the device has used its own token, so fleet tokens no longer act for it"`
 	Tags       map[string]string `json:"tags"`
-	Profile    string            `json:"profile" doc:"Empty: none"`
+	Profile    string            `json:"profile" doc:"Empty: no profile"`
 	Attributes json.RawMessage   `json:"attributes"`
 	Created    Time              `json:"created_at"`
-	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"To within a minute"`
-	Mark       *Mark             `json:"mark,omitempty" doc:"Of one device alone; absent without Redis"`
+	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
+	Mark       *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
 // Mark compares the mark of a device in Redis (this device has work) with the ledger.
 type Mark struct {
 	Present bool `json:"present" doc:"The device has a mark of work in Redis"`
-	Trusted bool `json:"believed" doc:"Without a mark it would be told now that there is nothing to do"`
+	Trusted bool `json:"believed" doc:"true: marks are trusted, so a device without a mark is answered that there is nothing to do"`
 	HasWork bool `json:"work" doc:"The ledger has an open task of the device"`
 }
 
@@ -43,11 +43,11 @@ func (m *Mark) DescribeTrouble() string {
 	switch {
 	case m == nil:
 	case !m.Present && !m.Trusted:
-		return "marks of work are not believed now: reports of the device are looked up in the ledger"
+		return "marks are not trusted now: each report of the device reads the ledger"
 	case m.HasWork && !m.Present:
-		return "the device has an open task and no mark of work: its reports are told that there is nothing to do; if this lasts longer than 5 s, the mark was removed by hand"
+		return "the device has an open task and no mark: its reports are answered that there is nothing to do; if this lasts longer than 5 s, the mark was removed by hand"
 	case m.Present && !m.HasWork:
-		return "the device has a mark of work and no open task: its next report that only asks takes the mark away"
+		return "the device has a mark and no open task: its next report without results or running tasks deletes the mark"
 	}
 	return ""
 }
@@ -56,7 +56,7 @@ func (m *Mark) DescribeTrouble() string {
 type DeviceCreated struct {
 	Device
 
-	Token string `json:"token" doc:"Shown once; empty when a request with an Idempotency-Key is sent again"`
+	Token string `json:"token" doc:"Shown only once; empty when a request with an Idempotency-Key is sent again"`
 }
 
 // DeviceList is a page of devices.
@@ -67,50 +67,50 @@ type DeviceList struct {
 
 // DevicePatch changes the tags and the profile of a device.
 type DevicePatch struct {
-	Tags    Change[map[string]*string] `json:"tags,omitzero" nullable:"true" doc:"Merged: null takes one away; null for all takes all away"`
-	Profile Change[string]             `json:"profile,omitzero" nullable:"true" maxLength:"64" doc:"Null: none"`
+	Tags    Change[map[string]*string] `json:"tags,omitzero" nullable:"true" doc:"Merged with the present tags: null for a tag removes it; null for the field removes all tags"`
+	Profile Change[string]             `json:"profile,omitzero" nullable:"true" maxLength:"64" doc:"null: no profile"`
 }
 
 // Retag is a change of the tags of many devices. It leaves all tags that it does not name unchanged.
 type Retag struct {
-	Set   map[string]string `json:"set,omitempty" doc:"Tags and their values"`
-	Unset []string          `json:"unset,omitempty" nullable:"false" maxItems:"64" doc:"Names of tags to take away"`
+	Set   map[string]string `json:"set,omitempty" doc:"Tags to set, with their values"`
+	Unset []string          `json:"unset,omitempty" nullable:"false" maxItems:"64" doc:"Names of tags to remove"`
 }
 
 // Retagged has the number of devices that one request changed.
 type Retagged struct {
-	Devices       int    `json:"devices" doc:"That were changed, or would be; others had these tags already"`
-	NextPageToken string `json:"next_page_token,omitempty" doc:"There are more: send the same request again with it"`
+	Devices       int    `json:"devices" doc:"Number of devices that were changed, or would be; other devices had these tags already"`
+	NextPageToken string `json:"next_page_token,omitempty" doc:"Present if there are more devices: repeat the request with it"`
 }
 
 // Rotation is the request for a new token of a device.
 type Rotation struct {
-	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens go on; 0 ends them at once; default 24 h, at most 30 days"`
+	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens stay valid; 0: they end at once; default 24 h, at most 30 days"`
 }
 
 // TokenMade is the new token of a device.
 type TokenMade struct {
 	ID         string `json:"id"`
-	Token      string `json:"token" doc:"Shown once"`
-	OlderUntil Time   `json:"older_until" doc:"Older tokens of the device end then"`
+	Token      string `json:"token" doc:"Shown only once"`
+	OlderUntil Time   `json:"older_until" doc:"When older tokens of the device end"`
 }
 
 // DeviceDeleted is the response after a device was deleted.
 type DeviceDeleted struct {
 	ID        string `json:"id"`
-	Cancelled int    `json:"cancelled" doc:"Waiting tasks, cancelled with it"`
-	Stopping  int    `json:"stopping" doc:"Tasks it ran: each keeps its slot until its lease ends"`
+	Cancelled int    `json:"cancelled" doc:"Number of waiting tasks that were cancelled"`
+	Stopping  int    `json:"stopping" doc:"Number of running tasks: each keeps its slot until its lease ends"`
 }
 
 // DeviceFilter selects the devices that match all fields that are set.
 type DeviceFilter struct {
-	Tags     []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
-	Profile  string   `query:"profile" maxLength:"64" doc:"Those that have it"`
+	Tags     []string `query:"tag,explode" maxItems:"64" doc:"A tag as name:value; if repeated, the device must have all of them"`
+	Profile  string   `query:"profile" maxLength:"64" doc:"Only devices with this profile"`
 	Blocked  string   `query:"blocked" enum:"true,false"`
-	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of their ids"`
-	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their ids; upper and lower case are the same; not with silent_for_ms"`
-	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Those that were not seen for so long, or never"`
-	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
+	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
+	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
+	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that were not seen for this time, or never"`
+	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
 }
 
 func (f DeviceFilter) query() url.Values {
@@ -138,7 +138,7 @@ func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error)
 	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: idempotencyKey(ctx)})
 }
 
-// Import registers all devices of a file, CSV or NDJSON (form is TypeCSV or TypeNDJSON), or none of them, and writes their
+// Import registers all devices of a file, CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON), or none of them, and writes their
 // tokens to the writer tokens in the media type accept. existing sets what happens to devices that exist already: refuse
 // (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
 func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, existing, accept string, tokens io.Writer) error {
@@ -149,7 +149,7 @@ func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, existing
 }
 
 // Retag changes the tags of all devices that match the filter, one page in each request. It returns the number of changed
-// devices, even if it returns an error. If dry is true, it only counts them.
+// devices, even if it returns an error. If dryRun is true, it only counts them.
 func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dryRun bool) (changed int, err error) {
 	q := f.query()
 	q.Set("page_size", "1000")

@@ -1,5 +1,6 @@
 // Package operators has the types of the operators' API and a client for that API. The server uses the same types, so the
-// types and the responses cannot differ. The contract is docs/protocol.md. The package imports no part of the server.
+// types and the responses cannot differ. The contract is docs/protocol.md. The package imports no part of the server, except
+// the definition of policies (limits/policy), which needs no server.
 //
 // # Calls
 //
@@ -23,21 +24,22 @@
 // # Errors
 //
 // If the server refuses a call, the error is a *Problem with a stable Code. If no response arrived, the error is a
-// *LostError. Lost reports whether a call may have been done although its response did not arrive. Transient reports
-// whether a read may succeed later.
+// *LostError. IsResponseLost reports whether a call may have been done although its response did not arrive. IsTransient
+// reports whether a read may succeed later.
 //
 // # Which requests are sent again
 //
-// A call that only reads, and a call that creates under an Idempotency-Key, is sent again if the connection or the
-// response is lost, and if the server answers that it is busy or cannot be reached (429, 502, 503, 504). It is sent at
-// most Config.Tries times. The pauses double from 0.5 s to 8 s; if the server asks for a longer pause, the client waits
-// that long, but at most 8 s.
+// A call that only reads, that creates under an Idempotency-Key, or that the server executes only once (Request.Idempotent:
+// LimitSets.Take and TakeEach with IDs, Peek and Return) is sent again if the connection or the response is lost, and if the
+// server answers that it is busy or cannot be reached (429, 502, 503, 504), that it did not get the whole body, or that the
+// first request with the key is still in progress. It is sent at most Config.MaxTries times. The pauses double from
+// 0.5 s to 8 s; if the server asks for a longer pause, the client waits that long, but at most 8 s.
 //
 // Batches.Create, Devices.Create and Tokens.Create make a new key for each call, so each call takes effect once even if it
 // is sent several times. WithKey sets a key that a later process can use again. Only the first response contains a secret:
 // if that response is lost, the token in the second response is empty. Any other call that changes something is sent once,
-// and the caller decides whether to send it again after a loss. If no server listens at the first try, nothing is sent
-// again.
+// and the caller decides whether to send it again after a loss; Leases.WaitForSlot does that itself. If no server listens at
+// the first try, nothing is sent again.
 //
 // Events.Follow passes each event once and in order. After a lost connection it resumes at the last event that it passed.
 package operators

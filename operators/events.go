@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Event is an action or an occurrence that the log has recorded.
+// Event is an action or an occurrence that the audit log has recorded.
 type Event struct {
 	ID     int64  `json:"id"`
 	At     Time   `json:"at"`
 	Kind   string `json:"kind" doc:"e.g. task.granted, batch.created, pool.changed"`
 	Actor  string `json:"actor" doc:"Name of an operator's token, a device, or a part of the dispatcher"`
-	Pool   string `json:"pool" doc:"Empty, like the rest: not about one"`
-	Batch  int64  `json:"batch" doc:"0, like the rest: not about one"`
+	Pool   string `json:"pool" doc:"Empty, like all fields below: the event is not about one"`
+	Batch  int64  `json:"batch" doc:"0, like all fields below: the event is not about one"`
 	Task   int64  `json:"task"`
 	Device string `json:"device"`
 	Token  int64  `json:"token" doc:"The fencing token of a grant"`
@@ -37,8 +37,8 @@ type EventFilter struct {
 	Task   int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
 	Device string `query:"device"`
 
-	Since time.Time `query:"since" doc:"Those at that time or later: 2026-11-21T14:00:00Z"`
-	Until time.Time `query:"until" doc:"Those before that time"`
+	Since time.Time `query:"since" doc:"Only events at this time or later, such as 2026-11-21T14:00:00Z"`
+	Until time.Time `query:"until" doc:"Only events before this time"`
 }
 
 func (f EventFilter) query() url.Values {
@@ -51,7 +51,7 @@ func (f EventFilter) query() url.Values {
 	return q
 }
 
-// Events has the calls about the log.
+// Events has the calls about the audit log.
 type Events struct{ client *Client }
 
 // List yields all events that match the filter, newest first.

@@ -21,7 +21,7 @@ type PolicyWindow = policy.Window
 
 // WarningList contains the warnings of a response.
 type WarningList struct {
-	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"Possible mistakes in the request; it was done all the same"`
+	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"Possible mistakes in the request, which was done"`
 }
 
 // Time is a time as the API writes it: RFC 3339, UTC, with milliseconds.
@@ -81,8 +81,8 @@ func Query(pairs ...string) url.Values {
 type keyOfContext struct{}
 
 // WithKey returns a context with an Idempotency-Key of 1 to 255 visible ASCII characters for a call that creates
-// something. Within 24 hours, the same request with this key takes effect once, even if several processes send it. Without
-// WithKey, each call makes a new key.
+// something. Within 24 hours, the same request with this key takes effect once, even if several processes send it. Later it
+// takes effect again. Without WithKey, each call makes a new key.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext{}, key)
 }

@@ -16,8 +16,8 @@ type Holding struct {
 	Token   int64  `json:"token"`
 	Attempt int    `json:"attempt"`
 	Granted Time   `json:"granted_at"`
-	Ended   *Time  `json:"ended_at" nullable:"true" doc:"null: the device holds it"`
-	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: its result; lapsed: its lease ended; released: an operator freed the slot at once; empty: the device holds it"`
+	Ended   *Time  `json:"ended_at" nullable:"true" doc:"null: the device holds the slot"`
+	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: the device sent this result; lapsed: the lease ended; released: an operator freed the slot at once; empty: the device holds the slot"`
 }
 
 // The values of EndedBy for holdings that were not ended by a result of the device.
@@ -34,10 +34,10 @@ type HoldingList struct {
 
 // HistoryFilter selects the holdings that match all fields that are set.
 type HistoryFilter struct {
-	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last of several: 17, 60-119"`
-	From  time.Time `query:"from" doc:"Those that ended then or later, or are in force"`
-	To    time.Time `query:"to" doc:"Those that ended before then; without it also those in force"`
-	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Which ends come first; in force is the newest"`
+	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last slot of a range: 17, 60-119"`
+	From  time.Time `query:"from" doc:"Only grants that ended at this time or later, or are in force"`
+	To    time.Time `query:"to" doc:"Only grants that ended before this time; absent: also grants in force"`
+	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest"`
 }
 
 func (f HistoryFilter) query() url.Values {
@@ -51,25 +51,26 @@ func timeOrEmpty(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// Series is the usage of a pool over time, in steps of equal length. The last step is not over yet.
+// Series is the number of held slots of a pool over time, in steps of equal length. The last step is not over yet. (Usage is
+// about policies.)
 type Series struct {
 	Pool   string        `json:"pool"`
-	From   Time          `json:"from" doc:"When the first step begins"`
-	To     Time          `json:"to" doc:"The present, by the clock of the ledger"`
+	From   Time          `json:"from" doc:"Start of the first step"`
+	To     Time          `json:"to" doc:"The current time of the ledger"`
 	StepMS int64         `json:"step_ms"`
-	Points []SeriesPoint `json:"points" doc:"Oldest first; they begin with the pool"`
+	Points []SeriesPoint `json:"points" doc:"Oldest first; none is before the creation of the pool"`
 }
 
 // SeriesPoint is one step of a Series.
 type SeriesPoint struct {
-	At       Time  `json:"at" doc:"When the step ends"`
-	Held     int   `json:"held" doc:"Slots held at its end"`
-	HeldMin  int   `json:"held_min" doc:"The least at the end of one of its minutes"`
-	HeldMax  int   `json:"held_max" doc:"The most at the end of one of its minutes"`
-	Capacity int   `json:"capacity" doc:"At its end"`
+	At       Time  `json:"at" doc:"End of the step"`
+	Held     int   `json:"held" doc:"Slots held at the end of the step"`
+	HeldMin  int   `json:"held_min" doc:"Lowest number of held slots at the end of a minute in this step"`
+	HeldMax  int   `json:"held_max" doc:"Highest number of held slots at the end of a minute in this step"`
+	Capacity int   `json:"capacity" doc:"Capacity at the end of the step"`
 	Granted  int64 `json:"granted" doc:"Grants in this step"`
 	Ended    int64 `json:"ended" doc:"Grants that ended in this step"`
-	Lapsed   int64 `json:"lapsed" doc:"Of them those whose lease ended"`
+	Lapsed   int64 `json:"lapsed" doc:"Grants in this step that ended because the lease ended"`
 }
 
 // History yields the holdings of the slots of a pool. By default, holdings in force come first, then the latest ends.
@@ -77,7 +78,7 @@ func (c Pools) History(ctx context.Context, pool string, f HistoryFilter) iter.S
 	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
 }
 
-// Series returns the usage of a pool over the last 1h, 24h or 7d.
+// Series returns the number of held slots of a pool over the last 1h, 24h or 7d.
 func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
 	return getJSON[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
 }

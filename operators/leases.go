@@ -14,8 +14,8 @@ import (
 
 // NewLease is the request for a slot of a pool, for a holder of the caller.
 type NewLease struct {
-	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Who holds the slot: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; a holder has one lease, and gets it again when it asks again. Default: one is made"`
-	LeaseMS  int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"How long it may be held without a renewal. Default: as the pool says"`
+	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Name of the holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit. A holder has one lease; a repeated request returns it. Default: a generated name"`
+	LeaseMS  int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"How long the slot may be held without a renewal. Default: the lease of the pool"`
 	Metadata json.RawMessage `json:"metadata,omitempty" doc:"An object for people, at most 4096 bytes"`
 }
 
@@ -28,31 +28,31 @@ const (
 // Lease is a slot that is held for a holder of a caller, or the holder's position in the queue.
 type Lease struct {
 	State  string `json:"state" enum:"held,waiting"`
-	Lease  int64  `json:"lease" doc:"Its number: that of the task that it is"`
+	Lease  int64  `json:"lease" doc:"Number of the lease: the id of its task"`
 	Pool   string `json:"pool"`
-	Caller string `json:"caller" doc:"Name of the token"`
+	Caller string `json:"caller" doc:"Name of the caller's token"`
 	Holder string `json:"holder"`
 
-	Token      int64  `json:"token,omitempty" doc:"Fencing token: of two holders of a slot the later one has the higher token"`
+	Token      int64  `json:"token,omitempty" doc:"Fencing token: the later of two holders of a slot has the higher token"`
 	Slot       *int   `json:"slot,omitempty"`
 	Granted    *Time  `json:"granted_at,omitempty"`
 	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"When the slot is taken back, by the clock of the ledger"`
-	LeaseMS    int64  `json:"lease_ms,omitempty" doc:"How long the slot may be used: from the sending of the request, and held_ms, on"`
-	HeldMS     int64  `json:"held_ms,omitempty" doc:"How long the answer waited"`
+	LeaseMS    int64  `json:"lease_ms,omitempty" doc:"How long the slot may be used, counted from the sending of the request plus held_ms"`
+	HeldMS     int64  `json:"held_ms,omitempty" doc:"How long the server held the reply"`
 	Cancel     string `json:"cancel,omitempty" doc:"Why the holder is asked to give the slot back"`
 
 	LeaseRefusal
-	Detail   string          `json:"detail,omitempty" doc:"Of the reason, for people"`
+	Detail   string          `json:"detail,omitempty" doc:"Explains the reason, for people"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
 	// UsableUntil is the time until which the slot may be used, by the clock of this process. It is computed from a time before
-	// the request was sent. Acquire, Wait and Renew set it.
+	// the request was sent. Acquire, WaitForSlot and Renew set it.
 	UsableUntil time.Time `json:"-"`
 }
 
-// CallerAndHolder returns the names of the caller and its holder if the API shows a lease as this device. It returns an empty
-// string for a real device.
-func CallerAndHolder(device string) string {
+// HolderName returns CALLER/HOLDER, the names of a caller and its holder, if device is @CALLER/HOLDER, as the API shows a
+// lease. It returns an empty string for a real device.
+func HolderName(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name
 	}
@@ -62,9 +62,9 @@ func CallerAndHolder(device string) string {
 // LeaseRefusal has the reason why there is no slot.
 type LeaseRefusal struct {
 	Reason         string `json:"reason,omitempty" doc:"Why a lease waits: a code of why; or why it is lost: ended, reaped, released, stale, or why its holder is to stop"`
-	Position       *int   `json:"position,omitempty" doc:"Of those who wait; 1 is next"`
+	Position       *int   `json:"position,omitempty" doc:"Position in the queue; 1 is next"`
 	EstimatedStart *Time  `json:"estimated_start,omitempty"`
-	RetryAfterMS   int64  `json:"retry_after_ms,omitempty" doc:"When to ask again"`
+	RetryAfterMS   int64  `json:"retry_after_ms,omitempty" doc:"Wait before the next request"`
 }
 
 // LeaseList is a page of leases.
@@ -76,7 +76,7 @@ type LeaseList struct {
 // LeaseRenewal is the request to extend a lease.
 type LeaseRenewal struct {
 	Token   int64 `json:"token" minimum:"1" maximum:"9007199254740991"`
-	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Another length from now on, unless the lease ends later already. Default: as before"`
+	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"New length, counted from now, unless the lease already ends later. Default: the present length"`
 }
 
 // Leases has the calls about slots that callers hold.
@@ -94,7 +94,7 @@ func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.
 	return c.callForLease(ctx, r)
 }
 
-// callForLease sends a request for a lease and computes the field Ends of the response.
+// callForLease sends a request for a lease and computes the field UsableUntil of the response.
 func (c Leases) callForLease(ctx context.Context, r Request) (Lease, error) {
 	var got Lease
 	sentAt := time.Now()
@@ -109,8 +109,8 @@ const (
 	responseGrace = 10 * time.Second // time for a late response, in addition to the wait
 )
 
-// WaitForSlot acquires a slot within a time. It calls told, unless told is nil, with each response without a slot, and with each
-// error after which it continues. A request whose response was lost is sent again: a holder has only one lease. If Wait
+// WaitForSlot acquires a slot within maxWait. It calls onWaiting, unless onWaiting is nil, with each response without a slot, and with each
+// error after which it continues. A request whose response was lost is sent again: a holder has only one lease. If WaitForSlot
 // gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must give back
 // does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
 func (c Leases) WaitForSlot(ctx context.Context, pool string, l NewLease, maxWait time.Duration, onWaiting func(Lease, error)) (last Lease, err error) {
@@ -147,7 +147,7 @@ type slotWait struct {
 	responseLost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// receive processes one response. over is true if another request is pointless.
+// receive processes one response. done is true if another request is pointless.
 func (w *slotWait) receive(ctx context.Context, got Lease, err error) (done bool, failed error) {
 	switch {
 	case err == nil && got.State == LeaseHeld && got.Cancel != "":

@@ -11,7 +11,7 @@ import (
 // LimitSet has policies with which programs limit what they do.
 type LimitSet struct {
 	Name    string   `json:"name" readOnly:"true"`
-	Limits  []Policy `json:"limits" doc:"How often something may be done; per is facts.NAME"`
+	Limits  []Policy `json:"limits" doc:"How often an operation is allowed; per is facts.NAME"`
 	Version int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created Time     `json:"created_at" readOnly:"true"`
 	Updated Time     `json:"updated_at" readOnly:"true"`
@@ -19,7 +19,7 @@ type LimitSet struct {
 
 // LimitSetSettings has all settings of a limit set that an operator can set.
 type LimitSetSettings struct {
-	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"All of them, at most 16; none: everything is allowed"`
+	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list, at most 16; empty: everything is allowed"`
 }
 
 // LimitSetList is a page of limit sets.
@@ -30,9 +30,9 @@ type LimitSetList struct {
 
 // Take asks whether a limit set allows something, and counts it if it is allowed.
 type Take struct {
-	ID    string            `json:"id,omitempty" maxLength:"128" doc:"Chosen by the caller: sent again within 10 minutes with the same facts and cost it is counted once. Needed to give something back"`
-	Facts map[string]string `json:"facts,omitempty" doc:"What the policies count by, at most 32; names of 1 to 64 bytes, values of at most 1 KiB. Numbers, true and false are taken as their text"`
-	Cost  int64             `json:"cost,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"How much of each maximum it uses"`
+	ID    string            `json:"id,omitempty" maxLength:"128" doc:"Chosen by the caller. A take that is repeated within 10 minutes with the same id, facts and cost is counted once. Required to give cost back"`
+	Facts map[string]string `json:"facts,omitempty" doc:"The facts by which the policies count, at most 32; names of 1 to 64 bytes, values of at most 1 KiB. Numbers, true and false are converted to text"`
+	Cost  int64             `json:"cost,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"How much of each maximum the take uses"`
 }
 
 // Takes has several takes, which are decided independently.
@@ -42,24 +42,24 @@ type Takes struct {
 
 // Taken is the response of a limit set to a Take.
 type Taken struct {
-	Allowed      bool            `json:"allowed" doc:"false: nothing was counted"`
+	Allowed      bool            `json:"allowed" doc:"false: refused, and nothing was counted"`
 	Cost         int64           `json:"cost"`
-	Limits       []LimitStanding `json:"limits" doc:"One entry for each policy, in their order; none if unchecked"`
-	RefusedBy    string          `json:"refused_by" doc:"The policy that allows this cost last; empty: all allow it"`
-	RetryAfterMS int64           `json:"retry_after_ms" doc:"Until this cost is allowed; 0: it is"`
-	CountedSince *Time           `json:"counted_since" nullable:"true" doc:"Since when is counted, if that is less than the longest window: the policies are new, or Redis lost what it had; null: all windows are counted whole"`
-	Repeated     bool            `json:"repeated" doc:"It was counted before, under this id"`
-	Unchecked    bool            `json:"unchecked" doc:"Redis did not answer: allowed is what on_error of the policies says"`
+	Limits       []LimitStanding `json:"limits" doc:"One entry for each policy, in their order; empty if unchecked"`
+	RefusedBy    string          `json:"refused_by" doc:"The refusing policy that will allow this cost last; empty: all policies allow it"`
+	RetryAfterMS int64           `json:"retry_after_ms" doc:"Time until this cost is allowed; 0: it is allowed now"`
+	CountedSince *Time           `json:"counted_since" nullable:"true" doc:"Start of the counting, if it is later than the start of the longest window: the policies are new, or Redis lost its data; null: all windows are counted completely"`
+	Repeated     bool            `json:"repeated" doc:"true: this id was already counted"`
+	Unchecked    bool            `json:"unchecked" doc:"true: Redis did not answer; allowed follows on_error of the policies"`
 }
 
 // LimitStanding is the usage of one policy by the subject of a take. If the policy has sliding windows, it is the window
 // with the least remaining.
 type LimitStanding struct {
 	Policy    string `json:"policy"`
-	Window    int    `json:"window" doc:"Which of sliding, from 0"`
+	Window    int    `json:"window" doc:"Index of the window of a sliding policy, from 0"`
 	Max       int64  `json:"max"`
-	Remaining int64  `json:"remaining" doc:"How much cost it would still allow now"`
-	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
+	Remaining int64  `json:"remaining" doc:"Cost that the policy still allows now"`
+	ResetMS   int64  `json:"reset_ms" doc:"Time until part of the usage ends; with fixed and calendar, all of it. 0: nothing is used"`
 }
 
 // TakenList has the responses to Takes, in the same order.
@@ -69,7 +69,7 @@ type TakenList struct {
 
 // Returned has the total amount of a take that has been returned so far.
 type Returned struct {
-	Returned int64 `json:"returned" doc:"In all: sent again it gives back nothing more. 0: the id is not known any more, or was of other facts"`
+	Returned int64 `json:"returned" doc:"Cost given back in total; a repeated request gives back nothing more. 0: the id is no longer known, or belongs to other facts"`
 }
 
 // LimitSets has the calls about limit sets.
@@ -127,7 +127,7 @@ func takeRequest(set, verb string, body any, idempotent bool) Request {
 	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Idempotent: idempotent}
 }
 
-// HighestUse returns the subjects with the highest usage of the policies of a set. most (1 to 100) limits their number.
+// HighestUse returns the subjects with the highest usage of the policies of a set. limit (1 to 100) limits their number.
 func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]PolicyUse, error) {
 	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// maxPage is the largest page size that the server accepts.
+// maxPage is the largest page size that the server accepts. A page can be shorter although more entries follow.
 const maxPage = 1000
 
 // List yields the entries of a list, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
@@ -74,7 +74,7 @@ func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Value
 		return nil, "", fmt.Errorf("GET %s: %w", listPath, err)
 	}
 	if err := json.Unmarshal(page[path.Base(listPath)], &entries); err != nil {
-		return nil, "", fmt.Errorf("GET %s: no %s in the answer: %w", listPath, path.Base(listPath), err)
+		return nil, "", fmt.Errorf("GET %s: no %s in the response: %w", listPath, path.Base(listPath), err)
 	}
 	if token := page["next_page_token"]; token != nil {
 		err = json.Unmarshal(token, &next)
@@ -96,7 +96,7 @@ type LivePosition struct {
 	OnConnected func()
 }
 
-var errSilent = errors.New("no sign of life for " + maxSilence.String())
+var errSilent = errors.New("no heartbeat for " + maxSilence.String())
 
 // Follow reads a live list until ctx ends, each returns an error, or the server refuses. After a lost connection it
 // connects again and resumes after the last entry that was read.

@@ -19,9 +19,9 @@ func TestTroubleOfAMark(t *testing.T) {
 		{&operators.Mark{Trusted: true}, ""},
 		{&operators.Mark{Present: true, Trusted: true, HasWork: true}, ""},
 		{&operators.Mark{Present: true, HasWork: true}, ""},
-		{&operators.Mark{}, "not believed"},
-		{&operators.Mark{HasWork: true}, "not believed"},
-		{&operators.Mark{Trusted: true, HasWork: true}, "no mark of work"},
+		{&operators.Mark{}, "not trusted"},
+		{&operators.Mark{HasWork: true}, "not trusted"},
+		{&operators.Mark{Trusted: true, HasWork: true}, "no mark"},
 		{&operators.Mark{Present: true, Trusted: true}, "no open task"},
 	} {
 		if got := c.mark.DescribeTrouble(); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {

@@ -11,19 +11,19 @@ import (
 // Pool has the settings of a pool, and when they were changed.
 type Pool struct {
 	Name            string   `json:"name" readOnly:"true"`
-	Capacity        int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	Capacity        int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Number of slots: devices that may use the external system at once"`
 	LeaseMS         int64    `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
-	Paused          bool     `json:"paused" doc:"true: nothing new is granted"`
+	Paused          bool     `json:"paused" doc:"true: the pool makes no new grants"`
 	PausedBy        string   `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
 	PausedAt        *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
 	PauseReason     string   `json:"pause_reason" readOnly:"true"`
-	Callers         *int     `json:"callers" nullable:"true" doc:"Slots that callers hold at most; null: as many as there are"`
-	LongestLeaseMS  int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may ask for"`
+	Callers         *int     `json:"callers" nullable:"true" doc:"Maximum number of slots that callers hold; null: the capacity"`
+	LongestLeaseMS  int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may request"`
 	Limits          []Policy `json:"limits" doc:"How often tasks may start"`
-	Windows         []Window `json:"windows" doc:"When tasks may start; none: always"`
-	OpensAt         *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	Windows         []Window `json:"windows" doc:"When tasks may start; empty: always"`
+	OpensAt         *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Start of the current or the next opening of its windows; null: always open"`
 	ClosesAt        *Time    `json:"closes_at" readOnly:"true" nullable:"true"`
-	StandstillUntil *Time    `json:"stands_until" readOnly:"true" nullable:"true" doc:"After a restore nothing is granted before; null: there is no such time"`
+	StandstillUntil *Time    `json:"stands_until" readOnly:"true" nullable:"true" doc:"End of the standstill after a restore of the ledger: no grant is made before; null: no standstill"`
 	Version         int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
 	Created         Time     `json:"created_at" readOnly:"true"`
 	Updated         Time     `json:"updated_at" readOnly:"true"`
@@ -34,15 +34,15 @@ type PoolState struct {
 	Pool
 
 	Held    int   `json:"held" readOnly:"true" doc:"Slots held now"`
-	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices with a task that could start now and no slot; counted up to 1000, on a page with more than 100 pools up to 10"`
-	Oldest  *Time `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
+	Waiting int   `json:"waiting" readOnly:"true" doc:"Devices that have a task which could start now, but no slot; counted up to 1000, or up to 10 on a page of more than 100 pools"`
+	Oldest  *Time `json:"oldest_pending_at" readOnly:"true" nullable:"true" doc:"Creation time of the batch with the oldest pending task; null: no task is pending"`
 	PoolTrouble
 }
 
 // PoolTrouble reports the problems of a pool, computed from the stored counts.
 type PoolTrouble struct {
-	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, whatever for; not those that run"`
-	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"What is wrong with the pool, worst first; empty: nothing that is known"`
+	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, for any reason; running tasks are not counted"`
+	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"Known trouble of the pool, worst first; empty: none"`
 }
 
 // The kinds of trouble that a pool can have.
@@ -61,9 +61,9 @@ func PoolTroubles() []string {
 
 // PoolFilter selects pools and sets their order.
 type PoolFilter struct {
-	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their names; upper and lower case are the same"`
-	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"By name; or first those with the largest share of their slots held, with the most tasks that wait, or with the worst trouble"`
-	OnlyTrouble bool   `query:"only_trouble" doc:"Those with trouble"`
+	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the name; case is ignored"`
+	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"name: by name; held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first"`
+	OnlyTrouble bool   `query:"only_trouble" doc:"true: only pools with trouble"`
 }
 
 func (f PoolFilter) query() url.Values {
@@ -79,7 +79,7 @@ type PoolTotals struct {
 	Pools     int   `json:"pools"`
 	Capacity  int64 `json:"capacity"`
 	Held      int64 `json:"held" doc:"Slots held now"`
-	Pending   int64 `json:"pending_tasks" doc:"Tasks that wait, whatever for"`
+	Pending   int64 `json:"pending_tasks" doc:"Tasks that wait, for any reason"`
 	InTrouble int   `json:"pools_in_trouble" doc:"Pools with any trouble"`
 }
 
@@ -95,38 +95,39 @@ type PoolList struct {
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
-// PoolSettings has all settings of a pool that an operator can set. Capacity has no default.
+// PoolSettings has all settings of a pool that an operator can set. Capacity has no default. Pool and PoolPatch have the same
+// settings; package api sets the other defaults.
 type PoolSettings struct {
 	Capacity       int      `json:"capacity" minimum:"0" maximum:"10000"`
 	LeaseMS        *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
 	Paused         *bool    `json:"paused,omitempty" default:"false"`
-	Callers        *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
-	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may ask for; a lease that names no length has the pool's"`
-	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
-	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Callers        *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Maximum number of slots that callers hold; 0: none. Default: the capacity"`
+	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may request; a request without a length gets the lease of the pool"`
+	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; empty: no limit except the slots"`
+	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always"`
 }
 
 // PoolPatch changes some settings of a pool.
 type PoolPatch struct {
-	Capacity       Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
+	Capacity       Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Has no default: null is refused"`
 	LeaseMS        Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
 	Paused         Change[bool]     `json:"paused,omitzero" nullable:"true"`
-	Callers        Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
-	LongestLeaseMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may ask for"`
-	Windows        Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
-	Limits         Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
+	Callers        Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Maximum number of slots that callers hold; null: the capacity"`
+	LongestLeaseMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may request"`
+	Windows        Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"The complete list; null or empty: always open"`
+	Limits         Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"The complete list; null or empty: no limit except the slots"`
 }
 
 // Window is a recurring period in which tasks may start.
 type Window struct {
 	Cron     string `json:"cron" doc:"Minute, hour, day of month, month, day of week"`
-	Duration string `json:"duration" doc:"Open for that long after each firing: 4h, 90m; 1m to 168h"`
+	Duration string `json:"duration" doc:"How long the window stays open after each cron time: 1m to 168h, such as 4h or 90m"`
 	Timezone string `json:"timezone,omitempty" doc:"IANA name; default UTC"`
 }
 
 // PauseReason is the body of a request to pause.
 type PauseReason struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown where somebody asks why nothing runs"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown to people who ask why nothing runs"`
 }
 
 // Slots has the slots of a pool, from one snapshot.
@@ -134,10 +135,10 @@ type Slots struct {
 	Pool     string `json:"pool"`
 	Capacity int    `json:"capacity"`
 	Held     int    `json:"held"`
-	Reserved int    `json:"reserved" doc:"Kept for a device that was asked to report"`
-	Waiting  int    `json:"waiting" doc:"Devices with a task that could start now and no slot; counted up to 1000"`
-	Oldest   *Time  `json:"oldest_pending_at" nullable:"true" doc:"When the batch of its oldest pending task was created; null: none is pending"`
-	Slots    []Slot `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
+	Reserved int    `json:"reserved" doc:"Slots reserved for devices that were asked to report"`
+	Waiting  int    `json:"waiting" doc:"Devices that have a task which could start now, but no slot; counted up to 1000"`
+	Oldest   *Time  `json:"oldest_pending_at" nullable:"true" doc:"Creation time of the batch with the oldest pending task; null: no task is pending"`
+	Slots    []Slot `json:"slots" doc:"The slots 0 to capacity - 1, and higher slots that are still held after the capacity was lowered"`
 }
 
 // Slot is one slot of a pool.
@@ -150,15 +151,15 @@ type Slot struct {
 	Token      int64  `json:"token,omitempty"`
 	Batch      int64  `json:"batch,omitempty"`
 	Since      *Time  `json:"since,omitempty"`
-	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"In the past: lapsed, about to be taken back"`
+	LeaseUntil *Time  `json:"lease_until,omitempty" doc:"End of the lease. In the past: the slot is about to be taken back"`
 	Cancel     string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
 }
 
 // Release is the request to take a slot back from its holder.
 type Release struct {
 	Reason string `json:"reason" minLength:"1" maxLength:"500" doc:"For the audit log"`
-	AtOnce bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
-	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Of the grant that is meant; else whichever holds the slot"`
+	AtOnce bool   `json:"now,omitempty" doc:"true: frees the slot at once, although the device may continue until its lease ends"`
+	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Fencing token of the grant to release; absent: the current grant of the slot"`
 }
 
 // GrantCheck reports whether a grant is in force.
@@ -166,14 +167,14 @@ type GrantCheck struct {
 	InForce bool   `json:"alive" doc:"The grant is in force"`
 	Device  string `json:"device,omitempty"`
 	Slot    *int   `json:"slot,omitempty"`
-	LeaseMS int64  `json:"lease_ms" doc:"Until its lease ends; 0: not alive"`
+	LeaseMS int64  `json:"lease_ms" doc:"Time until the lease ends; 0: not alive"`
 }
 
 // LimitedSubject is a subject whose starts were refused by a policy.
 type LimitedSubject struct {
 	Policy   string `json:"policy"`
 	Subject  string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
-	Refusals int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
+	Refusals int64  `json:"times" doc:"Refusals in the current and the previous hour (UTC); for rare subjects the number can be too high, never too low"`
 }
 
 // LimitedList has the subjects with the most refusals.
@@ -251,7 +252,7 @@ func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantC
 	return getJSON[GrantCheck](ctx, c.client, Path("pools", pool, "grants", decimal(token)), nil)
 }
 
-// LimitedSubjects returns the subjects that the policies of a pool, its batches and its profiles refused most often. most (1 to
+// LimitedSubjects returns the subjects that the policies of a pool, its batches and its profiles refused most often. limit (1 to
 // 200) limits their number.
 func (c Pools) LimitedSubjects(ctx context.Context, pool string, limit int) ([]LimitedSubject, error) {
 	list, err := getJSON[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(limit)))

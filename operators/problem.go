@@ -17,17 +17,17 @@ const maxProblem = 64 << 10
 
 // Problem is a refusal by the server (RFC 9457). Code is stable and meant for programs; Detail is for people.
 type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
-	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
+	Type          string         `json:"type,omitempty" doc:"Always about:blank; the code identifies the problem"`
 	Title         string         `json:"title" doc:"The HTTP status in words"`
 	Status        int            `json:"status"`
 	Code          string         `json:"code" doc:"Stable name of the problem, for programs"`
 	Detail        string         `json:"detail,omitempty" doc:"For people; names the field and the limit"`
-	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"To devices: do not come back sooner"`
+	ReportAfterMS int64          `json:"report_after_ms,omitempty" doc:"Only to devices: minimum wait before the next report"`
 	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
-	Server        string         `json:"server,omitempty" doc:"Of unavailable: the server that does not answer, or not in time: postgres (in dev: SQLite) or redis"`
+	Server        string         `json:"server,omitempty" doc:"Only with unavailable: the server that does not answer in time: postgres (in dev: SQLite) or redis"`
 
 	LeaseRefusal        // set for the codes no_slot and lease_lost
-	Cancel       string `json:"cancel,omitempty" doc:"Of lease_lost: the slot is held still, and its holder is to give it back, for this reason"`
+	Cancel       string `json:"cancel,omitempty" doc:"Only with lease_lost: the holder still has the slot and must give it back, for this reason"`
 
 	Method     string        `json:"-"` // method of the refused request
 	Path       string        `json:"-"`
@@ -36,14 +36,14 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 
 // ProblemField is one bad field of a request.
 type ProblemField struct {
-	Field  string `json:"field" doc:"Where, e.g. body.capacity"`
+	Field  string `json:"field" doc:"Path of the field, e.g. body.capacity"`
 	Detail string `json:"detail"`
 }
 
 // Error returns the detail for people, followed by the code.
 func (p *Problem) Error() string {
 	if p.Code == "" {
-		return fmt.Sprintf("%s %s: HTTP %d, and not in the words of a dispatcher", p.Method, p.Path, p.Status)
+		return fmt.Sprintf("%s %s: HTTP %d, and the response is not from a dispatcher", p.Method, p.Path, p.Status)
 	}
 	return fmt.Sprintf("%s (%s)", cmp.Or(p.Detail, http.StatusText(p.Status)), p.Code)
 }
@@ -101,7 +101,7 @@ func (e *LostError) Unwrap() error { return e.Err }
 type partialBodyError struct{ error }
 
 // retry calls send until there is a final response, if the request may be sent again: if it only reads, or if the server
-// executes it only once, because of its key or of the operation (Request.Again). Any other request is sent once.
+// executes it only once, because of its key or of the operation (Request.Idempotent). Any other request is sent once.
 func (c *Client) retry(ctx context.Context, r Request, send func() error) error {
 	tries := c.config.MaxTries
 	if tries == 0 {

@@ -6,25 +6,25 @@ import "context"
 type Hit struct {
 	Kind string `json:"kind" enum:"pool,batch,task,device"`
 	ID   string `json:"id" doc:"Name of a pool, id of a device, number of a batch or task"`
-	Text string `json:"text" doc:"Name of a batch, error of a task, tags of a device, what is held of a pool; may be empty"`
+	Text string `json:"text" doc:"Name of a batch, error of a task, tags of a device, held slots of a pool; can be empty"`
 }
 
 // FoundPart contains the hits of one kind of search.
 type FoundPart struct {
 	Hits    []Hit `json:"hits" maxItems:"10"`
-	More    bool  `json:"more" doc:"There are others; the list with the filter has them"`
-	Scanned int   `json:"looked_at,omitempty" doc:"Only so many were looked at, and there are others behind them; absent: all were"`
+	More    bool  `json:"more" doc:"true: there are more; the list with the same filter returns them"`
+	Scanned int   `json:"looked_at,omitempty" doc:"Number of entries that were searched, if not all were; absent: all were searched"`
 }
 
 // Found contains everything that a text may refer to. Each part has at most 10 hits.
 type Found struct {
 	Text    string    `json:"q"`
-	Exact   FoundPart `json:"exact" doc:"The task, batch, device and pool of exactly this number, id or name"`
-	Pools   FoundPart `json:"pools" doc:"With it in their names"`
-	Batches FoundPart `json:"batches" doc:"With it in their names, newest first"`
-	Devices FoundPart `json:"devices" doc:"Whose ids begin with it, then those with it in their ids"`
-	Tagged  FoundPart `json:"tagged" doc:"Devices with this tag, if it is name:value"`
-	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with it, newest batches first"`
+	Exact   FoundPart `json:"exact" doc:"The task, batch, device and pool with exactly this number, id or name"`
+	Pools   FoundPart `json:"pools" doc:"Pools with the text in their names"`
+	Batches FoundPart `json:"batches" doc:"Batches with the text in their names, newest first"`
+	Devices FoundPart `json:"devices" doc:"Devices whose ids begin with the text, then devices with the text elsewhere in their ids"`
+	Tagged  FoundPart `json:"tagged" doc:"Devices with this tag, if the text is name:value"`
+	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with the text, newest batches first"`
 }
 
 // Distinct returns f with each hit only in the first part that contains it, for people, who read the parts as one list.

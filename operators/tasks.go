@@ -36,13 +36,13 @@ type Task struct {
 	Priority        int             `json:"priority"`
 	State           string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	CountedAttempts int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
-	NotBefore       *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
-	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
-	RetryAt         *Time           `json:"retry_at" nullable:"true" doc:"When it may be tried again: the end of a backoff; null: it waits for none"`
+	NotBefore       *Time           `json:"not_before" nullable:"true" doc:"The task's own time, in addition to that of its batch"`
+	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"The task's own time, in addition to that of its batch: it expires then, unless it was started"`
+	RetryAt         *Time           `json:"retry_at" nullable:"true" doc:"End of the backoff, after which it may be tried again; null: no backoff"`
 	Created         Time            `json:"created_at"`
 	Finished        *Time           `json:"finished_at" nullable:"true"`
 	Output          json.RawMessage `json:"output"`
-	Dropped         bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
+	Dropped         bool            `json:"output_dropped,omitempty" doc:"true: the device sent an output over 32 KiB, which was dropped"`
 	Error           string          `json:"error"`
 }
 
@@ -53,7 +53,7 @@ func (t Task) IsOpen() bool { return t.State == Pending || t.State == Dispatched
 type TaskDetail struct {
 	Task
 
-	Grant    *Grant    `json:"grant,omitempty" doc:"The slot it holds now; absent: none"`
+	Grant    *Grant    `json:"grant,omitempty" doc:"The grant that the task has now; absent: none"`
 	Attempts []Attempt `json:"attempts" doc:"Attempts that ended, oldest first"`
 }
 
@@ -79,7 +79,7 @@ type Attempt struct {
 	Ended   Time            `json:"ended_at"`
 	EndedBy string          `json:"ended_by" enum:"succeeded,failed,rejected,returned,lapsed,released"`
 	Output  json.RawMessage `json:"output"`
-	Dropped bool            `json:"output_dropped,omitempty" doc:"As of the task"`
+	Dropped bool            `json:"output_dropped,omitempty" doc:"true: the device sent an output over 32 KiB, which was dropped"`
 	Error   string          `json:"error"`
 }
 
@@ -96,7 +96,7 @@ type TaskFilter struct {
 	Pool   string `query:"pool"`
 	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Kind   string `query:"kind" maxLength:"64"`
-	Error  string `query:"error" maxLength:"4096" doc:"The whole error text; with * at its end, what it begins with"`
+	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *"`
 }
 
 func (f TaskFilter) query() url.Values {
@@ -105,35 +105,35 @@ func (f TaskFilter) query() url.Values {
 
 // Bulk has the effect of one operation on many tasks.
 type Bulk struct {
-	Tasks       int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
-	AskedToStop int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
-	More        bool  `json:"more" doc:"true: there may be more; send the same again"`
+	Tasks       int64 `json:"tasks" doc:"Number of tasks that were changed; in a dry run, that would be, including running tasks"`
+	AskedToStop int64 `json:"asked" doc:"Number of running tasks: their devices are asked to stop with the next report"`
+	More        bool  `json:"more" doc:"true: there may be more; repeat the request"`
 }
 
 // Why lists the reasons why a task does not run.
 type Why struct {
 	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
-	Reasons []Reason `json:"reasons" doc:"One at least; the first is what the device is told, or would be"`
-	Mark    *Mark    `json:"mark,omitempty" doc:"Of its device; absent without Redis"`
+	Reasons []Reason `json:"reasons" doc:"At least one; the first is the reason in the reply to the device"`
+	Mark    *Mark    `json:"mark,omitempty" doc:"The mark of its device; absent without Redis"`
 }
 
 // Reason is one reason why a task does not run.
 type Reason struct {
-	Code           string   `json:"code" doc:"Stable name, for programs; listed in the docs, and there may be more"`
+	Code           string   `json:"code" doc:"Stable name, for programs; listed in the docs, and more can be added"`
 	Detail         string   `json:"detail" doc:"For people"`
-	Until          *Time    `json:"until" nullable:"true" doc:"When it ends by itself, if it does; null: unknown"`
-	Position       *int     `json:"position" nullable:"true" doc:"In the line of its pool; 1 is next; null: in no line"`
-	EstimatedStart *Time    `json:"estimated_start" nullable:"true" doc:"When the task likely starts; null: cannot be known"`
+	Until          *Time    `json:"until" nullable:"true" doc:"When the reason ends by itself; null: unknown"`
+	Position       *int     `json:"position" nullable:"true" doc:"Position in the queue of its pool; 1 is next; null: not in the queue"`
+	EstimatedStart *Time    `json:"estimated_start" nullable:"true" doc:"When the task is expected to start; null: unknown"`
 	Remedy         string   `json:"remedy" doc:"Remedy, for people"`
-	Actions        []Action `json:"actions" doc:"What of the remedy can be done now; may be empty"`
+	Actions        []Action `json:"actions" doc:"Actions of the remedy that are possible now; can be empty"`
 }
 
 // Action is something that an operator can do so that a task can start.
 type Action struct {
-	Action  string `json:"action" doc:"Stable name, for programs; listed in the docs, and there may be more"`
-	Subject string `json:"subject" doc:"What it is done to: device, pool, batch, profile or task"`
-	ID      string `json:"id" doc:"Of the subject"`
-	Command string `json:"command" doc:"The command line that does it; words in capitals are to be filled in"`
+	Action  string `json:"action" doc:"Stable name, for programs; listed in the docs, and more can be added"`
+	Subject string `json:"subject" doc:"Object of the action: device, pool, batch, profile or task"`
+	ID      string `json:"id" doc:"Name, id or number of the subject"`
+	Command string `json:"command" doc:"The command line of the action; replace the words in capitals"`
 }
 
 // Tasks has the calls about tasks.

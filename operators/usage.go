@@ -8,23 +8,23 @@ import (
 // PolicyUse is the usage of one policy by one subject.
 type PolicyUse struct {
 	Policy    string `json:"policy"`
-	Owner     string `json:"owner" doc:"That has the policy: pool NAME, profile NAME or limit set NAME"`
+	Owner     string `json:"owner" doc:"Owner of the policy: pool NAME, profile NAME or limit set NAME"`
 	Allows    string `json:"allows" doc:"What the window allows, for people"`
 	Subject   string `json:"subject" doc:"The subject that is counted; values of a payload and facts only as a digest, unless the policy reveals them"`
-	Used      int64  `json:"used" doc:"Starts in the window, of a limit set the cost of its takes; more than max where that was lowered since"`
+	Used      int64  `json:"used" doc:"Starts in the window; for a limit set, the cost of its takes. More than max if max was lowered"`
 	Max       int64  `json:"max"`
-	Window    int    `json:"window" doc:"Of sliding the one with the least remaining, from 0"`
+	Window    int    `json:"window" doc:"Index of the window, from 0; with sliding, the window with the least remaining"`
 	Remaining int64  `json:"remaining"`
-	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
+	ResetMS   int64  `json:"reset_ms" doc:"Time until part of the usage ends; with fixed and calendar, all of it. 0: nothing is used"`
 }
 
 // Usage has the usage of the policies of a pool or of a limit set. Depending on the query, Highest or Usage is set.
 type Usage struct {
-	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used most of their maximum; absent with device or facts"`
-	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: an entry for each policy of the pool and of its profile that counts by what the device is; with facts: an entry for each policy of the set"`
+	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used the largest share of their maximum; absent with device or facts"`
+	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: one entry for each policy of the pool and of its profile that counts by properties of the device; with facts: one entry for each policy of the set"`
 }
 
-// HighestUse returns the subjects with the highest usage of the policies of a pool. most (1 to 100) limits their number.
+// HighestUse returns the subjects with the highest usage of the policies of a pool. limit (1 to 100) limits their number.
 func (c Pools) HighestUse(ctx context.Context, pool string, limit int) ([]PolicyUse, error) {
 	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err

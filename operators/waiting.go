@@ -3,21 +3,21 @@ package operators
 // Waiting summarizes why the tasks of a pool or of a batch wait, grouped by reason.
 type Waiting struct {
 	Total     int64         `json:"total" doc:"Tasks that wait"`
-	Evaluated int           `json:"judged" doc:"Of these, as many were judged"`
-	Sampled   bool          `json:"sampled" doc:"true: not all of them were judged, and the counts are those of a sample, brought up to the total"`
-	Parts     []WaitingPart `json:"parts" doc:"Their counts add up to total; the largest first"`
+	Evaluated int           `json:"judged" doc:"Number of waiting tasks that were evaluated"`
+	Sampled   bool          `json:"sampled" doc:"true: only a sample of the tasks was evaluated; the counts are scaled up to the total"`
+	Parts     []WaitingPart `json:"parts" doc:"Largest first; the counts add up to total"`
 }
 
 // WaitingPart is the group of tasks that wait for the same reason.
 type WaitingPart struct {
-	Code     string           `json:"code" doc:"As the first reason of why of each of them"`
+	Code     string           `json:"code" doc:"Code of the first reason of each of these tasks"`
 	Label    string           `json:"label" doc:"A few words, for people"`
 	Count    int64            `json:"count"`
-	Detail   string           `json:"detail" doc:"For people; where it differs from task to task that of one"`
-	Until    *Time            `json:"until" nullable:"true" doc:"When the first of them may go on by itself; null: unknown"`
+	Detail   string           `json:"detail" doc:"For people; if it differs between tasks, that of one of them"`
+	Until    *Time            `json:"until" nullable:"true" doc:"When the first of these tasks may start without help; null: unknown"`
 	Remedy   string           `json:"remedy" doc:"Remedy, for people"`
-	Actions  []Action         `json:"actions" doc:"What helps each of them; may be empty"`
-	Examples []WaitingExample `json:"examples" doc:"Up to three of them"`
+	Actions  []Action         `json:"actions" doc:"Actions that help each of these tasks; can be empty"`
+	Examples []WaitingExample `json:"examples" doc:"At most three of these tasks"`
 }
 
 // WaitingExample is one task of a WaitingPart.

@@ -88,7 +88,7 @@ func (c *counter) readCount(t *testing.T) int {
 	return n
 }
 
-// enterRepeatedly calls enter n times. It returns how many calls were allowed.
+// enterRepeatedly calls tryEnter n times. It returns how many calls were allowed.
 func enterRepeatedly(n int, tryEnter func(i int) bool) (entered int) {
 	for i := range n {
 		if tryEnter(i) {

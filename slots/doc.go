@@ -9,16 +9,23 @@
 //
 // Guarantees while Redis keeps its data: No more than capacity leases are granted, and no slot
 // number is granted twice. The end of a lease frees nothing by itself. This package or the Redis
-// client may send a call again; all sendings have one effect and the same answer. If Redis does not
-// know a pool or has lost a part of it, the pool grants nothing (StatusUnknown) until Restore. The
-// ledger must correct what Redis loses on a failover: a decision of this package is fast, not
-// final.
+// client may send a call again. All sendings have one effect and the same answer, except that a
+// release that is sent again returns false for a lease that an earlier sending freed. If Redis does
+// not know a pool or has lost a part of it, the pool grants nothing (StatusUnknown) until Restore.
+//
+// A failover of Redis can lose the latest writes while the pool stays known. The caller corrects
+// this from its ledger, the database of its grants, with Snapshot, Adopt and Serve. So a decision of
+// this package is fast, not final.
+//
+// The decisions are in the directory lua: core.lua decides whether a slot is given, batch_order.lua
+// and queue.lua decide which waiter gets it, and serve.lua performs one step of a pool.
 //
 // A program that only needs a slot or a refusal, without a queue, needs a Redis and Open; the
 // package's Example is complete. The program releases the slots that it acquired. Snapshot shows
 // the slots that a terminated process still holds. A program with its own ledger uses Semaphore,
 // which also has a queue, and restores a pool from that ledger.
 //
-// All times are Redis TIME. They are hints for display and for scheduling; no decision of this
-// package depends on a clock.
+// All times are Redis TIME. No time causes a grant beyond the capacity or frees a held slot. Times
+// only determine how long an offer reserves a free slot, when a device is to ask again, and how long
+// it stays in the queue. The times of a lease are only displayed.
 package slots

@@ -8,7 +8,7 @@ var (
 	// permission). The call may or may not have taken effect.
 	ErrUnavailable = errors.New("semaphore unavailable")
 	// ErrUnknownPool reports that Redis does not know the pool. The pool needs Restore.
-	ErrUnknownPool = errors.New("pool unknown to the semaphore")
+	ErrUnknownPool = errors.New("the semaphore does not know the pool")
 	// ErrInvalid reports that an argument is out of range. Nothing was sent.
 	ErrInvalid = errors.New("invalid argument")
 )

@@ -20,7 +20,7 @@ func RestoreChunk(ctx context.Context, client redis.UniversalClient, pool, call 
 // Keys returns the keys of a pool.
 func Keys(pool string) []string { return poolKeys(pool) }
 
-// NewOnClock returns a semaphore whose scripts read the time from the key Clock of the pool.
+// NewOnClock returns a semaphore whose scripts read the time from the key ClockKey of the pool.
 // Without that key they use the time of Redis.
 func NewOnClock(client redis.UniversalClient) *Semaphore {
 	const readRedisTime, readTestClock = "local t = redis.call('TIME')", `local ms = tonumber(redis.call('GET', KEYS[1] .. ':now') or nil)

@@ -85,7 +85,7 @@ func (f *simulatedFleet) setClock(now time.Duration) {
 	}
 }
 
-// addDevices adds n devices of a batch. Each device first asks at a random time between at and at+within.
+// addDevices adds n devices of a batch. Each device first asks at a random time between at and at+spread.
 func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, spread time.Duration) (added []*simulatedDevice) {
 	for range n {
 		task := int64(len(f.devices) + 1)
@@ -173,7 +173,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	f.wakeOffered(offers)
 }
 
-// grantsWithin returns the number of grants after from, up to and including from+long.
+// grantsWithin returns the number of grants after from, up to and including from+length.
 func (f *simulatedFleet) grantsWithin(from, length time.Duration) (n int) {
 	for _, at := range f.grantsAt {
 		if at > from && at <= from+length {

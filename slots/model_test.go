@@ -22,7 +22,7 @@ type callHistory struct {
 	pool string
 }
 
-// runHistories runs try with random histories. Each change runs a few histories on one Redis; the long
+// runHistories runs check with random histories. Each change runs a few histories on one Redis; the long
 // run runs many on every kind of Redis.
 func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 	t.Helper()

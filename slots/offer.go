@@ -26,7 +26,8 @@ const (
 )
 
 // Offer is a free slot that is reserved for a waiter. It is no grant: the device has to ask and
-// acquire the slot. No other device gets the slot while the offer lasts.
+// acquire the slot. No other device gets the slot while the offer lasts. A slot that is kept for a
+// poller (lua/queue.lua) is also an offer, but it is never returned for sending.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -39,7 +40,7 @@ type Offer struct {
 // Update reports a change of a waiter or of its offer.
 type Update struct {
 	Kind   UpdateKind
-	Device string // unused for BatchLeft and OffersMissed
+	Device string // unused for BatchLeft and ResendParkedOffers
 	// Offer is the ID of the offer. With 0, WaiterPassedOver and WaiterLeft apply to the device whatever its offer is.
 	Offer int64
 	Batch int64 // only for BatchLeft
@@ -51,12 +52,12 @@ type UpdateKind string
 // The kinds of update.
 const (
 	OfferSent        UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
-	WaiterPassedOver UpdateKind = "away"   // the device stays in the queue, but gets no offer until it asks again
+	WaiterPassedOver UpdateKind = "away"   // the device (busy, gone or refused) stays in the queue, but no offer is sent to it until it asks
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
-	// OffersMissed concerns no device. Unsent offers to parked reports that are at least 500 ms old
-	// are returned again, also if an earlier call returned them.
-	OffersMissed UpdateKind = "missed"
+	// ResendParkedOffers concerns no device, and no lapsed offers. It asks to return again the unsent offers to
+	// parked reports that are at least 500 ms old: the replica that has the report may have missed them.
+	ResendParkedOffers UpdateKind = "missed"
 )
 
 // QueueState is the state of the queue of a pool at one instant.
@@ -67,11 +68,12 @@ type QueueState struct {
 	Reserved   int     // number of offered slots
 	Notifiable int     // number of waiters that can be notified and have no offer
 	Waiting    int     // number of all waiters
-	Offers     []Offer // offers to send: new offers, and earlier offers without an update OfferSent
+	Offers     []Offer // offers to send: new offers, and every 500 ms the earlier offers without an update OfferSent
 }
 
 // OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for
-// each 500 updates. A device whose offer lapsed gets no other offer until it asks again.
+// each 500 updates. After an offer to a device lapsed, no other offer is sent to the device until it asks again. Only
+// a slot may be kept for it when it is due to report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -79,7 +81,7 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 		if err := checkNumbers(n.Offer, n.Batch); err != nil {
 			return QueueState{}, err
 		}
-		if missed = missed || n.Kind == OffersMissed; n.Kind == OffersMissed {
+		if missed = missed || n.Kind == ResendParkedOffers; n.Kind == ResendParkedOffers {
 			continue
 		}
 		arg := updateArgs{Kind: n.Kind, Device: n.Device, Batch: batchName(n.Batch)}
@@ -122,7 +124,7 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 		var reply serveReply
 		known, err := s.runDecoded(ctx, s.scripts.serve, pool, buildArgs(part), &reply)
 		if err != nil {
-			return QueueState{}, unavailable("offer slots of", pool, err)
+			return QueueState{}, unavailable("offering slots of", pool, err)
 		}
 		if !known {
 			return QueueState{}, nil
@@ -160,9 +162,9 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// FindWaitingPools returns the pools that have waiters (waiting), and the pools that need OfferSlots (due). A
-// pool is due if it has an offer, or if it has a free slot and a waiter that can be notified.
-// Queues uses no script. It needs one round trip, in a Cluster one to each node, and a second one
+// FindWaitingPools returns the pools that have waiters (waiting), and the pools that need OfferSlots. A
+// pool needs it if it has an offer, or if it has a free slot and a waiter that can be notified.
+// FindWaitingPools uses no script. It needs one round trip, in a Cluster one to each node, and a second one
 // if any pool has waiters. Pools of a node that does not answer are left out, and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })

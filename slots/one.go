@@ -15,9 +15,9 @@ type Pool struct {
 }
 
 // Open makes a pool with this capacity known, with no held slots. If Redis knows the pool already,
-// the pool keeps its capacity and its holders; Configure changes the capacity. After Redis lost the
-// pool, calls return ErrUnknownPool until the pool is opened again, or restored with the holders
-// that the caller knows (Semaphore.Restore).
+// the pool keeps its capacity and its holders; Semaphore.Configure changes the capacity. After Redis
+// lost the pool, Acquire returns ErrUnknownPool and Release returns false, until the pool is opened
+// again, or restored with the holders that the caller knows (Semaphore.Restore).
 func Open(ctx context.Context, client redis.UniversalClient, name string, capacity int) (*Pool, error) {
 	p := &Pool{New(client), name}
 	_, err := p.semaphore.Restore(ctx, name, Config{Capacity: capacity}, nil)
@@ -35,12 +35,13 @@ func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (sl
 	}
 	got := result.Acquisitions[0]
 	if got.Status == StatusUnknown {
-		return 0, false, fmt.Errorf("acquire in pool %s: %w", p.name, ErrUnknownPool)
+		return 0, false, fmt.Errorf("acquiring a slot of pool %s: %w", p.name, ErrUnknownPool)
 	}
 	return got.Slot, got.Status == StatusAcquired, nil
 }
 
-// Release frees the slot of a lease. freed is false if the lease held no slot.
+// Release frees the slot of a lease. freed is false if the lease held no slot, if Redis does not know
+// the pool, or if the call was sent again and the first sending freed the slot.
 func (p *Pool) Release(ctx context.Context, lease string) (freed bool, err error) {
 	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
 	if result.Err != nil {

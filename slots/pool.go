@@ -38,9 +38,9 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	reply, err := s.runScript(ctx, s.scripts.configure, pool, configureArgs{Call: newCallID(), Capacity: c.Capacity, Version: c.Version}).Int()
 	switch {
 	case err != nil:
-		return false, unavailable("configure", pool, err)
+		return false, unavailable("configuring", pool, err)
 	case reply < 0:
-		return false, fmt.Errorf("configure pool %s: %w", pool, ErrUnknownPool)
+		return false, fmt.Errorf("configuring pool %s: %w", pool, ErrUnknownPool)
 	}
 	return reply == 1, nil
 }
@@ -64,7 +64,7 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 			Offset:        offset, Last: end == len(holders), Holders: newHolderArgs(holders[offset:end]),
 		}).Int()
 		if err != nil {
-			return false, unavailable("restore", pool, err)
+			return false, unavailable("restoring", pool, err)
 		}
 		if reply != 1 || end == len(holders) {
 			return reply == 1, nil
@@ -72,9 +72,10 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	}
 }
 
-// Adopt makes each element of holders the holder of its slot. If another lease holds the slot, Adopt changes
-// nothing there and returns false for this holder. If the lease holds the slot already, Adopt updates its remaining
-// time. If Redis does not know the pool, Adopt returns ErrUnknownPool and the pool needs Restore.
+// Adopt makes each element of holders the holder of its slot, also beyond the capacity. If another lease holds the
+// slot, Adopt changes nothing there and returns false for this holder. If the lease holds the slot already, Adopt
+// replaces its device, batch and times. If the lease holds another slot, Adopt frees that slot. If Redis does not know
+// the pool, Adopt returns ErrUnknownPool and the pool needs Restore.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -86,10 +87,10 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGran
 	for part := range slices.Chunk(holders, chunk) {
 		reply, err := s.runScript(ctx, s.scripts.adopt, pool, adoptArgs{Holders: newHolderArgs(part)}).Int64Slice()
 		if err != nil {
-			return nil, unavailable("adopt into", pool, err)
+			return nil, unavailable("adopting grants into", pool, err)
 		}
 		if len(reply) != len(part) {
-			return nil, fmt.Errorf("adopt into pool %s: %w", pool, ErrUnknownPool)
+			return nil, fmt.Errorf("adopting grants into pool %s: %w", pool, ErrUnknownPool)
 		}
 		for _, adopted := range reply {
 			out = append(out, adopted == 1)
@@ -105,7 +106,7 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	}
 	err := s.breakers.Do(ctx, NodeKey(pool), maxSends, func() error { return s.client.Del(ctx, poolKeys(pool)...).Err() })
 	if err != nil {
-		return unavailable("forget", pool, err)
+		return unavailable("forgetting", pool, err)
 	}
 	return nil
 }
@@ -167,7 +168,7 @@ func checkHolders(holders []LedgerGrant) error {
 			return err
 		}
 		if h.Slot < 0 || h.Slot >= MaxCapacity || slots[h.Slot] || leases[h.Lease] {
-			return fmt.Errorf("%w: lease %s on slot %d: out of range, or twice", ErrInvalid, h.Lease, h.Slot)
+			return fmt.Errorf("%w: lease %s on slot %d: out of range, or appears twice", ErrInvalid, h.Lease, h.Slot)
 		}
 		slots[h.Slot], leases[h.Lease] = true, true
 	}

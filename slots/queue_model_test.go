@@ -92,17 +92,17 @@ func (m *queueMachine) resize(t *rapid.T) {
 	}
 }
 
-// drawWants are tasks that device n may have: of a batch each time with the same weight and lane.
-func (m *queueMachine) drawWants(t *rapid.T, n int) (drawWants []slots.Want) {
+// wants are tasks that device n may have: of a batch each time with the same weight and lane.
+func (m *queueMachine) drawWants(t *rapid.T, n int) (wants []slots.Want) {
 	for i := range rapid.IntRange(1, 3).Draw(t, "wants") {
 		m.lastLease++
 		batch := rapid.Int64Range(1, 5).Draw(t, "batch")
-		drawWants = append(drawWants, slots.Want{
+		wants = append(wants, slots.Want{
 			Lease: strconv.Itoa(m.lastLease), TTL: time.Hour, Batch: batch, Weight: []int{1, 2, 1, 10, 3}[batch-1], LanePercent: []int{0, 0, m.urgentPercent, 0, m.urgentPercent}[batch-1],
 			Priority: rapid.IntRange(-1, 1).Draw(t, "priority"), Task: int64(10*n + i),
 		})
 	}
-	return drawWants
+	return wants
 }
 
 func (m *queueMachine) drawRequest(t *rapid.T) slots.Request {
@@ -160,7 +160,7 @@ func (m *queueMachine) sendUpdates(t *rapid.T) {
 	var updates []slots.Update
 	for range rapid.IntRange(0, 2).Draw(t, "pieces") {
 		n := slots.Update{
-			Kind:   rapid.SampledFrom([]slots.UpdateKind{slots.OfferSent, slots.WaiterPassedOver, slots.WaiterLeft, slots.BatchLeft, slots.OffersMissed}).Draw(t, "kind"),
+			Kind:   rapid.SampledFrom([]slots.UpdateKind{slots.OfferSent, slots.WaiterPassedOver, slots.WaiterLeft, slots.BatchLeft, slots.ResendParkedOffers}).Draw(t, "kind"),
 			Device: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "device")), Batch: rapid.Int64Range(1, 5).Draw(t, "batch"),
 		}
 		if len(m.latestOffers) > 0 && rapid.Bool().Draw(t, "of an offer") {
@@ -177,7 +177,7 @@ func (m *queueMachine) sendUpdates(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.handleTimers(slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.OffersMissed }))
+	m.handleTimers(slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.ResendParkedOffers }))
 	for _, n := range updates {
 		m.applyUpdate(n)
 	}
@@ -245,7 +245,7 @@ func (m *queueMachine) check(t *rapid.T) {
 	m.checkStanding(t)
 }
 
-// checkStanding compares Standing with the model for each waiter, with its task and other tasks.
+// checkStanding compares QueuePlaces with the model for each waiter, with its task and other tasks.
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]

@@ -148,7 +148,7 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 }
 
 // If one replica received an offer to a parked report and did not send it, the offer is returned at
-// once to another replica that sends OffersMissed.
+// once to another replica that sends ResendParkedOffers.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -163,13 +163,13 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 		first := s.releaseTask(t, pool, 1)
 		eventually(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 		for range 2 {
-			missed := s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers
+			missed := s.offerSlots(t, pool, slots.Update{Kind: slots.ResendParkedOffers}).Offers
 			if len(missed) != 1 || missed[0].ID != first[0].ID || missed[0].Reach != slots.ReachPark {
 				t.Errorf("missed offers %+v, want %+v", missed, first)
 			}
 		}
 		s.confirmOffer(t, pool, first[0])
-		expectEqual(t, "once it was sent", len(s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers), 0)
+		expectEqual(t, "once it was sent", len(s.offerSlots(t, pool, slots.Update{Kind: slots.ResendParkedOffers}).Offers), 0)
 	})
 }
 
@@ -312,7 +312,7 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	})
 }
 
-// No slot is offered if Pace.Offer is 0, or in an unknown pool.
+// No slot is offered if Pace.OfferTTL is 0, or in an unknown pool.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

@@ -16,7 +16,8 @@ import (
 // maxSends is the maximum number of times that a script is sent if the network loses it.
 const maxSends = 3
 
-// chunk is the maximum number of requests in one call: a script blocks Redis while it runs.
+// chunk is the maximum length of each list (leases, requests, updates, joiners, holders) in one run of a script. Longer
+// lists are sent in several runs, because a script blocks Redis while it runs.
 const chunk = 500
 
 var (
@@ -107,7 +108,7 @@ func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 		return false, err //nolint:wrapcheck // by the callers
 	}
 	if err := json.Unmarshal([]byte(text), answer); err != nil {
-		return false, fmt.Errorf("reply of %d bytes: %w", len(text), err)
+		return false, fmt.Errorf("decoding a reply of %d bytes: %w", len(text), err)
 	}
 	return true, nil
 }

@@ -47,9 +47,9 @@ type Request struct {
 const MaxWants = 200
 
 // Pace determines when a refused device is to ask again: at the expected time of its grant, which is computed from
-// Hold and the number of waiters before it, or up to a tenth earlier. The time is at least Soonest and at most 3 x
-// Period away. A device that can be notified need not ask to get its slot, so its time is one Period later, and at
-// most 8 x Period away. Fractions of a millisecond are dropped.
+// MeanHold and the number of waiters before it, or up to a tenth earlier. The time is at least MinWait and at most 3 x
+// ReportPeriod away. A device that can be notified need not ask to get its slot, so its time is one ReportPeriod later, and at
+// most 8 x ReportPeriod away. Fractions of a millisecond are dropped.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -95,10 +95,10 @@ type Call struct {
 	Pace Pace
 }
 
-// ExchangeResult is the result of an Exchange. Freed has the order of Exchange.Leases, and Got that of
+// ExchangeResult is the result of an Exchange. Freed has the order of Exchange.Leases, and Acquisitions that of
 // Exchange.Requests. If Redis does not know the pool, no slot is freed and each answer is StatusUnknown.
 type ExchangeResult struct {
-	Freed        []bool        // for each lease, whether this call freed its slot
+	Freed        []bool        // for each lease, whether it held a slot that this call freed
 	Acquisitions []Acquisition // for each request, its answer
 	Offers       []Offer       // offers that the caller has to send, also if they are to devices of other requests (OfferSlots)
 	Err          error         // if it is set, no other field is set
@@ -109,16 +109,18 @@ type ExchangeResult struct {
 // to another device is not free. A refused device stays in the queue of the pool until it gets a
 // slot of the pool, or until it has not asked again in the time that pace allows.
 //
-// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome
-// and is one atomic step.
+// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome.
+// A call with at most 500 leases and at most 500 requests (chunk) is one atomic step. A larger call
+// is several atomic steps, leases first.
 //
 // After an error any of the requested leases may hold a slot: release them. A call may be repeated
 // after an error. For a lease that an earlier sending freed, Freed is then false.
 //
 // The order: The batch with the lowest held / weight is first. If batches are equal, the batch that
-// got a slot least recently (by weight) is first, then the older batch. Inside a batch, the highest
-// priority is first, then the older task. Batches with a lane precede all other batches while they
-// hold less than their part of the capacity.
+// got a slot least recently (by weight: the lower virtual time in lua/batch_order.lua) is first, then
+// the older batch (lower id). Inside a batch, the highest priority is first, then the older task.
+// Urgent batches (Want.LanePercent) precede all other batches while together they hold less than
+// LanePercent of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -147,7 +149,7 @@ func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []E
 	s.breakers.Run(ctx, maxSends, sent)
 	for n, i := range callIndexes {
 		if err := results[i].addReply(parts[n], sent[n].Cmd); err != nil {
-			results[i] = ExchangeResult{Err: unavailable("serve", remaining[i].Pool, err)}
+			results[i] = ExchangeResult{Err: unavailable("serving", remaining[i].Pool, err)}
 		}
 	}
 	return true
@@ -169,7 +171,7 @@ func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(answered, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
-		err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part.Requests))
+		err = fmt.Errorf("%d replies to %d requests", len(reply.Answers), len(part.Requests))
 	}
 	if err != nil {
 		return err

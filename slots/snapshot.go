@@ -24,10 +24,11 @@ type Snapshot struct {
 	Capacity  int
 	Version   int64
 	Leases    []Lease // sorted by Slot
-	Reserved  []Offer // offered slots, sorted by Left, lowest first; Age is not set
+	Reserved  []Offer // offered slots, also those that are kept for pollers; sorted by Left, lowest first; Age is not set
 }
 
-// Snapshot reads a pool in one atomic step. If Redis does not know the pool, Known is false.
+// Snapshot reads a pool in one atomic step. If Redis does not know the pool, PoolKnown is false. It ends no offer: the Left
+// of an offer in Reserved is 0 or negative if the offer has lapsed, but no other call has ended it yet.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
 	if err := checkPool(pool); err != nil {
 		return Snapshot{}, err
@@ -35,7 +36,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 	var reply snapshotReply
 	known, err := s.runDecoded(ctx, s.scripts.snapshot, pool, struct{}{}, &reply)
 	if err != nil {
-		return Snapshot{}, unavailable("read", pool, err)
+		return Snapshot{}, unavailable("reading", pool, err)
 	}
 	if !known {
 		return Snapshot{}, nil

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// QueuePlaces is the place of a device's tasks in the queue of a pool at one instant. It is no promise.
+// QueuePlaces is the place of a device's tasks in the queue of a pool at one instant (lua/standing.lua). It is no promise.
 type QueuePlaces struct {
 	PoolKnown       bool // whether Redis knows the pool; if false, no other field is set
 	Capacity        int
@@ -23,7 +23,7 @@ type QueuePlaces struct {
 	Lane        UrgentLane
 }
 
-// UrgentLane describes all urgent batches together (Want.Lane).
+// UrgentLane describes all urgent batches together (Want.LanePercent).
 type UrgentLane struct {
 	Held    int // slots that urgent batches hold or are offered
 	Room    int // slots for which urgent batches still have precedence; may be negative
@@ -46,10 +46,10 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 	var reply queuePlacesReply
 	known, err := s.runDecoded(ctx, s.scripts.standing, pool, args, &reply)
 	if err == nil && known && len(reply.Positions) != len(tasks) {
-		err = fmt.Errorf("%d positions of %d tasks", len(reply.Positions), len(tasks))
+		err = fmt.Errorf("%d positions for %d tasks", len(reply.Positions), len(tasks))
 	}
 	if err != nil {
-		return QueuePlaces{}, unavailable("read the queue of", pool, err)
+		return QueuePlaces{}, unavailable("reading the queue of", pool, err)
 	}
 	if !known {
 		return QueuePlaces{}, nil

@@ -13,9 +13,9 @@ type Want struct {
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
-	// LanePercent is a percentage of the capacity, rounded up to slots. If Lane is 1..100, the batch is
-	// urgent: urgent batches precede all other batches while together they hold less than Lane
-	// percent. 0 means that the batch is not urgent.
+	// LanePercent is a percentage of the capacity, rounded up to slots. If it is 1..100, the batch is
+	// urgent: urgent batches precede all other batches while together they hold less than
+	// this percentage. 0 means that the batch is not urgent.
 	LanePercent int
 	Priority    int   // order inside the batch, higher first; within +-2^30
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
@@ -30,7 +30,7 @@ type Waiter struct {
 }
 
 // Joiner is a device that joins the queue without having asked. If the device waits there already,
-// its waiter stays unchanged, unless the joiner has a Lane and the device has no offer: then the
+// its waiter stays unchanged, unless the joiner has a LanePercent and the device has no offer: then the
 // device waits with this task instead.
 type Joiner struct {
 	Waiter

@@ -138,8 +138,8 @@ func batchAndPoolDest(b *Batch) []any {
 }
 
 // CreateBatch creates a batch and queues its tasks, all or none: if the sequence q.Tasks returns an error, nothing is stored and
-// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.RegisteredOnly is false, their devices need
-// not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
+// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.RegisteredOnly is false, their devices
+// need not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
 func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBatchTasks) (Batch, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -235,8 +235,8 @@ func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent batches
-// can be used.
+// pageSQL builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent
+// batches can be used.
 func (f BatchFilter) pageSQL(before int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
 	whereSet(&q, "b.id < %s", before)

@@ -22,13 +22,13 @@ const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELEC
 // poolCountsSQL selects the same counts by pool and state. The state queuedState has the number of all tasks.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
-// recent is the period, in milliseconds, that Batch.Recent covers.
-const recent = 5 * 60 * 1000
+// recentMillis is the period, in milliseconds, that Batch.Recent covers.
+const recentMillis = 5 * 60 * 1000
 
 // queuedState is the state under which the counts of a pool hold the number of all its tasks.
 const queuedState = "queued"
 
-// recentState is the state under which count reads the number for Batch.Recent.
+// recentState is the state under which fillCounts reads the number for Batch.Recent.
 const recentState = "recent"
 
 // fillCounts fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is in
@@ -50,7 +50,7 @@ func (s batches) fillCounts(ctx context.Context, list []Batch) error {
 			SELECT batch, state, n FROM batch_counts`+wanted+`
 			UNION ALL SELECT batch, state, n FROM batch_deltas`+wanted+`
 			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+` AND pool IN (SELECT b.pool FROM {ids} JOIN batches b ON b.id = ids.id)
-			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recent)+` * {ms}
+			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recentMillis)+` * {ms}
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+ranToEndSQL+`) AS counts
 		GROUP BY batch, state`, idsInput(slices.Collect(maps.Keys(byID))...))
 	if err != nil {
@@ -114,9 +114,9 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the query
-// plan only. The table batch_deltas is empty from time to time, and with a plan for an empty table Postgres would scan the list of ids for
-// each delta. With the range it uses the index.
+// deltasToFold selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the
+// query plan only. The table batch_deltas is empty from time to time, and with a plan for an empty table Postgres would scan the list of
+// ids for each delta. With the range it uses the index.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
 // batchDeltasToFold selects the deltas to fold of batches that still exist. All other deltas count only for their pools.
@@ -138,8 +138,8 @@ func foldStatements() []string {
 	}
 }
 
-// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table does not
-// grow.
+// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table
+// does not grow.
 const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
@@ -157,11 +157,12 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 			return nil, err
 		}
 	}
-	_, err = s.exec(ctx, deleteOldRates, recent, limit)
+	_, err = s.exec(ctx, deleteOldRates, recentMillis, limit)
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or timed out.
+// endedAndFailedSQL selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or
+// timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// cancelled is the cancel_why of a grant whose task was cancelled. Devices receive it as the reason to stop.
-const cancelled = "cancelled"
+// whyCancelled is the cancel_why of a grant whose task was cancelled. Devices receive it as the reason to stop.
+const whyCancelled = "cancelled"
 
 // PauseBatch stops new grants of a batch; devices that hold a slot for it continue. A batch that is paused or cancelled already stays as it
 // is. It returns ErrNotFound if there is no such batch.
@@ -26,7 +26,7 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
-		return fmt.Errorf("pausing: %w", err)
+		return fmt.Errorf("pausing the batch: %w", err)
 	}
 	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
 }
@@ -40,7 +40,7 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 		if _, err := tx.exec(ctx, `
 			UPDATE batches AS b SET paused = false, paused_by = '', paused_at = NULL, pause_reason = '', (abort_ended, abort_failed) = (SELECT `+endedAndFailedSQL+`)
 			WHERE id = $1`, id); err != nil {
-			return fmt.Errorf("resuming: %w", err)
+			return fmt.Errorf("resuming the batch: %w", err)
 		}
 		return tx.recordEvent(ctx, Event{Kind: "batch.resumed", Actor: actor, Pool: b.Pool, Batch: id})
 	})
@@ -54,7 +54,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 			return nil
 		}
 		if _, err := tx.exec(ctx, `UPDATE batches SET cancelled_at = {now}, cancelling = true WHERE id = $1`, id); err != nil {
-			return fmt.Errorf("cancelling: %w", err)
+			return fmt.Errorf("cancelling the batch: %w", err)
 		}
 		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
@@ -93,7 +93,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 					CASE WHEN not_before > created_at THEN not_before ELSE created_at END + CAST($12 AS bigint) * {ms} END
 			WHERE id = $1`,
 			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.refreshDue, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
-			return fmt.Errorf("changing: %w", err)
+			return fmt.Errorf("writing the batch: %w", err)
 		}
 		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
 			tx.pendingNews.addBatch(id) // tasks that had expired but were not ended yet may start again
@@ -155,22 +155,22 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		return change(tx, b)
 	})
 	if err != nil {
-		return Batch{}, fmt.Errorf("batch %d: %w", id, err)
+		return Batch{}, fmt.Errorf("changing batch %d: %w", id, err)
 	}
 	return s.Batch(ctx, id)
 }
 
-// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all code
-// does, to avoid deadlocks.
+// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
+// code does, to avoid deadlocks.
 func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
-		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
+		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
 		ORDER BY g.task {lock}`)
 	if err != nil || len(held) == 0 {
 		return err
 	}
 	in := idsInput(held...)
-	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+cancelled+`' WHERE task IN (SELECT id FROM {ids})`, in); err != nil {
+	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+whyCancelled+`' WHERE task IN (SELECT id FROM {ids})`, in); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
 	_, err = s.exec(ctx, `

@@ -11,17 +11,17 @@ import (
 const NamedSearchLimit = searchLimit
 
 // BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. Upper and lower case are the same.
-// If before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned Stretch has
-// the end of the search.
+// If before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned
+// SearchBound has the end of the search.
 func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, SearchBound, error) {
 	before = cmp.Or(before, math.MaxInt64)
 	stretch, err := s.searchBound(ctx, &query{args: []any{before, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("looking for batches: %w", err)
+		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
 	list, err := collect(ctx, s.customPlanSession(), batchAndPoolDest, batchesNamedText(), before, searchLimit, likePattern(part), clampLimit(limit), string(f.Lane))
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("looking for batches: %w", err)
+		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
 	return list, stretch, s.fillCounts(ctx, list)
 }

@@ -16,7 +16,7 @@ type OpenBatch struct {
 func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("looking for batches of pool %s: %w", pool, err)
+		return nil, fmt.Errorf("finding batches of pool %s: %w", pool, err)
 	}
 	return found, nil
 }
@@ -38,7 +38,7 @@ func openBatchesSQL() string {
 func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
 	if err != nil {
-		return nil, fmt.Errorf("looking for urgent batches of pool %s: %w", pool, err)
+		return nil, fmt.Errorf("finding urgent batches of pool %s: %w", pool, err)
 	}
 	return found, nil
 }
@@ -50,8 +50,8 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL is the condition that batch b is urgent and has waiting tasks. It skips all batches that are older than the oldest batch of
-// the pool with waiting tasks.
+// isOpenUrgentSQL is the condition that batch b is urgent and has waiting tasks. It skips all batches that are older than the oldest batch
+// of the pool with waiting tasks.
 func isOpenUrgentSQL(pool string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaitingBatchSQL(pool, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`

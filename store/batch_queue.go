@@ -21,7 +21,7 @@ type NewTask struct {
 	Repeated            bool       // the task is counted as skipped and not queued
 }
 
-// insertArgs returns the arguments of the statement addTasks.
+// insertArgs returns the arguments of the statement dialect.addTasks.
 func (t NewTask) insertArgs(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
@@ -133,7 +133,7 @@ func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (u Unknown
 		SELECT count(*), COALESCE((SELECT t.device FROM tasks t WHERE t.id = (SELECT min(u.id) FROM unknown u)), '') FROM unknown`,
 		[]any{id}, &u.Tasks, &u.First)
 	if err != nil {
-		return u, fmt.Errorf("looking for unknown devices: %w", err)
+		return u, fmt.Errorf("finding unknown devices: %w", err)
 	}
 	return u, nil
 }
@@ -153,7 +153,7 @@ func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch
 			_, err = insert.ExecContext(ctx, task.insertArgs(id, b.Pool)...)
 		}
 		if err != nil {
-			return n, fmt.Errorf("task %d: %w", n.total+n.skipped+1, err)
+			return n, fmt.Errorf("inserting task %d: %w", n.total+n.skipped+1, err)
 		}
 		n.total++
 	}

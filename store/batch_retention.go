@@ -39,8 +39,8 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 	return tasks, batches, nil
 }
 
-// oldBatch returns the first batch with id >= from whose tasks all ended more than keep ago, or ErrNotFound. It uses counts because
-// Postgres may turn an EXISTS into a scan of all tasks.
+// oldBatch locks and returns the first batch with id >= from whose tasks all ended more than keep ago, or ErrNotFound. It uses count(*)
+// because Postgres may turn an EXISTS into a scan of all tasks.
 func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
 	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
@@ -65,7 +65,7 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	if _, err := s.exec(ctx, `
 		INSERT INTO batch_deltas (batch, pool, state, n)
 		SELECT batch, pool, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, pool, state`, in); err != nil {
-		return 0, false, fmt.Errorf("taking tasks out of the counts: %w", err)
+		return 0, false, fmt.Errorf("subtracting tasks from the counts: %w", err)
 	}
 	if removed, err = s.exec(ctx, `DELETE FROM tasks WHERE id IN (SELECT id FROM {ids})`, in); err != nil {
 		return 0, false, err
@@ -80,10 +80,13 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	return removed, true, s.removeBatch(ctx, batch)
 }
 
+// retentionActor is the actor in the events of batches that Retain deletes.
+const retentionActor = "retention"
+
 func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, detail)
-		SELECT {now}, 'batch.removed', 'retention', pool, id, name FROM batches WHERE id = $1`, batch); err != nil {
+		SELECT {now}, 'batch.removed', $2, pool, id, name FROM batches WHERE id = $1`, batch, retentionActor); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `DELETE FROM batches WHERE id = $1`, batch)

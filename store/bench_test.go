@@ -61,7 +61,7 @@ func benchmarkTasks(b *testing.B, l *ledger, reporters, reportsPerCall int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// runTasks views, claims and ends the tasks n to n+count-1. It uses slots that no other reporter uses.
+// runTasks views, claims and ends the tasks first to first+count-1. It uses slots that no other reporter uses.
 func (l *ledger) runTasks(tasks map[string][]int64, reporter, first, count, pools int) error {
 	var devices []string
 	var claims []store.Claim

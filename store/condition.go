@@ -34,7 +34,7 @@ type TableStatistics struct {
 	Vacuumed, Analyzed   *time.Time // nil means never
 }
 
-// maxTableStatistics is the maximum number of tables in Condition.Statistics.
+// maxTableStatistics is the maximum number of tables in PostgresState.Statistics.
 const maxTableStatistics = 50
 
 // PostgresState reads the condition of the server. It returns an error if the ledger is not on Postgres. A transaction in another database

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestTheOldestTransactionMayBeOfAnotherDatabase checks that Condition also counts transactions of
+// TestTheOldestTransactionMayBeOfAnotherDatabase checks that PostgresState also counts transactions of
 // other databases. A writing transaction in any database of the server keeps old row versions of the
 // devices (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {

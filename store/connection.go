@@ -41,8 +41,8 @@ func (s *connection) newSession(on database, news *pendingNews) session {
 	return session{on, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session that plans each statement for its actual arguments, because the best index for a filter depends on how many
-// rows match the value.
+// customPlanSession returns a session that plans each statement for its actual arguments, because the best index for a filter depends on
+// how many rows match the value.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction and commits it. If the server rolled the transaction back (deadlock, serialization failure), change
@@ -82,7 +82,7 @@ func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sq
 // commit commits tx. It returns ErrOutcomeUnknown if the answer to the COMMIT was lost, and a different error if the COMMIT failed.
 func commit(ctx context.Context, tx *sqlx.Tx) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("before commit: %w", err)
+		return fmt.Errorf("not committed: %w", err)
 	}
 	err := tx.Commit()
 	switch {

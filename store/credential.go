@@ -66,7 +66,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 			return err
 		}
 		if hasUsedOwnToken || hasOtherToken {
-			return fmt.Errorf("device %s has a token: %w", id, ErrExists)
+			return fmt.Errorf("device %s already has a token: %w", id, ErrExists)
 		}
 		replaced, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolledTokenName)
 		if err != nil {

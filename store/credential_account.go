@@ -33,13 +33,15 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// RecordAccountChanges makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is used.
+// RecordAccountChanges makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is
+// used.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
 // Accounts that a failed import left (see Stage) come last, because they may be many and nobody has their secrets. It stops at the first
-// error; the failed change moves behind the other changes. A change may be applied more than once, and replicas may call it concurrently.
-// The context of apply ends after within, counted from the first call of apply: until then, requests that change such a device wait.
+// error; the change that failed moves behind the other changes. A change may be applied more than once, and replicas may call it
+// concurrently. The context of apply ends after applyTimeout, counted from the first call of apply: until then, requests that change such a
+// device wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -51,7 +53,7 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("taking changes of accounts: %w", err)
+		return 0, fmt.Errorf("applying changes of accounts: %w", err)
 	}
 	return applied, applyErr
 }
@@ -72,7 +74,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 	for _, c := range changes {
 		if failed := apply(bounded, c); failed != nil {
 			_, err := s.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device = $1`, c.Device)
-			return applied, fmt.Errorf("account of %s, to be %s: %w", c.Device, c.Wanted, failed), err
+			return applied, fmt.Errorf("changing the account of %s to %s: %w", c.Device, c.Wanted, failed), err
 		}
 		if err := s.dropAccountChange(ctx, c.Device); err != nil {
 			return 0, nil, err
@@ -124,7 +126,7 @@ func (s credentialsIn) lockAccounts(ctx context.Context) error {
 		return nil
 	}
 	if _, err := s.exec(ctx, s.lockExclusive, accountLock); err != nil {
-		return fmt.Errorf("waiting for the turn at the broker: %w", err)
+		return fmt.Errorf("waiting for other changes at the broker: %w", err)
 	}
 	return nil
 }

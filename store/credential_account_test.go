@@ -33,14 +33,14 @@ func (l *ledger) isTokenValid(hash string) bool {
 	return err == nil
 }
 
-func (l *ledger) eventKinds(device string) (eventKinds []string) {
+func (l *ledger) eventKinds(device string) (kinds []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Device: device})
 	l.must(err)
 	for _, e := range events {
-		eventKinds = append(eventKinds, e.Kind)
+		kinds = append(kinds, e.Kind)
 	}
-	return eventKinds
+	return kinds
 }
 
 // applyChanges applies the recorded account changes and returns them.

@@ -6,7 +6,7 @@ import (
 )
 
 // OpenSession stores a session of the dashboard under the SHA-256 of its secret. token is the hash of the operator token that the session
-// uses, lasts is its duration. It also deletes expired sessions.
+// uses, lifetime is its duration. It also deletes expired sessions.
 func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {

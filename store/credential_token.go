@@ -29,7 +29,9 @@ func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error
 
 // reservedActors returns the actors in the log that are not operators with a token.
 func reservedActors() []string {
-	return []string{abortRuleActor, "bootstrap", "command line", "dashboard", "dispatcher", "nobody", "reaper", "serve --after-restore"}
+	return []string{
+		abortRuleActor, "bootstrap", Canceller, "command line", "dashboard", "dispatcher", "nobody", "reaper", retentionActor, "serve --after-restore",
+	}
 }
 
 // CreateToken stores a token under the SHA-256 of its secret. It returns ErrExists if this secret is stored already, or if its name belongs
@@ -76,8 +78,8 @@ func nullList(list []string) any {
 	return string(text)
 }
 
-// releaseTokenName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the dispatcher
-// itself has the name. A name of a valid token is refused later, by the unique key on names.
+// releaseTokenName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the
+// dispatcher itself has the name. A name of a valid token is refused later, by the unique key on names.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	isDevice, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
@@ -85,14 +87,14 @@ func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error 
 		return err
 	}
 	if isDevice || slices.ContainsFunc(reservedActors(), isReserved) {
-		return fmt.Errorf("somebody called %s: %w", name, ErrExists)
+		return fmt.Errorf("name %s is used by a device or reserved: %w", name, ErrExists)
 	}
 	_, err = s.exec(ctx, `UPDATE tokens SET revoked_at = expires_at WHERE name = $1 AND device = '' AND revoked_at IS NULL AND expires_at <= {now}`, name)
 	return err
 }
 
 // OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or newest first if newest is true.
-// If behind is not 0, it returns only tokens that follow the token with this id in that order.
+// If after is not 0, it returns only tokens that follow the token with this id in that order.
 func (s credentials) OperatorTokens(ctx context.Context, after int64, newest bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newest {

@@ -24,7 +24,7 @@ func TestNamesOfTokensAreOneOperators(t *testing.T) {
 		}
 		made, err := create("ci", nil)
 		l.must(err)
-		for _, name := range []string{"ci", "reaper", "bootstrap", " Reaper ", "dispatcher", "command line", "nobody", "ar-7"} {
+		for _, name := range []string{"ci", "reaper", "bootstrap", " Reaper ", "dispatcher", "command line", "nobody", "canceller", "retention", "ar-7"} {
 			if _, err := create(name, nil); !errors.Is(err, store.ErrExists) {
 				l.Errorf("%q: %v, want it refused", name, err)
 			}

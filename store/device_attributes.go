@@ -41,7 +41,7 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if err := d.Decode(&o); err != nil {
-		return nil, fmt.Errorf("attributes are no object: %w", err)
+		return nil, fmt.Errorf("attributes: must be a JSON object: %w", err)
 	}
 	return o, nil
 }

@@ -18,8 +18,8 @@ type deviceRow struct {
 }
 
 // ChangeDevices changes the settings of each device in ids that is registered, in one transaction, and returns how many it changed. It
-// calls change for one device after another, under the rules of ChangeDevice. If dry is true, nothing is written. A profile that does not
-// exist is refused with ErrUnknownProfile.
+// calls change for one device after another, under the rules of ChangeDevice. If dryRun is true, nothing is written. A profile that does
+// not exist is refused with ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (n int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)

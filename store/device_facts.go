@@ -2,11 +2,12 @@ package store
 
 import "context"
 
-// keySearchLimit is the number of devices that are searched, beginning with the lowest id. It bounds the cost of a search, however many devices
-// there are.
+// keySearchLimit is the number of devices in which DevicesWithTag and DevicesWithAttribute look for a name, beginning with the lowest id.
+// It bounds the cost of a search, however many devices there are.
 const keySearchLimit = 1000
 
-// DevicesWithTag returns how many devices it searched, at most keySearchLimit, and whether one of them has a tag with this name.
+// DevicesWithTag returns how many devices it searched, at most keySearchLimit, and whether one of them has a tag with this name. It serves
+// warnings about policies; to find the devices with a tag, use Devices with DeviceFilter.Tags.
 func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int, found bool, err error) {
 	return s.searchKeys(ctx, "tags", "{keys of tags}", name, name)
 }

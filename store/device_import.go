@@ -49,10 +49,10 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // importChunkSize is the maximum number of devices in one statement.
 const importChunkSize = 1000
 
-// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. given has one value per entry: whether
+// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. gotToken has one value per entry: whether
 // its device was given its token. For RotateExisting the older tokens of a device expire after overlap. The accounts of stage are kept for
-// each device that was given a token; if such a device has no account of the stage, it returns ErrAccountConflict. It returns an EntryError with
-// ErrExists for a registered device if existing is RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With
+// each device that was given a token; if such a device has no account of the stage, it returns ErrAccountConflict. It returns an EntryError
+// with ErrExists for a registered device if existing is RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With
 // WithOnce a repeated request takes effect once; a replay gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
@@ -251,7 +251,7 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, det
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
 	if err != nil {
-		return fmt.Errorf("keeping tokens: %w", err)
+		return fmt.Errorf("storing tokens: %w", err)
 	}
 	_, err = p.exec(ctx, `
 		INSERT INTO events (at, kind, actor, device, detail)

@@ -29,8 +29,8 @@ type ReachableDevice struct {
 	Priority int
 }
 
-// TaskPosition is a position in the order of the tasks of a batch. A search continues at the Mark of the previous search. The zero Mark is before
-// all tasks.
+// TaskPosition is a position in the order of the tasks of a batch. A search continues after the TaskPosition at which the previous search
+// ended. The zero TaskPosition is before all tasks.
 type TaskPosition struct {
 	Set      bool
 	Priority int
@@ -58,20 +58,20 @@ type ReachablePage struct {
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
-		mark TaskPosition
+		position TaskPosition
 	}
 	if !search.After.Set {
 		search.After = TaskPosition{Priority: 1 << 30}
 	}
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
-		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Urgent, &r.Priority, &r.mark.Priority}
+		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Urgent, &r.Priority, &r.position.Priority}
 	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.SeenWithin.Milliseconds())
 	if err != nil {
-		return ReachablePage{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
+		return ReachablePage{}, fmt.Errorf("finding devices of batch %d: %w", search.Batch, err)
 	}
 	found := ReachablePage{TasksRead: len(rows)}
 	for _, r := range rows {
-		found.Last = TaskPosition{Set: true, Priority: r.mark.Priority, Task: r.Task}
+		found.Last = TaskPosition{Set: true, Priority: r.position.Priority, Task: r.Task}
 		if r.Reach != ReachNone {
 			found.Devices = append(found.Devices, r.ReachableDevice)
 		}
@@ -79,8 +79,8 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableText returns the statement that reads the tasks after a mark. It has two parts, each served by the index from the mark on: the
-// rest of the tasks with the priority of the mark, then the tasks with a lower priority.
+// reachableText returns the statement that reads the tasks after a position. It has two parts, each served by the index from the position
+// on: the rest of the tasks with the priority of the position, then the tasks with a lower priority.
 func reachableText() string {
 	return `
 	WITH looked AS (

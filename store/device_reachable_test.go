@@ -24,7 +24,7 @@ func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-// findReachable returns the devices and tasks that a search finds, and the mark of the last task. The default of search.Seen is 1 h.
+// findReachable returns the devices and tasks that a search finds, and the mark of the last task. The default of search.SeenWithin is 1 h.
 func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.TaskPosition) {
 	l.Helper()
 	if search.SeenWithin == 0 {

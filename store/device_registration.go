@@ -75,8 +75,9 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// finishRegistration takes newly registered devices. It blocks a device again if the device was blocked when it was deleted, and then runs the steps
-// in more. Its statement runs after the INSERT, so it reads the result of a deletion for which the INSERT had to wait.
+// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. It blocks a device again if the
+// device was blocked when it was deleted, and also runs the steps in more. Its statement runs after the INSERT, so it reads the result of a
+// deletion for which the INSERT had to wait.
 func (s devicesIn) finishRegistration(ctx context.Context, ids []string, more ...step) error {
 	return s.runSteps(ctx, "names", namesInput(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},

@@ -52,12 +52,10 @@ func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor, device string, ca
 	if len(open) > 0 && !cancel {
 		return DeviceRemoval{}, ErrOpenTasks
 	}
-	for _, task := range open {
-		if err := s.cancel(ctx, actor, task); err != nil {
-			return DeviceRemoval{}, err
-		}
+	var done BulkResult
+	if err := s.cancelAll(ctx, actor, open, &done); err != nil {
+		return DeviceRemoval{}, err
 	}
-	// Open tasks with a grant are still open; all other open tasks were cancelled.
 	stopping, err := queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
-	return DeviceRemoval{Cancelled: len(open) - stopping, Stopping: stopping}, err
+	return DeviceRemoval{Cancelled: int(done.Tasks), Stopping: stopping}, err
 }

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// DeviceSearchLimit is the number of devices that one call of Silent or DevicesWithIDPart should search.
+// DeviceSearchLimit is the number of devices that one call of SilentDevices or DevicesWithIDPart should search.
 const DeviceSearchLimit = searchLimit
 
-// DeviceSearchPage is the result of Silent and DevicesWithIDPart.
+// DeviceSearchPage is the result of SilentDevices and DevicesWithIDPart.
 type DeviceSearchPage struct {
 	Devices       []Device // in ascending order of ids, up to the limit of the filter
 	ContinueAfter string   // id of the last device searched, if fewer devices than the limit were found and more may follow
 }
 
-// SilentDevices searches at most looked of the devices that match f, in ascending order of ids, for devices whose last report is longer ago than
-// since, or that never reported. It stops when it has found as many devices as the limit of f. No index has the last_seen times, because
-// then each report would write to that index.
+// SilentDevices searches at most maxSearched of the devices that match f, in ascending order of ids, for devices whose last report is
+// longer ago than since, or that never reported. It stops when it has found as many devices as the limit of f. No index has the last_seen
+// times, because then each report would write to that index.
 func (s devices) SilentDevices(ctx context.Context, f DeviceFilter, since time.Duration, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
 }
 
-// searchDevices searches at most looked of the devices that match f, in ascending order of ids, and returns the devices that satisfy cond, a
-// condition on id and last_seen. %s in cond is replaced by the placeholder of value.
+// searchDevices searches at most maxSearched of the devices that match f, in ascending order of ids, and returns the devices that satisfy
+// cond, a condition on id and last_seen, the only columns that the search reads. %s in cond is replaced by the placeholder of value.
 func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {
@@ -51,7 +51,7 @@ func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string,
 		return err
 	})
 	if err != nil {
-		return DeviceSearchPage{}, fmt.Errorf("looking through devices: %w", err)
+		return DeviceSearchPage{}, fmt.Errorf("searching devices: %w", err)
 	}
 	var found DeviceSearchPage
 	if rows[0].looked == maxSearched {

@@ -55,7 +55,7 @@ import (
 //	{given}      the grants with the tokens that UPDATE has just given them
 //	{ended}      the grants of {endings}, joined with the columns of endings
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
-//	{claims once}, ... the beginning of a WITH in which these rows are read only once, see once
+//	{claims once}, ... the beginning of a WITH in which these rows are read only once, see chainCTEs
 type dialect struct {
 	*sqlTranslator
 
@@ -63,7 +63,7 @@ type dialect struct {
 	forbidden               []forbiddenSetting // forbidden values of settings
 	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
 	tryShared               string             // takes the shared locks that are free, and returns the names of their pools
-	lockExclusive           string             // takes the exclusive lock of the pool $1
+	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockName); empty if not needed
 	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
 	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
 	lockLateResults         string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
@@ -253,7 +253,7 @@ func sqliteWords() []string {
 		"{attempt w}", "CROSS JOIN attempts a ON a.token = w.token",
 		"{columns of best}", "t.id",
 		"{task of n}", "json_extract($2, '$[' || w.n || ']')",
-		"{shown and held}", "9", // SQLite cannot refer to the columns of limited in a LIMIT
+		"{shown and held}", "9", // SQLite cannot refer to columns in a LIMIT
 		"{last event}", "coalesce(max(id), 0) FROM events", // SQLite has one writer, so ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",
@@ -311,8 +311,8 @@ func hasTags(wanted string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the fencing token and all ids that are visible outside, because a client may know a number
-// that the ledger has lost.
+// advanceStatements returns the statements that increase the fencing token and all ids that are visible outside, because a client may know
+// a number that the ledger has lost.
 func advanceStatements(ofTokens, ofTable string) []string {
 	all := []string{ofTokens}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {

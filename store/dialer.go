@@ -43,7 +43,7 @@ func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 	return d.DialContext(ctx, network, address)
 }
 
-// limitedConn fails if a read or write takes longer than limit. The driver does not read while no statement is in progress.
+// limitedConn fails if a read or write takes longer than ioTimeout. The driver does not read while no statement is in progress.
 type limitedConn struct {
 	net.Conn
 	ioTimeout      time.Duration // 0 means no limit
@@ -57,7 +57,7 @@ func (c *limitedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetDeadline sets the driver's own deadline. The earlier of this deadline and the limit applies.
+// SetDeadline sets the driver's own deadline. The earlier of this deadline and the end of ioTimeout applies.
 func (c *limitedConn) SetDeadline(t time.Time) error {
 	c.driverDeadline.Store(&t)
 	return c.Conn.SetDeadline(t)
@@ -94,8 +94,8 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// answerTimeout returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0 means
-// no limit, as for statements without a timeout.
+// answerTimeout returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0
+// means no limit, as for statements without a timeout.
 func answerTimeout(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

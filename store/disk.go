@@ -69,4 +69,4 @@ func sqliteFileError(path string, err error) error {
 	return fmt.Errorf("opening %s: %w", path, err)
 }
 
-const remedyOfDamage = "restore it from a backup; or, to start with an empty ledger, move it away with the files -wal and -shm beside it"
+const remedyOfDamage = "restore it from a backup; or, to start with an empty ledger, move it away together with its files -wal and -shm"

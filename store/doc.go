@@ -9,13 +9,19 @@
 // ErrOutcomeUnknown means that a COMMIT was sent and its answer was lost: the change may or may not be in force, and the caller must handle
 // both cases. All times are from the database's clock, never from the caller's.
 //
+// A task is open until it ends. An open task is either running (it has a grant) or waiting (it has none). In the table tasks every open
+// task has the state 'pending', because a grant does not change its row. As a TaskState and in counts, Pending means waiting and Dispatched
+// means running.
+//
 // A Store combines several parts on one connection, one for each noun of the ledger: pools, batches, tasks, grants, devices, profiles,
-// credentials, events and replicas. The names of their files begin with the noun. Operations on the whole ledger are in store.go, warm.go,
-// retain.go and restore.go.
+// credentials, events, news and replicas. The names of their files begin with the noun, except that the leases of callers (lease.go,
+// lease_bound.go) belong to grants, and limit sets (limit_set.go) to profiles. The types Token and Event are in device.go. Operations on
+// the whole ledger are methods of Store, in store.go, warm.go, retain.go, restore.go and condition.go.
 //
 // The layers below these parts: connection.go begins and ends sessions. session.go runs statements; the statements on a noun are methods
-// under its name, as in tx.tasks().cancel. Their helpers are dialect.go, prepared.go, once.go, snapshot.go, step.go, query.go and scan.go.
-// dialer.go and pulse.go handle the network.
+// under its name, as in tx.tasks().cancel, and belong to a type such as tasksIn. Their helpers are dialect.go, wording.go, prepared.go,
+// once.go, snapshot.go, step.go, query.go, stretch.go (bounded searches) and scan.go. dialer.go and pulse.go handle the network, disk.go a
+// full disk.
 //
 // Limits: SQLite serves one process (one writer). Only Postgres is supported for production. Both databases run the same code path; the
 // differences are in dialect.go.

@@ -24,14 +24,14 @@ type EventFilter struct {
 	Limit  int       // default 100, at most 1000
 }
 
-// LimitTo restricts the filter to a stretch.
-func (f *EventFilter) LimitTo(stretch SearchBound) {
+// LimitTo restricts the filter to the ids up to bound.End, in the order of the filter. An End of 0 changes nothing.
+func (f *EventFilter) LimitTo(bound SearchBound) {
 	switch {
-	case stretch.End == 0:
+	case bound.End == 0:
 	case f.Newest:
-		f.After = max(f.After, stretch.End-1)
-	case f.Before == 0 || f.Before > stretch.End:
-		f.Before = stretch.End + 1
+		f.After = max(f.After, bound.End-1)
+	case f.Before == 0 || f.Before > bound.End:
+		f.Before = bound.End + 1
 	}
 }
 
@@ -79,15 +79,15 @@ func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, er
 	return f, nil
 }
 
-// eventSearch is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are empty,
-// the primary key is used.
+// eventSearch is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are
+// empty, the primary key is used.
 type eventSearch struct {
 	EventFilter
 	device, pool, actor string
 }
 
-// planSearch looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch was
-// deleted, the column stays empty.
+// planSearch looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch
+// was deleted, the column stays empty.
 func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
 	for _, owner := range []struct {
@@ -108,13 +108,13 @@ func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSear
 	return search, nil
 }
 
-// isIndexed reports whether looked selects exactly the events that match, so that no other condition has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the events that match, so that no other condition has to be checked.
 func (f eventSearch) isIndexed() bool {
 	timed := !f.Since.IsZero() || !f.Until.IsZero()
 	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// candidatesSQL returns the query for the events that are checked against the filter, in its order, at most `most` of them. It repeats the
+// candidatesSQL returns the query for the events that are checked against the filter, in its order, at most maxRows of them. It repeats the
 // conditions of the partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
@@ -145,7 +145,8 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventSearchBound returns how far one request searches for events of a filter that no index serves. The next request continues after its end.
+// EventSearchBound returns how far one request searches for events of a filter that no index serves. The next request continues after its
+// end.
 func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBound, error) {
 	search, err := s.planSearch(ctx, f)
 	if err != nil || search.isIndexed() {
@@ -171,9 +172,9 @@ func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBoun
 	return stretch, err
 }
 
-// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond it, some may be missing. Ids are given
-// before the commit, so an event that commits late may appear below a higher id that was read before. ReadEventPosition and EventsComplete show
-// when this can no longer happen.
+// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond it, some may be missing. Ids are
+// given before the commit, so an event that commits late may appear below a higher id that was read before. ReadEventPosition and
+// EventsComplete show when this can no longer happen.
 func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, f)
 	if err != nil {

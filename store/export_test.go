@@ -30,7 +30,7 @@ const RowsPerOpenPart = openRowsPerRead
 // StartsText returns the query of Starts.
 func StartsText() string { return poolStartsSQL() }
 
-// ViewsText returns the query of Views.
+// ViewsText returns the query of DeviceViews.
 func ViewsText() string { return viewsText }
 
 func WaitingViewText() string { return waitingViewText }
@@ -105,7 +105,7 @@ func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string
 // EventNearText is the query that finds a time in the log.
 const EventNearText = eventIDNearSQL
 
-// MinutesText is the query of Minutes.
+// MinutesText is the query of PoolMinutes.
 const MinutesText = minutesText
 
 // MaxExaminedEvents is the maximum number of events that one reading of holdings examines.
@@ -149,7 +149,7 @@ func OverdueText() string { return overdueText }
 
 // EndWaitedTooLong ends tasks that a search has found because they waited too long.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
-	return s.endWaiting(ctx, waitedTooLong(tasks), len(tasks))
+	return s.endWaiting(ctx, maxWaitRule(tasks), len(tasks))
 }
 
 // EndAfterDeadline ends tasks that a search has found because they are after the end of their batch or after their own end.

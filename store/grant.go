@@ -18,7 +18,7 @@ type Grant struct {
 	Slot         int
 	Device       string
 	Token        int64  // fencing token: unique, increasing per task and per slot
-	Lease        string // lease id in the semaphore
+	LeaseID      string // lease id in the semaphore
 	Attempt      int    // 1 for the first counted attempt
 	Kind         string
 	Payload      json.RawMessage
@@ -26,7 +26,7 @@ type Grant struct {
 	LeaseUntil   time.Time
 	MaxUntil     time.Time     // no renewal extends the lease beyond this time
 	LeaseLength  time.Duration // the length of a renewal that does not name one
-	LongestLease time.Duration // the longest length that the grant ever had; the clock guard waits for it
+	LongestLease time.Duration // the longest length that the grant ever had, for which the reaper must wait; see LapseCutoffs
 	Redelivered  int
 	CancelWhy    string        // if not empty, the device is asked to stop for this reason
 	Remaining    time.Duration // LeaseUntil minus the database's clock at the reading; may be negative
@@ -72,13 +72,13 @@ type DeviceView struct {
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 }
 
-// Claim is a request to grant a task on a slot that the semaphore gave.
+// Claim is a request to grant a task on a slot that the semaphore gave. Lease is the id under which the semaphore holds the slot.
 type Claim struct {
-	Task   int64
-	Device string
-	Pool   string
-	Slot   int
-	Lease  string
+	Task    int64
+	Device  string
+	Pool    string
+	Slot    int
+	LeaseID string
 }
 
 // ClaimStatus is the ledger's answer to a Claim.
@@ -86,8 +86,8 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost means that the task is no longer open to this device: it was granted, ended, paused or cancelled, or the device holds
-	// another grant.
+	// ClaimLost means that the task cannot be granted to this device now: it was granted, ended, paused or cancelled, or the device holds
+	// another grant (the unique key on the device).
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted
@@ -135,7 +135,7 @@ type Result struct {
 type ResultOutcome struct {
 	Kind  ResultKind
 	Ended *Grant    // the grant that this result ended, whose slot must be released; nil means that it ended none
-	State TaskState // of the task afterwards; empty if Kind is ResultUnknown
+	State TaskState // of the task afterwards; empty if Kind is ResultUnknown. Dispatched means that a newer grant of the task is in force
 	Err   error     // this result was not recorded; other results may be
 }
 
@@ -161,15 +161,15 @@ type Reaped struct {
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// longestLease is the length of time that the clock guard waits for before it ends grant g. No answer to the holder of g promised more
-// time.
+// longestLease is the length of time that the reaper waits for before it ends grant g, see LapseCutoffs. No answer to the holder of g
+// promised more time.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
 func grantDest(g *Grant) []any {
 	return []any{
-		opt(&g.Task), opt(&g.Batch), opt(&g.Pool), opt(&g.Slot), opt(&g.Device), opt(&g.Token), opt(&g.Lease), opt(&g.Attempt),
+		opt(&g.Task), opt(&g.Batch), opt(&g.Pool), opt(&g.Slot), opt(&g.Device), opt(&g.Token), opt(&g.LeaseID), opt(&g.Attempt),
 		opt(&g.Kind),
 		document{&g.Payload},
 		instant{&g.GrantedAt},
@@ -228,8 +228,8 @@ func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, 
 
 // TaskLease is the lease id of a grant, with the task of the grant.
 type TaskLease struct {
-	Task  int64  `json:"n"`
-	Lease string `json:"name"`
+	Task    int64  `json:"n"`
+	LeaseID string `json:"name"`
 }
 
 // Redeliver counts one more delivery of the grant and returns the grant. It returns ErrNotFound if the grant is no longer in force under

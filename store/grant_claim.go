@@ -7,16 +7,16 @@ import (
 )
 
 type claimRow struct {
-	N      int    `json:"n"`
-	Task   int64  `json:"task"`
-	Device string `json:"device"`
-	Pool   string `json:"pool"`
-	Slot   int    `json:"slot"`
-	Lease  string `json:"lease"`
+	N       int    `json:"n"`
+	Task    int64  `json:"task"`
+	Device  string `json:"device"`
+	Pool    string `json:"pool"`
+	Slot    int    `json:"slot"`
+	LeaseID string `json:"lease"`
 }
 
-// slotFitsSQL is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on higher
-// slots, must not exceed the capacity. The grants are counted only while there are grants beyond the capacity, after it was lowered;
+// slotFitsSQL is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on
+// higher slots, must not exceed the capacity. The grants are counted only while there are grants beyond the capacity, after it was lowered;
 // otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and admits no new one before there is room.
 // New grants appear only below the limit, and old grants above it only end. So a count that is older than the insert can only be too
 // strict, as long as the capacity itself does not change; the pool's lock ensures that.
@@ -39,14 +39,14 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	}
 	rows := make([]claimRow, len(claims))
 	for i, c := range claims {
-		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, Lease: c.Lease}
+		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, LeaseID: c.LeaseID}
 	}
 	outcomes, err := s.claimRows(ctx, rows, wait, failTaken)
 	if isUniqueViolation(err) {
 		outcomes, err = s.claimRows(ctx, rows, wait, skipTaken)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("claiming: %w", err)
+		return nil, fmt.Errorf("claiming slots: %w", err)
 	}
 	return outcomes, nil
 }
@@ -167,7 +167,7 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 	claims = slices.DeleteFunc(slices.Clone(claims), func(c claimRow) bool { return !inserted[c.Task] })
 	rows, err := s.giveTokens(ctx, toJSONInput(claims))
 	if err != nil {
-		return fmt.Errorf("giving tokens: %w", err)
+		return fmt.Errorf("assigning fencing tokens: %w", err)
 	}
 	for _, r := range rows {
 		// One outcome per task: if a claim is listed twice, only one of the two is granted.

@@ -278,7 +278,7 @@ func TestGrantsAreReadWithoutPayloads(t *testing.T) {
 		g := l.mustGrant(ids[0], "a", "p", 1)
 		held, err := l.Grants(l.Context(), "p")
 		l.must(err)
-		if len(held) != 1 || held[0].Lease != g.Lease || held[0].Slot != 1 || held[0].Payload != nil {
+		if len(held) != 1 || held[0].LeaseID != g.LeaseID || held[0].Slot != 1 || held[0].Payload != nil {
 			l.Errorf("%+v", held)
 		}
 	})

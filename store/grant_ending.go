@@ -130,8 +130,8 @@ const (
 		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
 )
 
-// endGrants writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
-// grants must be locked.
+// endGrants writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks
+// and grants must be locked.
 func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
@@ -142,7 +142,7 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 		return err
 	}
 	if n := int64(len(rows)); settled != n || ended != n {
-		return fmt.Errorf("%d tasks settled and %d grants ended, not %d", settled, ended, n)
+		return fmt.Errorf("%d tasks and %d grants were ended, want %d of each", settled, ended, n)
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ type ForcedRelease struct {
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot back and returns its grant. If f.Now is false, the device is asked to stop, as for a cancelled task, and the
-// slot becomes free when its result arrives or its lease ends. If f.Now is true, the grant ends at once. It returns ErrNotFound if nobody
-// holds the slot, or the grant has another token.
+// ForceRelease takes a slot back and returns its grant. If f.AtOnce is false, the device is asked to stop, as for a cancelled task, and the
+// slot becomes free when its result arrives or its lease ends. If f.AtOnce is true, the grant ends at once. It returns ErrNotFound if
+// nobody holds the slot, or the grant has another token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f ForcedRelease, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
@@ -31,7 +31,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 			return ErrNotFound
 		}
 		released = e.grant
-		released.CancelWhy = cancelled
+		released.CancelWhy = whyCancelled
 		return tx.grants().force(ctx, f, e, settle)
 	})
 	if err != nil {
@@ -65,10 +65,10 @@ func (s grantsIn) force(ctx context.Context, f ForcedRelease, e grantEnding, set
 		return err
 	}
 	if !f.AtOnce {
-		_, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+cancelled+`' WHERE task = $1`, g.Task)
+		_, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+whyCancelled+`' WHERE task = $1`, g.Task)
 		return err
 	}
-	e.grant.CancelWhy, e.cause, e.actor = cancelled, ByOperator, f.Actor
+	e.grant.CancelWhy, e.cause, e.actor = whyCancelled, ByOperator, f.Actor
 	e.settle(settle, 0)
 	e.event = "task." + string(e.settlement.State)
 	return s.endGrants(ctx, []grantEnding{e})

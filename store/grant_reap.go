@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LapseCutoffs defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if their
-// lease_until is before the time. Leases with a length that is not in the map have not ended.
+// LapseCutoffs defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if
+// their lease_until is before the time. Leases with a length that is not in the map have not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
 type lapseRow struct {
@@ -69,7 +69,7 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, se
 		return tx.grants().endGrants(ctx, endings)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reaping: %w", err)
+		return nil, fmt.Errorf("reaping grants: %w", err)
 	}
 	reaped := make([]Reaped, len(endings))
 	for i, e := range endings {
@@ -78,8 +78,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, se
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a new
-// one, after it was found and before it was locked.
+// lockLapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a
+// new one, after it was found and before it was locked.
 func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -116,7 +116,7 @@ func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, 
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("looking for the next lease to end: %w", err)
+		return 0, false, fmt.Errorf("finding the next lease to end: %w", err)
 	}
 	return ends.Sub(now), true, nil
 }

@@ -26,7 +26,7 @@ func TestReap(t *testing.T) {
 		rest, err := l.Reap(l.Context(), ended, 10, settleEnding)
 		l.must(err)
 		if len(first) != 1 || len(rest) != 1 || first[0].Grant.Token != a.Token || first[0].State != store.TimedOut ||
-			rest[0].Grant.Lease != b.Lease || rest[0].State != store.Pending {
+			rest[0].Grant.LeaseID != b.LeaseID || rest[0].State != store.Pending {
 			l.Fatalf("reaped %+v, then %+v", first, rest)
 		}
 		l.wantTask(a.Task, store.TimedOut)

@@ -14,13 +14,13 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of the lease
-// must be used. A renewal is never written after a cancel or a lapse, because the device is asked to stop.
+// shouldRenewSQL is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of
+// the lease must be used. A renewal is never written after a cancel or a lapse, because the device is asked to stop.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// renewedLengthSQL is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time until
-// max_until. Otherwise the margin of an answer, which is computed from the length, would be too large there.
+// renewedLengthSQL is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time
+// until max_until. Otherwise the margin of an answer, which is computed from the length, would be too large there.
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
@@ -51,7 +51,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("renewing: %w", err)
+		return nil, fmt.Errorf("renewing grants: %w", err)
 	}
 	return outcomes, nil
 }

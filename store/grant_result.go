@@ -74,7 +74,7 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, r Result, task endingTask,
 		SELECT (SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3),
 			(SELECT known FROM late_results WHERE token = $1 AND task = $2 AND device = $3)`,
 		[]any{r.Token, r.Task, r.Device}, opt(&endedBy), opt(&keptLate)); err != nil {
-		return ResultOutcome{}, fmt.Errorf("looking for the attempt: %w", err)
+		return ResultOutcome{}, fmt.Errorf("reading the attempt: %w", err)
 	}
 	state := task.state
 	if grant.Task != 0 {
@@ -90,7 +90,8 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, r Result, task endingTask,
 	}
 }
 
-// recordLate keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed out.
+// recordLate keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed
+// out.
 func (s grantsIn) recordLate(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, r, true); err != nil {
 		return ResultOutcome{}, err
@@ -126,12 +127,12 @@ func (s grantsIn) recordUnknown(ctx context.Context, r Result) (ResultOutcome, e
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores the result and its event, once per result and at most maxLateResults times per device and kind. Late and unknown results are counted
-// separately, so results that a device invents cannot displace its late results.
+// storeLateResult stores the result and its event, once per result and at most maxLateResults times per device and kind. Late and unknown
+// results are counted separately, so results that a device invents cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, r Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, r.Device); err != nil {
-			return fmt.Errorf("locking the kept results: %w", err)
+			return fmt.Errorf("locking the stored results: %w", err)
 		}
 	}
 	n, err := s.exec(ctx, `
@@ -141,7 +142,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, r Result, isLate bool) er
 		ON CONFLICT DO NOTHING`,
 		r.Device, r.Task, r.Token, isLate, string(r.Cause), nullText(r.Output), r.Error, maxLateResults)
 	if err != nil {
-		return fmt.Errorf("keeping a result: %w", err)
+		return fmt.Errorf("storing a result: %w", err)
 	}
 	if n == 0 {
 		return nil
@@ -165,7 +166,7 @@ func (s grantsIn) recordDroppedOutput(ctx context.Context, r Result) error {
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 		SELECT {now}, 'result.output_dropped', $2, pool, batch, id, $2, $3, 'too large' FROM tasks WHERE id = $1`,
 		r.Task, r.Device, r.Token); err != nil {
-		return fmt.Errorf("telling of a dropped output: %w", err)
+		return fmt.Errorf("recording the dropped-output event: %w", err)
 	}
 	return nil
 }

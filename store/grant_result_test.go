@@ -99,7 +99,7 @@ func TestLateSuccess(t *testing.T) {
 		} {
 			_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
 			old := l.mustGrant(ids[0], "a", "p", 0)
-			if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.Lease != old.Lease {
+			if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.LeaseID != old.LeaseID {
 				l.Fatalf("%s: reaped %+v", c.name, reaped)
 			}
 			var newer store.Grant

@@ -11,7 +11,7 @@ import (
 // GrantStart is one grant, in force or ended, with the data that policies may refer to.
 type GrantStart struct {
 	Token      int64
-	Lease      string
+	LeaseID    string
 	Task       int64
 	Batch      int64
 	Pool       string
@@ -37,7 +37,7 @@ type PolicyOwner struct {
 
 func startDest(s *GrantStart) []any {
 	return []any{
-		&s.Token, &s.Lease, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
+		&s.Token, &s.LeaseID, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
 		document{&s.Payload},
 		fromJSON(&s.Tags),
 		document{&s.Attributes},
@@ -72,7 +72,7 @@ func (s grants) Starts(ctx context.Context, pool string, before int64, limit int
 	}
 	found, err := collect(ctx, s.readSession(), startDest, poolStartsSQL(), pool, before, limit)
 	if err != nil {
-		return nil, fmt.Errorf("what started in pool %s: %w", pool, err)
+		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
 	// The two parts together may have more than limit rows: the lowest token of the grants may be far below the lowest one of the attempts.
 	return found[:min(limit, len(found))], nil
@@ -86,16 +86,16 @@ func poolStartsSQL() string {
 func (s grants) StartByLease(ctx context.Context, task int64, lease string) (GrantStart, error) {
 	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, lease)
 	if err != nil {
-		return GrantStart{}, fmt.Errorf("whether lease %s started: %w", lease, err)
+		return GrantStart{}, fmt.Errorf("reading the start of lease %s: %w", lease, err)
 	}
-	if i := slices.IndexFunc(found, func(f GrantStart) bool { return f.Lease == lease }); i >= 0 {
+	if i := slices.IndexFunc(found, func(f GrantStart) bool { return f.LeaseID == lease }); i >= 0 {
 		return found[i], nil
 	}
 	return GrantStart{}, ErrNotFound
 }
 
-// PolicyOwners returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one of its
-// devices holds a slot.
+// PolicyOwners returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one
+// of its devices holds a slot.
 func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
 	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL

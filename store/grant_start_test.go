@@ -90,17 +90,17 @@ func TestStarts(t *testing.T) {
 				if s.Kind != "k" || string(s.Payload) != `{"a":1}` || s.Now.Before(s.GrantedAt) || s.Pool != "p" {
 					l.Errorf("start %+v", s)
 				}
-				leases = append(leases, s.Lease)
+				leases = append(leases, s.LeaseID)
 			}
 			before = page[len(page)-1].Token
 		}
-		want := []string{grants[3].Lease, grants[2].Lease, grants[1].Lease, grants[0].Lease}
+		want := []string{grants[3].LeaseID, grants[2].LeaseID, grants[1].LeaseID, grants[0].LeaseID}
 		if diff := cmp.Diff(want, leases); diff != "" {
 			l.Error(diff)
 		}
 		for _, g := range grants[:2] {
-			if s, err := l.StartByLease(l.Context(), g.Task, g.Lease); err != nil || s.Token != g.Token || s.Device != g.Device {
-				l.Errorf("start of %s: %+v, %v", g.Lease, s, err)
+			if s, err := l.StartByLease(l.Context(), g.Task, g.LeaseID); err != nil || s.Token != g.Token || s.Device != g.Device {
+				l.Errorf("start of %s: %+v, %v", g.LeaseID, s, err)
 			}
 		}
 		if _, err := l.StartByLease(l.Context(), grants[0].Task, "another"); !errors.Is(err, store.ErrNotFound) {

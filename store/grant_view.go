@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// isEligibleSQL returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b, pool
-// p and device d. d may be NULL, because devices are not registered before they report.
+// isEligibleSQL returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b,
+// pool p and device d. d may be NULL, because devices are not registered before they report.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
 
-// taskTimesAllow is the part of eligible that concerns only task t.
+// taskTimesAllow is the part of isEligibleSQL that concerns only task t.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinMaxWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For a
-// task with its own not_before the time counts from there.
+// withinMaxWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For
+// a task with its own not_before the time counts from there.
 const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
-// isStartableSQL returns the part of eligible that concerns only batch b and pool p.
+// isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns startable for tasks with this lease, an SQL expression in milliseconds.
+// isStartableForSQL returns isStartableSQL for tasks with this lease, an SQL expression in milliseconds.
 func isStartableForSQL(lease string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
 	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
 }
 
-// batchMayStart is the part of startable that concerns only batch b, without its windows.
+// batchMayStart is the part of isStartableSQL that concerns only batch b, without its windows.
 const batchMayStart = `
 	b.cancelled_at IS NULL AND b.paused IS FALSE
 	AND (b.not_before IS NULL OR b.not_before <= {now})
@@ -84,8 +84,8 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS, because
-// Postgres may answer that by reading a whole table.
+// wasDeletedSQL is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS,
+// because Postgres may answer that by reading a whole table.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
 // viewRow is a row about a device: its registration and its grant, or a candidate, or both.
@@ -120,7 +120,7 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per name, in the order of names. at has the index in unique for each name.
+// viewsInOrder returns one view per name, in the order of names. indexes has the index in unique for each name.
 func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(unique))
 	for i := range read {
@@ -133,11 +133,12 @@ func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
 	return views
 }
 
-// maxCandidates is the maximum number of candidates of a batch with policies, because policies may block one task and allow another. Without
-// policies only the best task is a candidate.
+// maxCandidates is the maximum number of candidates of a batch with policies, because policies may block one task and allow another.
+// Without policies only the best task is a candidate.
 const maxCandidates = 8
 
-// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the given task.
+// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the
+// given task.
 func (v *DeviceView) bestCandidates(task int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
@@ -177,8 +178,8 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads the view of the device of each task, by one of the texts below. If the task is open, it is among the candidates, even if
-// other tasks are better.
+// readViewsWithTasks reads the view of the device of each task. text is taskViewText or waitingViewText. If the task is open, it is among
+// the candidates, even if other tasks are better.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, text string, devices []string, tasks []int64) ([]DeviceView, error) {
 	rows, err := collect(ctx, s.session, viewRowDest, text, namesInput(devices), s.formatNumbers(tasks))
 	if err != nil {
@@ -221,15 +222,15 @@ const hiddenPending = `(SELECT 'pending')`
 // priority, and the tasks with a retry time or a not_before, earliest first. A batch that has ended has no such tasks; tasks past their own
 // end are left out.
 const (
-	openBatch = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
-	group     = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
-	notEnded  = ` AND (t.not_after IS NULL OR t.not_after > w.now)
+	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
+	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
+	notEnded      = ` AND (t.not_after IS NULL OR t.not_after > w.now)
 		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.attempts > 0 OR t.returned > 0 OR t.not_before + c.max_wait_ms * {ms} > w.now)`
 	indexOrder = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
 	neverTried = ` AND t.retry_at IS NULL` + indexOrder + ` LIMIT {shown and held}) AS few`
 	retried    = ` AND t.retry_at IS NOT NULL` + indexOrder + ` LIMIT 9) AS few`
-	bestTasks  = group + ` AND t.own_priority IS TRUE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS TRUE` + retried +
-		` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + retried
+	bestTasks  = openTaskGroup + ` AND t.own_priority IS TRUE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS TRUE` + retried +
+		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
 )
 
 // viewsText selects the views of {names}. It steps from batch to batch in the index of the open tasks of each device, and reads the best

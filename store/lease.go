@@ -32,8 +32,8 @@ func CallerAndHolder(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName returns the name of a holder for people, which has no callerPrefix. The second result reports whether device is the holder of a
-// caller.
+// HolderName returns the name of a holder for people, which has no callerPrefix. The second result reports whether device is the holder of
+// a caller.
 func HolderName(device string) (name string, isCaller bool) {
 	return strings.CutPrefix(device, callerPrefix)
 }
@@ -41,8 +41,8 @@ func HolderName(device string) (name string, isCaller bool) {
 // IsCaller reports whether device is a caller's holder.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
-// PositionTTL is the time for which a waiting caller keeps its position after each answer. Returns is the time within which it must ask again, so
-// that no caller behind it goes first.
+// PositionTTL is the time for which a waiting caller keeps its position after each answer. AskAgainWithin is the time within which it must
+// ask again, so that no caller behind it goes first.
 const (
 	PositionTTL    = time.Minute
 	AskAgainWithin = 2 * time.Second
@@ -62,7 +62,7 @@ const (
 // NewLease is a request of a holder for a lease.
 type NewLease struct {
 	Pool     string
-	Holder   string          // as Holder returns it
+	Holder   string          // as HolderDevice returns it
 	Lease    time.Duration   // 0 means the lease of the pool
 	Metadata json.RawMessage // nil means no metadata
 	WaitFor  time.Duration   // how long the request waits, unless it is granted or repeated
@@ -77,7 +77,7 @@ type LeaseTask struct {
 }
 
 // OpenLease returns the open lease of a holder, or creates one if the holder has no open lease. A lease that waits then stays for at least
-// n.Stay from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
+// n.WaitFor from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		task, err = tx.leases().open(ctx, n)
@@ -142,20 +142,20 @@ func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Ti
 	case err != nil:
 		return LeaseTask{}, err
 	case r.pool != n.Pool:
-		return LeaseTask{}, fmt.Errorf("%w: in pool %s", ErrExists, r.pool)
+		return LeaseTask{}, fmt.Errorf("%w in pool %s", ErrExists, r.pool)
 	case r.held:
 		return r.LeaseTask, nil
 	case r.WaitsUntil.Before(until):
 		r.WaitsUntil = until
-	default: // each request gets a different time, by which ExtendLeaseWait and DropLease recognize the last request
+	default: // each request gets a different time, by which SetLeaseWait and DropLease recognize the last request
 		r.WaitsUntil = r.WaitsUntil.Add(time.Millisecond)
 	}
 	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.WaitsUntil.UnixMilli())
 	return r.LeaseTask, err
 }
 
-// addToLeaseBatch returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one. Nobody else
-// queues into such a batch, so its total is changed only here and in drop.
+// addToLeaseBatch returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one.
+// Nobody else queues into such a batch, so its total is changed only here and in drop.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
@@ -188,7 +188,7 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 		FROM pools p LEFT JOIN batches b ON b.id = (SELECT max(id) FROM batches WHERE pool = $1 AND system AND cancelled_at IS NULL)
 		WHERE p.name = $1 RETURNING id`, []any{pool, LeaseBatch, LeaseKind, leaseMaxRun.Milliseconds()}, &batch)
 	if err != nil {
-		return 0, fmt.Errorf("making the batch of the leases: %w", err)
+		return 0, fmt.Errorf("creating the batch of the leases: %w", err)
 	}
 	return batch, s.recordEvent(ctx, Event{Kind: "batch.created", Actor: systemActor, Pool: pool, Batch: batch, Detail: "leases of callers"})
 }
@@ -204,7 +204,7 @@ func (s grants) DropLease(ctx context.Context, task LeaseTask) (dropped bool, er
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("taking lease %d back: %w", task.Task, err)
+		return false, fmt.Errorf("withdrawing lease %d: %w", task.Task, err)
 	}
 	return dropped, nil
 }
@@ -227,21 +227,21 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// ExtendLeaseWait makes a waiting lease stay for the duration stay from now, unless OpenLease was called again after it returned task.
-func (s grants) ExtendLeaseWait(ctx context.Context, task LeaseTask, waitFor time.Duration) error {
+// SetLeaseWait makes a waiting lease stay for the duration waitFor from now, unless OpenLease was called again after it returned task.
+func (s grants) SetLeaseWait(ctx context.Context, task LeaseTask, waitFor time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
 			task.Task, task.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("lease %d of a caller that left: %w", task.Task, err)
+		return fmt.Errorf("extending the wait of lease %d: %w", task.Task, err)
 	}
 	return nil
 }
 
 // YieldPlace lets the callers behind a waiting lease go first, and returns whether the lease counted as ahead of them. The lease keeps its
-// position for Stay - Returns, but does not count as asking until OpenLease is called again.
+// position for PositionTTL - AskAgainWithin, but does not count as asking until OpenLease is called again.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
@@ -255,7 +255,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("lease %d steps aside: %w", task, err)
+		return false, fmt.Errorf("yielding the place of lease %d: %w", task, err)
 	}
 	return yielded, nil
 }
@@ -274,7 +274,7 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("giving lease %d up: %w", task, err)
+		return false, fmt.Errorf("giving up lease %d: %w", task, err)
 	}
 	return held, nil
 }
@@ -283,7 +283,7 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 type LeaseFilter struct {
 	Pool   string
 	Caller string // empty means all callers
-	After  string // only holders whose name, as Holder returns it, is greater
+	After  string // only holders whose name, as HolderDevice returns it, is greater
 	Limit  int
 }
 

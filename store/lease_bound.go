@@ -17,10 +17,10 @@ type CallerBound struct {
 // Full reports whether no slot is left for the caller.
 func (c CallerBound) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
-// maxCountedAhead is the maximum up to which Callers.Ahead is counted.
+// maxCountedAhead is the maximum up to which CallerBound.Ahead is counted.
 const maxCountedAhead = 1000
 
-// CallerBoundOf reads Callers for the caller that waits with this task.
+// CallerBoundOf reads the CallerBound of the caller that waits with this task.
 func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (CallerBound, error) {
 	c, err := queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
 		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
@@ -40,10 +40,10 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask, at most `most` tasks of each of the newest
-// leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago, that is, if its task
-// stays for longer than stay. So a caller that went away blocks nobody. A batch that can start nothing now has no such tasks. Each batch is
-// looked up by itself, because for a join Postgres may read all tasks of the pool.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask, at most limit tasks of each of the
+// newest leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago, that is, if its
+// task stays for longer than minWait. So a caller that went away blocks nobody. A batch that can start nothing now has no such tasks. Each
+// batch is looked up by itself, because for a join Postgres may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -69,7 +69,7 @@ func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]stri
 	}
 	found, err := collect(ctx, s.readSession(), singleColumn[string], nextCallersSQL(), pool, (PositionTTL - AskAgainWithin).Milliseconds(), min(room, limit))
 	if err != nil {
-		return nil, fmt.Errorf("looking for the next callers of pool %s: %w", pool, err)
+		return nil, fmt.Errorf("finding the next callers of pool %s: %w", pool, err)
 	}
 	return found, nil
 }

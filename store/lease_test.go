@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// putCallerPool creates or changes a pool whose callers may hold at most callers slots.
+// putCallerPool creates or changes a pool whose callers may hold at most maxCallerSlots slots.
 func (l *ledger) putCallerPool(name string, capacity, maxCallerSlots int) {
 	l.Helper()
 	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &maxCallerSlots})
@@ -151,11 +151,11 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 		longer, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice("ci", "c"), WaitFor: 2 * time.Hour})
 		l.must(err)
 		drop(waits, false)
-		l.must(l.ExtendLeaseWait(l.Context(), waits, 0))
+		l.must(l.SetLeaseWait(l.Context(), waits, 0))
 		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice("ci", "c"), WaitFor: time.Minute})
 		l.must(err)
 		drop(longer, false)
-		l.must(l.ExtendLeaseWait(l.Context(), longer, 0)) // A later request of the same holder waits.
+		l.must(l.SetLeaseWait(l.Context(), longer, 0)) // A later request of the same holder waits.
 		drop(shorter, true)
 	})
 }
@@ -298,7 +298,7 @@ func TestTheNextCallers(t *testing.T) {
 		l.mustGrant(a.Task, "@ci/a", "p", 0)
 		full(c, 1, 1, true)
 		next("@ci/z")
-		l.must(l.ExtendLeaseWait(l.Context(), b, time.Second)) // The caller no longer waits.
+		l.must(l.SetLeaseWait(l.Context(), b, time.Second)) // The caller no longer waits.
 		full(c, 1, 0, false)
 		next("@ci/c")
 		l.putPool("free", 5)

@@ -15,13 +15,13 @@ func limitSetTable() policyTable {
 
 // LimitSet returns one limit set, or ErrNotFound.
 func (s profiles) LimitSet(ctx context.Context, name string) (LimitSet, error) {
-	found, err := s.readSession().profiles().listByName(ctx, limitSetTable(), name, "")
+	found, err := s.readSession().profiles().readPolicyList(ctx, limitSetTable(), name, "")
 	return LimitSet(found), err
 }
 
 // LimitSets returns limit sets with a name > after, in the order of names, at most limit of them.
 func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]LimitSet, error) {
-	found, err := s.readSession().profiles().listPage(ctx, limitSetTable(), after, limit)
+	found, err := s.readSession().profiles().readPolicyListPage(ctx, limitSetTable(), after, limit)
 	sets := make([]LimitSet, len(found))
 	for i, one := range found {
 		sets[i] = LimitSet(one)
@@ -30,15 +30,15 @@ func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]Lim
 }
 
 // PutLimitSet creates a limit set or replaces its policies, which must be valid. If nothing changes, nothing is written and the version
-// stays. If dry is true, it checks everything and changes nothing.
+// stays. If dryRun is true, it checks everything and changes nothing.
 func (s profiles) PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
-	put, created, err := s.putList(ctx, limitSetTable(), actor, name, limits, dryRun)
+	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, limits, dryRun)
 	return LimitSet(put), created, err
 }
 
 // DeleteLimitSet deletes a limit set, or returns ErrNotFound.
 func (s profiles) DeleteLimitSet(ctx context.Context, actor, name string) error {
-	return s.remove(ctx, limitSetTable(), actor, name, func(session) error { return nil })
+	return s.deletePolicyList(ctx, limitSetTable(), actor, name, func(session) error { return nil })
 }
 
 // LimitSetVersion identifies one state of a limit set. It includes CreatedAt because a limit set that is deleted and created again begins

@@ -52,8 +52,8 @@ func (s news) NewsSince(ctx context.Context, id int64) (read NewsPage, err error
 // openRowsPerRead is the maximum number of rows that one statement of ForEachOpenDevice reads.
 const openRowsPerRead = 20_000
 
-// ForEachOpenDevice calls each with the devices of the open tasks of a batch. If batch is 0, it covers all batches. A device may come several times.
-// A task that is open during the whole call is not missed.
+// ForEachOpenDevice calls each with the devices of the open tasks of a batch. If batch is 0, it covers all batches. A device may come
+// several times. A task that is open during the whole call is not missed.
 func (s news) ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error {
 	if batch != 0 {
 		return s.forEachOpenInBatch(ctx, batch, each)
@@ -97,8 +97,8 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, each func(dev
 	}
 }
 
-// pendingNews collects the news of a transaction. They get their ids at the end of the transaction, so that no other transaction waits for the
-// lock of the news while this one still works.
+// pendingNews collects the news of a transaction. They get their ids at the end of the transaction, so that no other transaction waits for
+// the lock of the news while this one still works.
 type pendingNews struct {
 	rows        []News
 	newest      int64 // the highest id, set by addNews
@@ -122,7 +122,7 @@ func (s session) addNews(ctx context.Context) error {
 	}
 	if s.lockNews != "" {
 		if _, err := s.exec(ctx, s.lockNews); err != nil {
-			return fmt.Errorf("waiting for other news: %w", err)
+			return fmt.Errorf("waiting for other writers of news: %w", err)
 		}
 	}
 	given, err := collect(ctx, s, singleColumn[int64], `
@@ -136,8 +136,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the function of OnNews for news that were committed. It also does so if the outcome of the COMMIT is unknown: the news are
-// then looked for.
+// notifyNews calls the function of OnNews for news that were committed. It also does so if the outcome of the COMMIT is unknown: the
+// function then has to read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

@@ -37,8 +37,8 @@ func OnceFrom(ctx context.Context) *Once {
 	return once
 }
 
-// beginOnce returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would otherwise
-// wait for the connection. leave is never nil.
+// beginOnce returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would
+// otherwise wait for the connection. leave is never nil.
 func (s *connection) beginOnce(once *Once) (leave func(), err error) {
 	if once == nil {
 		return func() {}, nil
@@ -50,8 +50,8 @@ func (s *connection) beginOnce(once *Once) (leave func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// runOnce runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to the
-// stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
+// runOnce runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to
+// the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
 func (s session) runOnce(ctx context.Context, result any, effect func() error) error {
 	replayed, err := s.lookUpAnswer(ctx, result)
 	if err != nil || replayed {
@@ -67,8 +67,8 @@ func (s session) runOnce(ctx context.Context, result any, effect func() error) e
 	return s.storeAnswer(ctx, once, result)
 }
 
-// lookUpAnswer reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the end
-// of the transaction.
+// lookUpAnswer reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the
+// end of the transaction.
 func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	once := OnceFrom(ctx)
 	if once == nil {
@@ -97,7 +97,7 @@ func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, 
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking for an answer: %w", err)
+		return false, fmt.Errorf("finding a stored response: %w", err)
 	}
 	digest, err := once.Digest()
 	if err != nil {
@@ -117,7 +117,7 @@ func (s session) storeAnswer(ctx context.Context, once *Once, result any) error 
 	}
 	answer, err := json.Marshal(result)
 	if err != nil {
-		return fmt.Errorf("an answer: %w", err)
+		return fmt.Errorf("storing a response: %w", err)
 	}
 	// An existing answer is older than answersKept, so it can be replaced.
 	_, err = s.exec(ctx, `

@@ -100,7 +100,7 @@ type planNode struct {
 	Plans []planNode `json:"Plans"`
 }
 
-// checkPlans checks in state the plans of the statements that were prepared in the state prepared.
+// checkPlans checks in state the plans of the statements that were prepared in the state preparedIn.
 func (p *preparedStatements) checkPlans(state, preparedIn string) {
 	p.Helper()
 	for name, args := range p.args {

@@ -172,8 +172,9 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lockName keeps claims out until the end of the transaction. It must come before all row locks: the order everywhere is the pool's lock, pool,
-// batches, tasks, grants.
+// lockName takes the exclusive lock of the pool with this name, which keeps claims out, until the end of the transaction. It must come
+// before all row locks: the order everywhere is the pool's lock, pool, batches, tasks, grants. Names with callerPrefix are locks for leases
+// of callers; no pool has such a name.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil

@@ -16,7 +16,7 @@ func (s pools) SlotChangesBetween(ctx context.Context, after, upTo int64) ([]Slo
 			FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool`, after, upTo)
 	if err != nil {
-		return nil, fmt.Errorf("counting what became of slots: %w", err)
+		return nil, fmt.Errorf("counting slot changes: %w", err)
 	}
 	return moves, nil
 }

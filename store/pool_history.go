@@ -59,9 +59,9 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool, and a Stretch with the position from which to continue if the page is not full. Ended
-// holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in the
-// grants.
+// Holdings returns a page of the holdings of a pool, and a SearchBound with the position from which to continue if the page is not full.
+// Ended holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in
+// the grants.
 func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
 	f.Limit = clampLimit(f.Limit)
 	// Holdings in force are read first: a holding that ends in between is found twice instead of being missed.
@@ -107,7 +107,7 @@ func (s pools) holdingsInForce(ctx context.Context, f HoldingFilter) ([]Holding,
 			FROM grants WHERE pool = $1 AND slot BETWEEN $2 AND $3) AS held
 		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, f.Pool, slots.First, slots.Last, f.After, before, f.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("reading who holds the slots of pool %s: %w", f.Pool, err)
+		return nil, fmt.Errorf("reading the holders of pool %s: %w", f.Pool, err)
 	}
 	return held, nil
 }
@@ -151,8 +151,8 @@ func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search even
 	return search, stretch, err
 }
 
-// endedSQL returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when the
-// page is full.
+// endedSQL returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when
+// the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
@@ -178,7 +178,7 @@ func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, erro
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking for a time in the log: %w", err)
+		return 0, fmt.Errorf("finding a time in the log: %w", err)
 	}
 	return id, nil
 }

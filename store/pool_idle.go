@@ -13,7 +13,7 @@ type OpenPool struct {
 	Free int // at least 1
 }
 
-// OpenPools returns all such pools, in one snapshot.
+// OpenPools returns all pools that are an OpenPool now, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	pools, err := collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
@@ -29,18 +29,19 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	return pools, nil
 }
 
-// CountWaitingDevices counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this period.
-// It stops counting when it reaches `most`.
+// CountWaitingDevices counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this
+// period. It stops counting when it reaches limit.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time.Duration, limit int) (int, error) {
 	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, within.Milliseconds())
 	if err != nil {
-		return 0, fmt.Errorf("counting who waits in pool %s: %w", pool, err)
+		return 0, fmt.Errorf("counting the waiters of pool %s: %w", pool, err)
 	}
 	return n, nil
 }
 
-// waitingDevicesSQL steps from device to device, over at most 1000 + 4 * `most` devices. If fewer than `most` of them could start a task and more
-// devices follow, it joins all tasks of the pool instead: stepping over 200,000 devices takes Postgres 3 s, the join a tenth of that time.
+// waitingDevicesSQL steps from device to device, over at most 1000 + 4 * limit devices. If fewer than limit of them could start a task and
+// more devices follow, it joins all tasks of the pool instead: stepping over 200,000 devices takes Postgres 3 s, the join a tenth of that
+// time. $1 is the pool, $2 the limit, $3 the period in milliseconds.
 func waitingDevicesSQL() string {
 	const some = "1000 + 4 * $2"
 	who := devicesWithTasksCTE("$1", "n < "+some)

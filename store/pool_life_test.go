@@ -216,7 +216,7 @@ func TestAForcedReleaseAsksTheHolder(t *testing.T) {
 		}
 		asked, err := l.forceRelease(0, store.ForcedRelease{Token: a.Token})
 		l.must(err)
-		if asked.Token != a.Token || asked.Lease != a.Lease {
+		if asked.Token != a.Token || asked.LeaseID != a.LeaseID {
 			l.Fatalf("released %+v, want %+v", asked, a)
 		}
 		l.wantTask(ids[0], store.Dispatched)
@@ -238,7 +238,7 @@ func TestAForcedReleaseFencesTheHolder(t *testing.T) {
 		b := l.mustGrant(ids[0], "b", "p", 1)
 		gone, err := l.forceRelease(1, store.ForcedRelease{AtOnce: true})
 		l.must(err)
-		if gone.Token != b.Token || gone.Lease != b.Lease {
+		if gone.Token != b.Token || gone.LeaseID != b.LeaseID {
 			l.Fatalf("released %+v, want %+v", gone, b)
 		}
 		if task := l.wantTask(ids[0], store.Cancelled); task.Attempts != 1 {

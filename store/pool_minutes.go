@@ -55,7 +55,7 @@ func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted
 		return tx.pools().countMinutes(ctx, from, last)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("counting what became of slots: %w", err)
+		return 0, fmt.Errorf("counting slot changes: %w", err)
 	}
 	return counted, nil
 }
@@ -74,7 +74,7 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 	return err
 }
 
-// Minutes returns the minutes of a pool within the last back in which something happened, oldest first, or ErrNotFound. The slots held
+// Minutes returns the minutes of a pool within the last period in which something happened, oldest first, or ErrNotFound. The slots held
 // earlier can be computed from the slots held now, because the minutes, the events not yet counted and the grants are read in one snapshot.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes

@@ -25,7 +25,7 @@ func (l *ledger) countMinutes() {
 	}
 }
 
-// heldAt returns the number of held slots and the capacity at the end of the minute that is ago minutes in the past.
+// heldAt returns the number of held slots and the capacity at the end of the minute that is minutesAgo minutes in the past.
 func heldAt(m store.PoolMinutes, minutesAgo int64) (held, capacity int) {
 	held, capacity = m.Held, m.CapacityBefore
 	for _, one := range m.Minutes {

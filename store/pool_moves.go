@@ -34,8 +34,8 @@ type Resize struct {
 // isSlotEventSQL is the condition for task events that grant or free a slot.
 const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// SlotActivity reads what happened within the last back, in steps of this length. If more than `most` events were logged in that time, the result
-// begins later.
+// SlotActivity reads what happened within the last back, in steps of this length. If more than maxEvents events were logged in that time,
+// the result begins later.
 func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (SlotActivity, error) {
 	from, err := s.findLogStart(ctx, back, maxEvents)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 		GROUP BY pool, step
 		UNION ALL SELECT pool, -1, count(*), 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
 	if err != nil {
-		return SlotActivity{}, fmt.Errorf("reading what became of slots: %w", err)
+		return SlotActivity{}, fmt.Errorf("reading slot changes: %w", err)
 	}
 	for _, one := range steps {
 		if one.Step < 0 {
@@ -78,7 +78,7 @@ type logStart struct {
 func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents int64) (logStart, error) {
 	var last int64
 	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &last); err != nil {
-		return logStart{}, fmt.Errorf("the end of the log: %w", err)
+		return logStart{}, fmt.Errorf("reading the end of the log: %w", err)
 	}
 	floor := max(0, last-maxEvents)
 	// Ids increase almost in the order of times, so the last event that is too old is close to the first event in the period.
@@ -87,7 +87,7 @@ func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents i
 		start AS (SELECT coalesce((SELECT id FROM events, clock WHERE id > $1 AND {age} > $2 ORDER BY id DESC LIMIT 1), $1) AS id)
 		SELECT id, coalesce((SELECT {age} FROM events, clock WHERE id > start.id ORDER BY id LIMIT 1), 0) FROM start`, floor, back.Milliseconds())
 	if err != nil {
-		return start, fmt.Errorf("where the log begins: %w", err)
+		return start, fmt.Errorf("reading the start of the log: %w", err)
 	}
 	start.cut = floor > 0 && start.id == floor
 	return start, nil
@@ -111,7 +111,7 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 			WHERE b.`+changes+` ORDER BY b.id DESC LIMIT 1)
 		FROM events e, clock WHERE id > $1 AND `+changes+` ORDER BY id DESC LIMIT 1000`, from)
 	if err != nil {
-		return nil, fmt.Errorf("reading how pools were changed: %w", err)
+		return nil, fmt.Errorf("reading changes of pools: %w", err)
 	}
 	list := make([]Resize, len(rows))
 	for i, r := range rows {

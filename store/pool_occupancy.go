@@ -9,7 +9,7 @@ import (
 type Occupancy struct {
 	Pool    Pool
 	Grants  []Grant    // in the order of slots, including grants that lapsed and are not yet reaped
-	Oldest  *time.Time // creation of the batch of the oldest pending task; nil means that no task is pending
+	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 	Waiting int        // devices that could start a task now and hold no slot, counted up to a bound
 }
 
@@ -45,9 +45,9 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts the tasks of a pool that could start now, up to the limit tasks, and their devices, which hold
-// no slot. Both arguments are SQL. The limit is inside the query that selects tasks, and the lookups of single devices are outside of it.
-// So the work is bounded, and the plan does not depend on how many devices are blocked.
+// startableCountSQL returns the query that counts the tasks of a pool that could start now, up to limitExpr tasks, and their devices, which
+// hold no slot. Both arguments are SQL. The limit is inside the query that selects tasks, and the lookups of single devices are outside of
+// it. So the work is bounded, and the plan does not depend on how many devices are blocked.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -59,22 +59,22 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices up to `most`, however many tasks each of them has. If the first `most`
-// tasks belong to fewer devices, it steps from device to device instead, over at most 4 * `most` devices.
+// waitingCountSQL returns the query that counts the waiting devices up to limitExpr, however many tasks each of them has. If the first
+// limitExpr tasks belong to fewer devices, it steps from device to device instead, over at most 4 * limitExpr devices.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
 	FROM (` + startableCountSQL(poolExpr, limitExpr) + `) AS found`
 }
 
-// waitingByDeviceSQL returns the query that counts up to `most` waiting devices among the first 4 * `most` devices with tasks.
+// waitingByDeviceSQL returns the query that counts up to limitExpr waiting devices among the first 4 * limitExpr devices with tasks.
 func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	return devicesWithTasksCTE(poolExpr, "n < 4 * "+limitExpr) + `
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as the
-// condition in the argument is true.
+// devicesWithTasksCTE returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as
+// the condition in the argument is true.
 func devicesWithTasksCTE(pool, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `
@@ -85,7 +85,8 @@ func devicesWithTasksCTE(pool, condition string) string {
 	)`
 }
 
-// startableDevicesSQL returns the query for at most `most` devices of devicesWithTasksCTE that could be granted a task now and satisfy the condition also.
+// startableDevicesSQL returns the query for at most limitExpr devices of devicesWithTasksCTE that could be granted a task now and satisfy
+// condition.
 func startableDevicesSQL(pool, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who

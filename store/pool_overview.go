@@ -28,11 +28,11 @@ type PoolOverview struct {
 	PoolStatus
 
 	Waiting int        // as in Occupancy; for more than manyPools pools up to a hundredth of the bound
-	Oldest  *time.Time // creation of the batch of the oldest pending task; nil means no pending task
+	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 }
 
-// PoolOverviews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow with
-// the number of pools or tasks.
+// PoolOverviews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow
+// with the number of pools or tasks.
 func (s pools) PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]PoolOverview, error) {
 	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", after, limit, waitingMax)
 }
@@ -52,13 +52,14 @@ func (s pools) readOverviews(ctx context.Context, from, which, waitingMax string
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres would then
-// plan each call anew, which takes longer than running it.
+// hideFromPlanner hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres
+// would then plan each call anew, which takes longer than running it.
 func hideFromPlanner(argument, kind string) string {
 	return `(SELECT CAST(` + argument + ` AS ` + kind + `))`
 }
 
-// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their batch.
+// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their
+// batch.
 func oldestPendingSQL(pool string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch

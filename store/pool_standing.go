@@ -48,8 +48,8 @@ func like(column, pattern string) string {
 
 func poolStatusDest(s *PoolStatus) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
 
-// poolStatusCTE returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not folded
-// yet are added up once for all pools.
+// poolStatusCTE returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not
+// folded yet are added up once for all pools.
 func poolStatusCTE(from, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -70,8 +70,8 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the time since which nothing may have happened in a stalled pool.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest waiting
-// tasks that waits for no time of its own. The lookup of the task's grant is inside a CASE, so that Postgres expects it to succeed;
+// isStalledSQL returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest
+// waiting tasks that waits for no time of its own. The lookup of the task's grant is inside a CASE, so that Postgres expects it to succeed;
 // otherwise it would read and sort all waiting tasks.
 func isStalledSQL(pool string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + stalledSinceSQL + `

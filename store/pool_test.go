@@ -154,7 +154,7 @@ func TestClockAndLeases(t *testing.T) {
 	runOnEachDialect(t, func(l *ledger) {
 		clock, err := l.LeaseClock(l.Context())
 		l.must(err)
-		if clock.Leases != nil || clock.StoredPair != nil || time.Since(clock.Now).Abs() > 5*time.Second {
+		if clock.Lengths != nil || clock.StoredPair != nil || time.Since(clock.Now).Abs() > 5*time.Second {
 			l.Fatalf("clock %+v", clock)
 		}
 		l.putPool("p", 2)
@@ -165,11 +165,11 @@ func TestClockAndLeases(t *testing.T) {
 		l.must(l.StoreClockPair(l.Context(), pair))
 		clock, err = l.LeaseClock(l.Context())
 		l.must(err)
-		if diff := cmp.Diff([]time.Duration{2 * time.Hour}, clock.Leases); diff != "" || *clock.StoredPair != pair {
+		if diff := cmp.Diff([]time.Duration{2 * time.Hour}, clock.Lengths); diff != "" || *clock.StoredPair != pair {
 			l.Fatal(diff, clock.StoredPair)
 		}
-		live, err := l.LiveLeases(l.Context(), []string{g.Lease, "gone"})
-		if diff := cmp.Diff(map[string]bool{g.Lease: true}, live); err != nil || diff != "" {
+		live, err := l.LiveLeases(l.Context(), []string{g.LeaseID, "gone"})
+		if diff := cmp.Diff(map[string]bool{g.LeaseID: true}, live); err != nil || diff != "" {
 			l.Fatal(diff, err)
 		}
 	})

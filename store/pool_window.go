@@ -56,9 +56,9 @@ func (s poolsIn) computeOpening(ctx context.Context, list []Window) (openingColu
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-func (s poolsIn) readClock(ctx context.Context) (readClock time.Time, err error) {
-	err = s.scanRow(ctx, `SELECT {now}`, instant{&readClock})
-	return readClock, err
+func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
+	err = s.scanRow(ctx, `SELECT {now}`, instant{&now})
+	return now, err
 }
 
 // checkFits returns ErrNeverStarts if no task of the batch could ever start, whatever the present time is. It accepts an unknown pool,
@@ -77,7 +77,7 @@ func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	sets := make([]windows.Set, 2)
 	for i, list := range [][]Window{b.Windows, pool.Windows} {
 		if sets[i], err = windows.Parse(list); err != nil {
-			return fmt.Errorf("judging windows: %w", err)
+			return fmt.Errorf("evaluating windows: %w", err)
 		}
 	}
 	if lease := cmp.Or(b.Lease, pool.Lease); !windows.Fits(lease, sets...) {

@@ -10,7 +10,7 @@ import (
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 	if err != nil {
-		return nil, fmt.Errorf("looking for pools with work: %w", err)
+		return nil, fmt.Errorf("finding pools with work: %w", err)
 	}
 	return found, nil
 }
@@ -30,7 +30,7 @@ func poolsWithWorkSQL() string {
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 	if err != nil {
-		return nil, fmt.Errorf("looking for pools with urgent work: %w", err)
+		return nil, fmt.Errorf("finding pools with urgent work: %w", err)
 	}
 	return found, nil
 }

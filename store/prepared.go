@@ -15,7 +15,7 @@ import (
 // running it.
 //
 // Preparing a new text needs a connection of its own. Inside a transaction such a connection may never become free, because all other
-// connections may belong to transactions that need one, too. So when a transaction is the first to run a text, the text is only noted, and
+// connections may belong to transactions that need one, too. So when a transaction is the first to run a text, the text is only queued, and
 // it is prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
@@ -72,8 +72,8 @@ func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	return p.statements[query]
 }
 
-// preparePending prepares the texts that earlier transactions noted. The caller must hold no connection. A text whose preparation fails runs
-// unprepared and is noted again. A nil p prepares nothing.
+// preparePending prepares the texts that earlier transactions queued. The caller must hold no connection. A text whose preparation fails
+// runs unprepared and is queued again. A nil p prepares nothing.
 func (p *prepared) preparePending(ctx context.Context) {
 	if p == nil {
 		return
@@ -89,8 +89,8 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an answer
-// each time: about a thousand answers from a server that may be busy or silent.
+// closeIdleConns closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an
+// answer each time: about a thousand answers from a server that may be busy or silent.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
@@ -145,7 +145,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// statementOrQueue returns the prepared statement. If the text is not prepared yet, it notes the text and returns nil.
+// statementOrQueue returns the prepared statement. If the text is not prepared yet, it queues the text and returns nil.
 func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,9 +24,9 @@ const (
 // statement is sent until it answers again.
 var ErrNoAnswer = errors.New("the database does not answer")
 
-// pinger keeps callers from waiting, one after another, for a server that accepts statements but never answers, because it hangs or its host
-// vanished. Once a second it sends a ping over a connection of its own, which nothing else uses. If no answer arrives in time, neither on
-// this connection nor on any other, it closes all other connections, which ends the statements that wait on them. It allows no new
+// pinger keeps callers from waiting, one after another, for a server that accepts statements but never answers, because it hangs or its
+// host vanished. Once a second it sends a ping over a connection of its own, which nothing else uses. If no answer arrives in time, neither
+// on this connection nor on any other, it closes all other connections, which ends the statements that wait on them. It allows no new
 // connection until the server answers a ping.
 type pinger struct {
 	db         *sqlx.DB
@@ -35,7 +35,7 @@ type pinger struct {
 	stop       context.CancelFunc
 	done       chan struct{}
 
-	panicked atomic.Pointer[error] // a panic of a beat, which Warm returns
+	panicked atomic.Pointer[error] // a panic of a ping, which Warm returns
 }
 
 func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
@@ -64,7 +64,7 @@ func (p *pinger) run(ctx context.Context) {
 // ping sends one ping and waits for the answer. An error from the server counts as an answer, because callers receive such an error just as
 // quickly.
 func (p *pinger) ping(ctx context.Context) {
-	heard := p.mainDialer.reads.Load()
+	readsBefore := p.mainDialer.reads.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
 	late := true
 	for n := 0; late && n < 2; n++ {
@@ -80,7 +80,7 @@ func (p *pinger) ping(ctx context.Context) {
 			return
 		}
 	}
-	if p.mainDialer.reads.Load() == heard {
+	if p.mainDialer.reads.Load() == readsBefore {
 		p.mainDialer.block()
 	}
 	if late && <-answered == nil {
@@ -94,15 +94,15 @@ func timedOut(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// takePanic returns the panic of a beat as an error, once.
+// takePanic returns the panic of a ping as an error, once.
 func (p *pinger) takePanic() error {
 	if err := p.panicked.Swap(nil); err != nil {
-		return fmt.Errorf("asking for a sign of life: %w", *err)
+		return fmt.Errorf("checking the database connection: %w", *err)
 	}
 	return nil
 }
 
-// shutDown stops the pulse without waiting for an answer. On a nil p it does nothing.
+// shutDown stops the pings without waiting for an answer. On a nil p it does nothing.
 func (p *pinger) shutDown() {
 	if p == nil {
 		return
@@ -151,7 +151,7 @@ func (c *connSet) checkAllowed() error {
 	return nil
 }
 
-// block closes all connections and refuses new ones until open is called.
+// block closes all connections and refuses new ones until unblock is called.
 func (c *connSet) block() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@ type ClockPair struct {
 // LeaseClock holds the time of the database's clock and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
 	Now        time.Time
-	Leases     []time.Duration // the longest lengths of the leases in force, without duplicates
+	Lengths    []time.Duration // the longest length (Grant.LongestLease) of each grant, without duplicates
 	StoredPair *ClockPair      // the pair of the last StoreClockPair; nil means that StoreClockPair was never called
 }
 
@@ -42,7 +42,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	}
 	for _, r := range readings {
 		if r.lease > 0 { // 0 means that no lease is in force
-			clock.Leases = append(clock.Leases, r.lease)
+			clock.Lengths = append(clock.Lengths, r.lease)
 		}
 	}
 	return clock, nil
@@ -58,7 +58,7 @@ func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keeping a pair of clocks: %w", err)
+		return fmt.Errorf("storing a pair of clock readings: %w", err)
 	}
 	return nil
 }

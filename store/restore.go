@@ -21,7 +21,7 @@ const (
 )
 
 // errUsedUp means that the next numbers would be too large, because of the number of restores.
-var errUsedUp = errors.New("the numbers of tokens, tasks, batches or events are used up")
+var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
 // poolMayGrantSQL is the condition that pool p may give grants at all. It is false for some time after a restore, see ProtectAfterRestore.
 const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
@@ -41,10 +41,10 @@ func (s Standstill) String() string {
 	return text
 }
 
-// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that lacked
-// some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for the
-// longest lease that the ledger knows in the pool, and at least for the longer of least and 300 s. until is the time from which the last
-// pool may grant again, by the database's clock. If ProtectAfterRestore is called again, the time starts anew.
+// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that
+// lacked some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for
+// the longest lease that the ledger knows in the pool, and at least for the longer of minDuration and 300 s. until is the time from which
+// the last pool may grant again, by the database's clock. If ProtectAfterRestore is called again, the time starts anew.
 //
 // The lost part may also have leased slots to callers for as long as a caller may request. So a pool that the token of a caller covers, or
 // that has had leases of callers, waits at least for its longest caller lease.
@@ -66,13 +66,13 @@ func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDurati
 func (s session) protectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	if s.lockGrants != "" { // claims in progress commit first, and later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
-			return until, fmt.Errorf("waiting for claims under way: %w", err)
+			return until, fmt.Errorf("waiting for claims in progress: %w", err)
 		}
 	}
 	for _, leap := range s.advanceNumbers {
 		reached, err := queryOne(ctx, s, singleColumn[int64], leap, int64(numberJump))
 		if err != nil && !errors.Is(err, ErrNotFound) { // no row means that no such number was ever given
-			return until, fmt.Errorf("leaping ahead: %w", err)
+			return until, fmt.Errorf("advancing the sequences: %w", err)
 		}
 		if reached > maxNumber-numberJump {
 			return until, errUsedUp
@@ -82,7 +82,7 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 		return until, fmt.Errorf("raising the versions of pools: %w", err)
 	}
 	if _, err := s.exec(ctx, `INSERT INTO token_changes (hash) VALUES ('')`); err != nil {
-		return until, fmt.Errorf("letting replicas forget tokens: %w", err)
+		return until, fmt.Errorf("invalidating cached tokens: %w", err)
 	}
 	s.pendingNews.addAllDevices()
 	stands, err := s.blockGrants(ctx, minDuration)
@@ -117,7 +117,7 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 				coalesce((SELECT max(t.lease_ms) FROM tasks t WHERE t.pool = p.name AND t.state = 'pending' AND t.device >= '@' AND t.device < 'A'), 0)
 			)) * {ms})`, namesInput(used), now.UnixMilli(), minDuration.Milliseconds())
 	if err != nil {
-		return stands, fmt.Errorf("writing until when the pools stand still: %w", err)
+		return stands, fmt.Errorf("writing the standstill of pools: %w", err)
 	}
 	stands, err = s.readStandstill(ctx)
 	if stands.Pools == 0 {

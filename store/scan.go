@@ -24,7 +24,7 @@ func (s instant) Scan(src any) error {
 	case int64:
 		*s.to = time.UnixMilli(v).UTC()
 	default:
-		return fmt.Errorf("a time from %T", src)
+		return fmt.Errorf("cannot read a time from %T", src)
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func (s document) Scan(src any) error {
 	case string:
 		*s.to = json.RawMessage(v)
 	default:
-		return fmt.Errorf("JSON from %T", src)
+		return fmt.Errorf("cannot read JSON from %T", src)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 		err := tx.scanRowArgs(ctx, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`,
 			[]any{snapshotDepth}, &at.Event, &at.Below)
 		if err != nil {
-			return fmt.Errorf("naming the snapshot: %w", err)
+			return fmt.Errorf("reading the id of the snapshot: %w", err)
 		}
 		return read(context.WithValue(ctx, snapshotKey{s}, tx), at)
 	})
@@ -53,7 +53,7 @@ func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
 type reader struct {
 	database
 	conn       *connection
-	customPlan bool // as in connection.planned
+	customPlan bool // plans each statement for its actual arguments (customPlanSession)
 }
 
 // QueryContext runs the query. All reads of the store come through it.

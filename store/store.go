@@ -19,8 +19,9 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods that open, migrate, warm and close the
-// whole ledger. All other methods belong to its parts, one for each noun of the ledger.
+// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods that concern the whole ledger: to open,
+// check, migrate, warm and close it, to delete old rows (Retain), and to protect it after a restore. All other methods belong to its parts,
+// one for each noun of the ledger.
 type Store struct {
 	*connection
 	pools
@@ -48,7 +49,7 @@ func newStore(c *connection) *Store {
 
 // Options are the limits of a Postgres connection. A zero value means the default. If the DSN names a timeout, that value is used instead.
 type Options struct {
-	MaxOpenConns int           // default 20, plus 5 for batches and 1 for the pulse; all replicas together must stay below max_connections
+	MaxOpenConns int           // default 20, plus 5 for batches and 1 for pings; all replicas together must stay below max_connections
 	MaxIdleConns int           // default MaxOpenConns
 	ConnLifetime time.Duration // default 20 min
 	ConnIdleTime time.Duration // default 5 min
@@ -113,7 +114,7 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	})
 }
 
-// openPool returns a pool of at most `most` connections, which the dialer opens.
+// openPool returns a pool of at most maxConns connections, which the dialer opens.
 func openPool(config pq.Config, opts Options, maxConns int, from *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
@@ -196,7 +197,7 @@ func removeEmpty(path string) {
 // devices. SQLite gives the -wal and -shm files the same permissions.
 func keepPrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
-		return fmt.Errorf("%s has 0 bytes, so it has lost its content: %s", path, remedyOfDamage)
+		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestFromBatchToResult(t *testing.T) {
 		}
 		l.wantTask(ids[0], store.Dispatched)
 		outcome := l.recordResult(g, store.BySuccess, `{"down":  94.10}`)
-		if outcome.Kind != store.ResultRecorded || outcome.State != store.Succeeded || outcome.Ended == nil || outcome.Ended.Lease != g.Lease {
+		if outcome.Kind != store.ResultRecorded || outcome.State != store.Succeeded || outcome.Ended == nil || outcome.Ended.LeaseID != g.LeaseID {
 			l.Fatalf("outcome: %+v", outcome)
 		}
 		if task := l.wantTask(ids[0], store.Succeeded); string(task.Output) != `{"down":  94.10}` || task.FinishedAt == nil {

@@ -92,7 +92,7 @@ func (l *ledger) putPool(name string, capacity int) store.Pool {
 	return p
 }
 
-// countWaitingUpTo returns the number of devices that wait in a pool. It stops counting at most.
+// countWaitingUpTo returns the number of devices that wait in a pool. It stops counting at maxCount.
 func (l *ledger) countWaitingUpTo(maxCount int, pool string) int {
 	l.Helper()
 	o, err := l.Occupancy(l.Context(), pool, maxCount)
@@ -144,7 +144,7 @@ func deviceNames(n int) []string {
 
 // newClaim returns a claim with a new lease id.
 func (l *ledger) newClaim(task int64, device, pool string, slot int) store.Claim {
-	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, Lease: fmt.Sprintf("lease-%d", l.leaseNumber.Add(1))}
+	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, LeaseID: fmt.Sprintf("lease-%d", l.leaseNumber.Add(1))}
 }
 
 // claimAll makes all claims in one call and returns their statuses.
@@ -213,13 +213,13 @@ func (l *ledger) reapAll() []store.Reaped {
 	return reaped
 }
 
-// lapsesAt returns Lapses with every lease of the lease clock and the time end.
+// lapsesAt returns LapseCutoffs with every lease of the lease clock and the time end.
 func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())
 	l.must(err)
 	lapses := store.LapseCutoffs{}
-	for _, lease := range clock.Leases {
+	for _, lease := range clock.Lengths {
 		lapses[lease] = end
 	}
 	return lapses

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 )
 
@@ -65,7 +64,7 @@ type Attempt struct {
 	Device    string
 	Pool      string
 	Slot      int
-	Lease     string
+	LeaseID   string
 	GrantedAt time.Time
 	EndedAt   time.Time
 	EndedBy   EndCause
@@ -142,7 +141,7 @@ const attemptColumns = `token, task, number, device, pool, slot, lease, granted_
 
 func attemptDest(a *Attempt) []any {
 	return []any{
-		&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.Lease,
+		&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.LeaseID,
 		instant{&a.GrantedAt},
 		instant{&a.EndedAt},
 		&a.EndedBy,
@@ -178,31 +177,11 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.tasks().cancel(ctx, actor, id); err != nil {
+		if err := tx.tasks().cancelAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
 		task, err = queryOne(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
 		return err
 	})
 	return task, err
-}
-
-func (s tasksIn) cancel(ctx context.Context, actor string, id int64) error {
-	state, err := queryOne(ctx, s.session, singleColumn[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
-	if err != nil || state != Pending {
-		return err
-	}
-	kind := "task.cancel_asked"
-	asked, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'cancelled' WHERE task = $1`, id)
-	if err == nil && asked == 0 {
-		kind = "task.cancelled"
-		_, err = s.exec(ctx, `UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL WHERE id = $1`, id)
-	}
-	if err != nil {
-		return fmt.Errorf("cancelling task %d: %w", id, err)
-	}
-	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device)
-		SELECT {now}, $2, $3, pool, batch, id, device FROM tasks WHERE id = $1`, id, kind, actor)
-	return err
 }

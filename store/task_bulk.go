@@ -66,12 +66,13 @@ func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n 
 	}
 }
 
-// changeInChunks goes through the tasks that are checked against the filter, stretch by stretch, until it has changed limit tasks.
+// changeInChunks goes through the tasks that are checked against the filter, one SearchBound after another, until it has changed limit
+// tasks.
 func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, f)
 		if err != nil {
-			return total, fmt.Errorf("looking for tasks: %w", err)
+			return total, fmt.Errorf("finding tasks: %w", err)
 		}
 		f.Until = stretch.End
 		changed, err := s.changeInRange(ctx, &f, cond, left, change, &total)
@@ -87,7 +88,7 @@ func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, li
 	return total, nil
 }
 
-// changeInRange changes at most limit tasks of one stretch.
+// changeInRange changes at most limit tasks with id > f.After and id <= f.Until. It moves f.After forward.
 func (s tasks) changeInRange(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		f.Limit = min(bulkChunk, limit-changed)
@@ -106,7 +107,8 @@ func (s tasks) changeInRange(ctx context.Context, f *TaskFilter, cond string, li
 	return changed, nil
 }
 
-// changeChunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid deadlocks.
+// changeChunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid
+// deadlocks.
 func (s tasks) changeChunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	text, args := f.matchingQuery("t.id", cond).build(f.orderSQL(), f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
@@ -139,7 +141,7 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 		return fmt.Errorf("ending tasks: %w", err)
 	}
 	done.Tasks, done.AskedToStop = int64(len(ended)), int64(len(asked))
-	return errors.Join(s.recordTasks(ctx, "task.cancel_asked", actor, asked), s.recordTasks(ctx, "task.cancelled", actor, ended))
+	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))
 }
 
 // lockRetriable locks each of the tasks that may be made pending again. It locks their pools and batches first: a task that becomes pending
@@ -151,7 +153,7 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id {share}`,
 	} {
 		if _, err := s.exec(ctx, query, in); err != nil {
-			return nil, fmt.Errorf("holding pools and batches: %w", err)
+			return nil, fmt.Errorf("locking pools and batches: %w", err)
 		}
 	}
 	return collect(ctx, s.session, singleColumn[int64], `
@@ -171,15 +173,15 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsInput(tasks...))
 	if err != nil {
-		return fmt.Errorf("making tasks pending again: %w", err)
+		return fmt.Errorf("retrying tasks: %w", err)
 	}
 	done.Tasks = int64(len(devices))
 	s.pendingNews.addDevices(devices...)
-	return s.recordTasks(ctx, "task.retried", actor, tasks)
+	return s.recordTaskEvents(ctx, "task.retried", actor, tasks)
 }
 
-// recordTasks writes one event per task.
-func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []int64) error {
+// recordTaskEvents writes one event of this kind per task.
+func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, tasks []int64) error {
 	if len(tasks) == 0 {
 		return nil
 	}

@@ -103,6 +103,22 @@ func TestTasksAreCancelledInChunks(t *testing.T) {
 	})
 }
 
+// A second request to cancel a running task asks its device only once, so the log has one event.
+func TestARunningTaskIsAskedToStopOnce(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+		l.mustGrant(ids[0], "a", "p", 0)
+		for range 2 {
+			l.must(errOf(l.CancelTask(l.Context(), "asker", ids[0])))
+		}
+		if diff := cmp.Diff(map[string]int{"task.cancel_asked": 1}, l.eventCountsByKind("asker")); diff != "" {
+			l.Error(diff)
+		}
+	})
+}
+
 func TestEndedTasksAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -162,8 +178,8 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// explainAnalyze executes a query and returns its plan with the actual row counts, line by line.
-func (l *ledger) explainAnalyze(query string, args ...any) (explainAnalyze []string) {
+// plan executes a query and returns its plan with the actual row counts, line by line.
+func (l *ledger) explainAnalyze(query string, args ...any) (plan []string) {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), l.Text(`EXPLAIN (ANALYZE, BUFFERS OFF) `+query), args...)
 	l.must(err)
@@ -171,8 +187,8 @@ func (l *ledger) explainAnalyze(query string, args ...any) (explainAnalyze []str
 	for rows.Next() {
 		var line string
 		l.must(rows.Scan(&line))
-		explainAnalyze = append(explainAnalyze, line)
+		plan = append(plan, line)
 	}
 	l.must(rows.Err())
-	return explainAnalyze
+	return plan
 }

@@ -5,26 +5,26 @@ import (
 	"fmt"
 )
 
-// Bounds of TasksByErrorPrefix: maxFailedPerPair newest tasks per batch and state, batchesWithFailures pairs of batch and state, and maxCountsRead counts that
-// are read to find these pairs.
+// Bounds of TasksByErrorPrefix: maxFailedPerPair newest tasks per batch and state, maxFailedPairs pairs of batch and state, and
+// maxCountsRead counts that are read to find these pairs.
 const (
 	maxFailedPerPair = 2500
 	maxFailedPairs   = 20
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit tasks that failed or timed out and whose errors begin with start, newest batches first. It searches the
-// newest 2,500 tasks of each pair of batch and state that has such tasks, for the newest 20 pairs, and no other tasks.
+// TasksByErrorPrefix returns at most limit tasks that failed or timed out and whose errors begin with prefix, newest batches first. It
+// searches the newest 2,500 tasks of each pair of batch and state that has such tasks, for the newest 20 pairs, and no other tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("looking for errors: %w", err)
+		return nil, fmt.Errorf("finding errors: %w", err)
 	}
 	var found []Task
 	for _, p := range places {
 		list, err := collect(ctx, s.customPlanSession(), taskDest, tasksByErrorPrefixSQL(), p.batch, p.state, prefix, maxFailedPerPair, limit-len(found))
 		if err != nil {
-			return nil, fmt.Errorf("looking for errors: %w", err)
+			return nil, fmt.Errorf("finding errors: %w", err)
 		}
 		if found = append(found, list...); len(found) >= limit {
 			break

@@ -13,13 +13,13 @@ type waitingEndRule struct {
 	args    []any
 	order   string // ORDER BY clause that an index serves; empty means no order
 	reason  string // SQL expression on t: the reason for people, stored as the error of the task and in its event
-	recheck string // SQL condition on t, checked again after the tasks are locked, as the cause may be gone; empty means no condition
+	recheck string // SQL condition on t, checked after the tasks are locked, as the cause may be gone; empty means no condition
 	state   TaskState
 	actor   string
 }
 
-// isWaitingSQL is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside a
-// CASE Postgres expects it to succeed. So rows are found by their index.
+// isWaitingSQL is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside
+// a CASE Postgres expects it to succeed. So rows are found by their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
 // findSQL returns the query that finds these tasks. Its last argument is the limit.
@@ -31,8 +31,8 @@ func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingE
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, "reaper"}
 }
 
-// expiryRules returns the two ways to expire that are found by an index. The clock is read once in a sub-select, because an expression that
-// changes during the statement cannot be an index bound.
+// expiryRules returns the two ways to expire that are found by an index; ExpireWaited finds the third way. The clock is read once in a
+// sub-select, because an expression that changes during the statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEndRule{
@@ -43,8 +43,8 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// waitedTooLong returns the waitingEndRule for tasks that may have waited longer than max_wait.
-func waitedTooLong(tasks []int64) waitingEndRule {
+// maxWaitRule returns the waitingEndRule for tasks that may have waited longer than max_wait.
+func maxWaitRule(tasks []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
 }
@@ -65,18 +65,18 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	return expired, nil
 }
 
-// ExpiryPosition is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of each
-// batch. The zero ExpiryPosition is before all tasks.
+// ExpiryPosition is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of
+// each batch. The zero ExpiryPosition is before all tasks.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited searches the tasks after a mark, ends each task that waited longer than the MaxWait of its batch, and returns how many it
-// ended and the mark for the next call. A zero mark means that there are no more. One call searches at most looked batches with a MaxWait,
-// ended ones included, and at most looked tasks of one of them. Tasks that were started before or begin later are not ended, but no index
-// separates them from the rest.
+// ExpireWaited searches the tasks after a position, ends each task that waited longer than the MaxWait of its batch, and returns how many
+// it ended and the position for the next call. If next is zero, the search has reached the end. One call searches at most maxSearched
+// batches with a MaxWait, ended ones included, and at most maxSearched tasks of one of them. Tasks that were started before or begin later
+// are not ended, but no index separates them from the rest.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
-		return 0, after, fmt.Errorf("looking for batches that waited too long: %w", err)
+		return 0, after, fmt.Errorf("finding batches that waited too long: %w", err)
 	}
 	if found.batch == 0 {
 		return 0, ExpiryPosition{Batch: found.nextBatch}, nil
@@ -88,7 +88,7 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	q := &query{}
 	stretch, err := s.searchBoundAfter(ctx, q, f.candidateIDsSQL(q, maxSearched), "", maxSearched)
 	if err != nil {
-		return 0, after, fmt.Errorf("looking for tasks that waited too long: %w", err)
+		return 0, after, fmt.Errorf("finding tasks that waited too long: %w", err)
 	}
 	if next = (ExpiryPosition{found.batch, stretch.End}); !stretch.More {
 		next = ExpiryPosition{Batch: found.batch + 1}
@@ -104,7 +104,7 @@ func (s tasks) expireWaited(ctx context.Context, f TaskFilter, maxSearched int) 
 	if err != nil || len(late) == 0 {
 		return 0, err
 	}
-	return s.endWaiting(ctx, waitedTooLong(late), maxSearched)
+	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
 }
 
 // overdueBatch is a row of overdueText. A value of 0 means that nothing was found.
@@ -147,7 +147,7 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends each of the tasks that still satisfies the condition and is not granted, and returns their ids. The tasks must be locked.
+// endLocked ends each of the tasks that still satisfies rule.recheck and is not granted, and returns their ids. The tasks must be locked.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
 	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
 	// was committed just before is visible only in a new snapshot, taken after the tasks were locked.

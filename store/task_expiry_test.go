@@ -253,7 +253,7 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	}
 }
 
-// expireAllWaited calls ExpireWaited with the limit looked until its mark is back at the start. It returns the number
+// expireAllWaited calls ExpireWaited with the given limit until its mark is back at the start. It returns the number
 // of expired tasks.
 func (l *ledger) expireAllWaited(limit int) (expired int) {
 	l.Helper()

@@ -22,14 +22,14 @@ type TaskFilter struct {
 	Limit  int    // default 100, at most 1000
 }
 
-// LimitTo restricts the filter to a stretch.
-func (f *TaskFilter) LimitTo(stretch SearchBound) {
+// LimitTo restricts the filter to the ids up to bound.End, in the order of the filter. An End of 0 changes nothing.
+func (f *TaskFilter) LimitTo(bound SearchBound) {
 	switch {
-	case stretch.End == 0:
+	case bound.End == 0:
 	case f.Newest:
-		f.After = max(f.After, stretch.End-1)
-	case f.Until == 0 || f.Until > stretch.End:
-		f.Until = stretch.End
+		f.After = max(f.After, bound.End-1)
+	case f.Until == 0 || f.Until > bound.End:
+		f.Until = bound.End
 	}
 }
 
@@ -52,8 +52,8 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for candidate task ids in the order of the filter, at most `most` of them: the tasks of a device, of a batch, or
-// the running tasks, each by its index. The limits keep Postgres from choosing another index, whatever its statistics are.
+// candidateIDsSQL returns the query for candidate task ids in the order of the filter, at most maxRows of them: the tasks of a device, of a
+// batch, or the running tasks, each by its index. The limits keep Postgres from choosing another index, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -75,8 +75,8 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up, because Postgres
-// may run a NOT EXISTS as a join that reads all grants.
+// excludeRunningSQL returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up,
+// because Postgres may run a NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -109,8 +109,8 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of the
-// limited query: with a bound for it Postgres would read a batch to its end if few of its tasks are in the state.
+// batchTaskIDsSQL merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of
+// the limited query: with a bound for it Postgres would read a batch to its end if few of its tasks are in the state.
 func (f TaskFilter) batchTaskIDsSQL(q *query, s idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -136,7 +136,7 @@ func (f TaskFilter) stateTaskIDsSQL(q *query, s idRange, states []TaskState) str
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
 }
 
-// isIndexed reports whether ids selects exactly the tasks that match, so that no other condition has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the tasks that match, so that no other condition has to be checked.
 func (f TaskFilter) isIndexed() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
@@ -176,8 +176,8 @@ func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// candidatesSQL returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking them up
-// by id.
+// candidatesSQL returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking
+// them up by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
 		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
@@ -193,8 +193,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matchingQuery returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty cond
-// adds no condition.
+// matchingQuery returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty
+// cond adds no condition.
 func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	q := &query{}
 	maxRows := searchLimit
@@ -215,7 +215,8 @@ func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
 }
 
-// TaskSearchBound returns how far one request searches for tasks of a filter that no index serves. The next request continues after its end.
+// TaskSearchBound returns how far one request searches for tasks of a filter that no index serves. The next request continues after its
+// end.
 func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
 	if f.isIndexed() {
 		return SearchBound{}, nil
@@ -223,8 +224,8 @@ func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, 
 	return s.taskSearchBound(ctx, f)
 }
 
-// taskSearchBound returns the stretch for the filter. Along the primary key it computes the end from the first existing id instead of counting
-// rows: Postgres may read far more rows than it returns when it must count them.
+// taskSearchBound returns the SearchBound of the filter. Along the primary key it computes the end from the first existing id instead of
+// counting rows: Postgres may read far more rows than it returns when it must count them.
 func (s tasks) taskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
 	if !f.usesPrimaryKey() {
 		q := &query{}

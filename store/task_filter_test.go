@@ -135,11 +135,11 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// readTaskPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
-func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, readTaskPages int) {
+// pages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
 	for asked := f; ; {
-		readTaskPages++
+		pages++
 		f := asked
 		stretch, err := l.TaskSearchBound(l.Context(), f)
 		l.must(err)
@@ -150,7 +150,7 @@ func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, readTaskPages
 		case len(page) == f.Limit:
 			asked.ContinueAfter(page[len(page)-1])
 		case !stretch.More:
-			return found, readTaskPages
+			return found, pages
 		default:
 			asked.ContinueAfter(stretch.End)
 		}

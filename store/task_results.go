@@ -28,7 +28,7 @@ type ResultFilter struct {
 	Since    time.Time // only tasks that ended at that time or later; zero means no bound
 	Until    time.Time // only tasks that ended before that time; zero means no bound
 	After    int64     // only tasks with id > After
-	LastTask int64     // only tasks with id <= Last; 0 means no bound
+	LastTask int64     // only tasks with id <= LastTask; 0 means no bound
 	Limit    int       // default 100, at most 1000
 }
 
@@ -48,7 +48,7 @@ func (f ResultFilter) where(q *query) {
 // endedStates returns the states of tasks that have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for the ids of the tasks, in ascending order, at most `most` of them.
+// candidateIDsSQL returns the query for the ids of the tasks, in ascending order, at most maxRows of them.
 func (f ResultFilter) candidateIDsSQL(q *query, until int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -81,7 +81,7 @@ func (s tasks) ResultSearchBound(ctx context.Context, f ResultFilter) (SearchBou
 	ids := f.candidateIDsSQL(q, f.LastTask, searchLimit)
 	stretch, err := s.searchBound(ctx, q, ids, "")
 	if err != nil {
-		return SearchBound{}, fmt.Errorf("looking through results: %w", err)
+		return SearchBound{}, fmt.Errorf("searching results: %w", err)
 	}
 	return stretch, nil
 }
@@ -104,7 +104,7 @@ type SampledResult struct {
 	State  TaskState
 	Ended  *time.Time
 	Output json.RawMessage
-	Tags   map[string]string // present tags of the device, if Sample.Tags is true
+	Tags   map[string]string // present tags of the device, if SampleSpec.WithTags is true
 }
 
 // SampleSpec describes which results to sample.
@@ -112,7 +112,7 @@ type SampleSpec struct {
 	ResultFilter
 
 	MaxResults int  // maximum number of results
-	ReadAll    bool // there are at most Most results, so all of them are read
+	ReadAll    bool // there are at most MaxResults results, so all of them are read
 	WithTags   bool
 }
 
@@ -178,7 +178,7 @@ func (s SampleSpec) chunkQuery(until int64, maxRows int) *query {
 func (s tasks) resultIDBounds(ctx context.Context, f ResultFilter) (low, high int64, err error) {
 	ends, err := queryOne(ctx, s.customPlanSession(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.idBoundsSQL(), f.Batch)
 	if err != nil {
-		return 0, 0, fmt.Errorf("looking for results: %w", err)
+		return 0, 0, fmt.Errorf("finding results: %w", err)
 	}
 	return ends[0], ends[1], nil
 }

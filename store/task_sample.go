@@ -18,8 +18,8 @@ type stratum struct {
 	weight      float64 // waiting tasks in this batch, or in this batch and the batches that it represents
 }
 
-// spreadSample reads at most `most` of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the sample
-// may find the same task, so the result may have fewer tasks.
+// spreadSample reads at most maxTasks of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the
+// sample may find the same task, so the result may have fewer tasks.
 func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
 	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
@@ -79,8 +79,9 @@ func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool str
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres choose the
-// index that finds the fewest rows, and the complete order saves a sort, whatever its statistics were when it planned the statement.
+// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres
+// choose the index that finds the fewest rows, and the complete order saves a sort, whatever its statistics were when it planned the
+// statement.
 func nextWaitingBatchSQL(pool, operator, batch string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batch + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
@@ -109,20 +110,20 @@ const pendingRangesSQL = `
 
 // setWeights sets how much of the sample comes from each batch. The batches after the oldest ones represent all later batches.
 func setWeights(spans []stratum, pending map[int64]int64, oldest int, total int64) {
-	var of, others float64
+	var oldestWeight, othersWeight float64
 	for i := range spans {
 		spans[i].weight = float64(pending[spans[i].batch])
 		if i < oldest {
-			of += spans[i].weight
+			oldestWeight += spans[i].weight
 		} else {
-			others += spans[i].weight
+			othersWeight += spans[i].weight
 		}
 	}
-	if others == 0 {
+	if othersWeight == 0 {
 		return
 	}
 	for i := oldest; i < len(spans); i++ {
-		spans[i].weight *= max(0, float64(total)-of) / others
+		spans[i].weight *= max(0, float64(total)-oldestWeight) / othersWeight
 	}
 }
 
@@ -132,7 +133,7 @@ type point struct {
 	At    int64 `json:"at"`
 }
 
-// points returns `most` points at equal distances along all waiting tasks.
+// points returns count points at equal distances along all waiting tasks.
 func points(spans []stratum, count int) []point {
 	var all float64
 	for _, t := range spans {

@@ -23,7 +23,7 @@ func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("suppressing: %w", err)
+		return nil, fmt.Errorf("suppressing tasks: %w", err)
 	}
 	done := make([]bool, len(list))
 	for i, one := range list {

@@ -31,7 +31,7 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 		return err
 	})
 	if err != nil {
-		return TaskView{}, fmt.Errorf("looking at task %d: %w", id, err)
+		return TaskView{}, fmt.Errorf("reading task %d: %w", id, err)
 	}
 	return v, nil
 }
@@ -47,17 +47,17 @@ func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	}
 	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{v.Task.Device}, []int64{id})
 	if err != nil {
-		return v, fmt.Errorf("its device: %w", err)
+		return v, fmt.Errorf("reading its device: %w", err)
 	}
 	v.DeviceView = views[0]
 	if v.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
-		return v, fmt.Errorf("its batch: %w", err)
+		return v, fmt.Errorf("reading its batch: %w", err)
 	}
 	if v.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
-		return v, fmt.Errorf("its pool: %w", err)
+		return v, fmt.Errorf("reading its pool: %w", err)
 	}
 	if v.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
-		return v, fmt.Errorf("the slots of its pool: %w", err)
+		return v, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
 	return v, s.fillHistory(ctx, &v)
 }
@@ -69,11 +69,11 @@ func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
 	case err == nil:
 		v.LastAttempt = &last
 	case !errors.Is(err, ErrNotFound):
-		return fmt.Errorf("its last attempt: %w", err)
+		return fmt.Errorf("reading its last attempt: %w", err)
 	}
 	if err := s.scanRowArgs(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
 		[]any{v.Task.Device, v.Task.ID}, optionalTime{&v.LateResultAt}); err != nil {
-		return fmt.Errorf("its late results: %w", err)
+		return fmt.Errorf("reading its late results: %w", err)
 	}
 	// If the device ended the task after a request to stop, its event task.cancelled has a token and names the device as actor. So the
 	// query skips it.
@@ -83,7 +83,7 @@ func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
 		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID, v.Task.Device, searchLimit}, &v.CancelledBy, &v.CancelNote)
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("who cancelled it: %w", err)
+		return fmt.Errorf("reading who cancelled it: %w", err)
 	}
 	return nil
 }

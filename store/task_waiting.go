@@ -16,8 +16,8 @@ type WaitingScope struct {
 	Batch int64
 }
 
-// WaitingPosition is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero WaitingPosition is before all
-// tasks.
+// WaitingPosition is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero WaitingPosition is
+// before all tasks.
 type WaitingPosition struct {
 	Batch    int64
 	Priority int
@@ -26,7 +26,7 @@ type WaitingPosition struct {
 
 // WaitingTasks holds waiting tasks, each with everything that decides why it waits, read in one snapshot.
 type WaitingTasks struct {
-	Views      []TaskView // without Running, Late, CancelledBy and CancelNote; the tasks have only the fields for their position
+	Views      []TaskView // without RunningGrant, LateResultAt, CancelledBy and CancelNote; the tasks have only the fields for their position
 	Total      int64      // number of waiting tasks; only set by SampleWaiting
 	IsComplete bool       // there are no other waiting tasks; after NextWaiting, none after the last one
 }
@@ -43,8 +43,8 @@ func waitingTaskDest(w *waitingTask) []any {
 	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, optionalTime{&w.notBefore}, optionalTime{&w.notAfter}}
 }
 
-// SampleWaiting reads all waiting tasks or, if there are more than `most`, at most `most` of them, spread evenly over all. Its cost depends
-// on `most`, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
+// SampleWaiting reads all waiting tasks or, if there are more than maxTasks, at most maxTasks of them, spread evenly over all. Its cost
+// depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
 func (s tasks) SampleWaiting(ctx context.Context, scope WaitingScope, maxTasks int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
@@ -65,12 +65,12 @@ func (s tasks) SampleWaiting(ctx context.Context, scope WaitingScope, maxTasks i
 		return err
 	})
 	if err != nil {
-		return WaitingTasks{}, fmt.Errorf("looking at what waits: %w", err)
+		return WaitingTasks{}, fmt.Errorf("reading waiting tasks: %w", err)
 	}
 	return found, nil
 }
 
-// NextWaiting reads at most limit waiting tasks after a mark. It returns ErrNotFound if there is no such pool or batch.
+// NextWaiting reads at most limit waiting tasks after a position. It returns ErrNotFound if there is no such pool or batch.
 func (s tasks) NextWaiting(ctx context.Context, scope WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
@@ -89,7 +89,7 @@ func (s tasks) NextWaiting(ctx context.Context, scope WaitingScope, after Waitin
 		return err
 	})
 	if err != nil {
-		return WaitingTasks{}, fmt.Errorf("looking at what waits: %w", err)
+		return WaitingTasks{}, fmt.Errorf("reading waiting tasks: %w", err)
 	}
 	return found, nil
 }
@@ -102,7 +102,7 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
 }
 
-// firstPosition returns the mark before all selected tasks.
+// firstPosition returns the position before all selected tasks.
 func (of WaitingScope) firstPosition() WaitingPosition {
 	if of.Batch == 0 {
 		return WaitingPosition{}
@@ -126,18 +126,18 @@ func (s tasks) scopePool(ctx context.Context, scope WaitingScope) (Pool, error) 
 	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
-// readWaiting reads the waiting tasks of a pool after a mark, in their order, up to the batch last.
+// readWaiting reads the waiting tasks of a pool after a position, in their order, up to the batch last.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, last int64, limit int) ([]waitingTask, error) {
 	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, last)
 }
 
-// isNotRunningSQL is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.waiting. Postgres estimates that
-// a "number is not equal" condition is true for nearly all rows, so it reads in the wanted order. For IS NULL it estimates the opposite,
-// and would read all tasks of a pool to find one.
+// isNotRunningSQL is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.excludeRunningSQL. Postgres
+// estimates that a "number is not equal" condition is true for nearly all rows, so it reads in the wanted order. For IS NULL it estimates
+// the opposite, and would read all tasks of a pool to find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// waitingTasksSQL returns the statement for line. It has three parts, each served by the index from the mark on: the rest of the tasks with the
-// priority of the mark, the lower priorities of its batch, and the later batches.
+// waitingTasksSQL returns the statement of readWaiting. It has three parts, each served by the index from the position on: the rest of the
+// tasks with the priority of the position, the lower priorities of its batch, and the later batches.
 func waitingTasksSQL() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
@@ -162,15 +162,15 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	}
 	views, err := s.readSession().grants().readViewsWithTasks(ctx, waitingViewText, devices, ids)
 	if err != nil {
-		return nil, fmt.Errorf("their devices: %w", err)
+		return nil, fmt.Errorf("reading their devices: %w", err)
 	}
 	batches, err := s.batchesByID(ctx, list)
 	if err != nil {
-		return nil, fmt.Errorf("their batches: %w", err)
+		return nil, fmt.Errorf("reading their batches: %w", err)
 	}
 	held, err := queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, pool.Name)
 	if err != nil {
-		return nil, fmt.Errorf("the slots of their pool: %w", err)
+		return nil, fmt.Errorf("reading the slots of their pool: %w", err)
 	}
 	all := make([]TaskView, len(list))
 	for i, w := range list {
@@ -214,7 +214,7 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 		return []any{&a.Token, &a.Task, &a.Number, instant{&a.EndedAt}, &a.EndedBy, &a.Error}
 	}, lastAttemptsText, idsInput(waitingForRetry...))
 	if err != nil {
-		return fmt.Errorf("their last attempts: %w", err)
+		return fmt.Errorf("reading their last attempts: %w", err)
 	}
 	last := make(map[int64]*Attempt, len(found))
 	for i := range found {
@@ -231,12 +231,12 @@ const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// WaitingPositionOf returns the position of a task in a WaitingTasks.
+// WaitingPositionOf returns the position of a task that a WaitingTasks has.
 func WaitingPositionOf(t Task) WaitingPosition {
 	return WaitingPosition{Batch: t.Batch, Priority: t.Priority, Task: t.ID}
 }
 
-// Compare orders marks: by batch, then highest priority first, then by task.
+// Compare orders positions: by batch, then highest priority first, then by task.
 func (m WaitingPosition) Compare(other WaitingPosition) int {
 	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

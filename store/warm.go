@@ -53,7 +53,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	for _, conn := range held {
 		id, err := s.warmUp(ctx, conn)
 		if err != nil {
-			return fmt.Errorf("warming a connection up: %w", err)
+			return fmt.Errorf("warming up a connection: %w", err)
 		}
 		now[id] = true
 		_ = conn.Close()
@@ -74,8 +74,8 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another caller
-// may be waiting.
+// mayTakeConn reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another
+// caller may be waiting.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)

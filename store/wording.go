@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// sqlTranslator replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating takes
-// longer than a lookup. The cache is small, as it holds only texts of this package.
+// sqlTranslator replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating
+// takes longer than a lookup. The cache is small, as it holds only texts of this package.
 type sqlTranslator struct {
 	words *strings.Replacer
 

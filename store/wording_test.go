@@ -27,7 +27,7 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkText measures the translation of the query of Views, which each report needs.
+// BenchmarkText measures the translation of the query of DeviceViews, which each report needs.
 func BenchmarkText(b *testing.B) {
 	d := postgres()
 	query := viewsText

@@ -34,7 +34,7 @@ func adviceFor(err error) string {
 		return adviceAfterLoss(lost)
 	}
 	if errors.Is(err, context.Canceled) {
-		return "interrupted: what was under way may have been done"
+		return "interrupted: the request may have been carried out"
 	}
 	_, stale := errors.AsType[*localdev.StaleError](err)
 	if stale || errors.Is(err, localdev.ErrNoServer) {
@@ -50,25 +50,25 @@ func adviceAfterLoss(lost *operators.LostError) string {
 	case errors.Is(lost, http.ErrSchemeMismatch):
 		return "that port speaks HTTP without TLS: write http:// instead of https://"
 	case untrusted:
-		return "the certificate of that server is not trusted here: look whether the URL is right; SSL_CERT_FILE names another list of authorities"
+		return "the certificate of that server is not trusted here: check the URL; SSL_CERT_FILE can name another list of certificate authorities"
 	case lost.Reached && lost.ReadOnly:
 		return "nothing was changed: try again in a moment"
 	case lost.Reached:
-		return "it may have been done or not: look before doing it again"
+		return "the request may have been carried out: check before you repeat it"
 	}
-	return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
+	return "start one with `dispatcher dev`, or set DISPATCHER_URL to a running dispatcher"
 }
 
 func adviceAfterProblem(p *operators.Problem) string {
 	switch p.Status {
 	case http.StatusUnauthorized:
-		return "set DISPATCHER_TOKEN to an operator's token; an admin makes one with `dispatcher tokens create --name you --role operator`"
+		return "set DISPATCHER_TOKEN to an operator's token; an admin creates one with `dispatcher tokens create --name you --role operator`"
 	case http.StatusNotFound:
-		if before, _, slot := strings.Cut(p.Path, "/slots/"); slot {
+		if before, _, isSlotPath := strings.Cut(p.Path, "/slots/"); isSlotPath {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
 		if noun := nounInPath(p.Path); noun != "" {
-			return "see what there is: dispatcher " + noun + " list"
+			return "to list them: dispatcher " + noun + " list"
 		}
 	case http.StatusServiceUnavailable:
 		return "try again in a moment; `dispatcher healthcheck` says whether the server is ready"

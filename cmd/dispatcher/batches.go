@@ -16,9 +16,9 @@ import (
 )
 
 func newBatches() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	b := o.batches()
-	verbs := o.addList(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind"), columns: []column{
+	verbs := o.newListCommands(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind"), columns: []column{
 		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"), memberColumn("STATE", "condition"),
 		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
@@ -27,20 +27,20 @@ func newBatches() *cobra.Command {
 		memberColumn("CREATED", "created_at"),
 	}}, "List batches, newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
-		b.pauseCommand("Grant nothing more of a batch; what runs goes on", batchSettingNames()...),
+		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
-		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"),
-		b.objectCommand("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error {
+		cancelBatch(b), explainWaiting(b, "Show why the tasks of a batch wait, with the number of tasks per reason"),
+		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error {
 			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}), batchResults(b))
-	return o.newGroup("batches", "Queue tasks, and steer them together", verbs...)
+	return o.newGroup("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
 
 func addBatchFilters(command *cobra.Command) {
-	command.Flags().String("name", "", "only with this part in their names, in upper or lower case")
-	command.Flags().String("lane", "", "only of this lane: normal or urgent")
-	command.Flags().String("pool", "", "only of this pool")
-	command.Flags().String("kind", "", "only of this kind")
+	command.Flags().String("name", "", "only batches whose name contains this text, ignoring case")
+	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")
+	command.Flags().String("pool", "", "only batches of this pool")
+	command.Flags().String("kind", "", "only batches of this kind")
 	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
 	complete(command, "lane", "normal", "urgent")
 }
@@ -51,7 +51,7 @@ func exactlyOneID(_ *cobra.Command, args []string) error {
 		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
 	}
 	if n, err := strconv.ParseInt(args[0], 10, 64); err != nil || n < 1 {
-		return fmt.Errorf("%q is not a number from 1 on", args[0])
+		return fmt.Errorf("%q is not a number >= 1", args[0])
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func getBatch(b noun) *cobra.Command {
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})
-	command.Flags().BoolVarP(&watch, "watch", "w", false, "as batches watch")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "show the progress until the batch has ended, as batches watch does")
 	return command
 }
 
@@ -75,7 +75,7 @@ func setBatch(b noun) *cobra.Command {
 	var policies limitsFlag
 	var always, never, noWait bool
 	var maxWait time.Duration
-	command := b.objectCommand("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
+	command := b.objectCommand("set", "Change the settings of a batch that are given as flags; the others stay unchanged", func(s *session, batch string) error {
 		body := changedFields(s.cmd.Flags(), map[string]field{
 			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
@@ -91,16 +91,16 @@ func setBatch(b noun) *cobra.Command {
 		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
 	})
 	flags := command.Flags()
-	flags.IntVar(&priority, "priority", 0, "of its tasks without their own; higher first")
-	flags.IntVar(&weight, "weight", 0, "share among the batches of its pool, 1 to 1000")
-	flags.StringVar(&lane, "lane", "", "urgent: before all other batches of its pool, for a share of it; or normal")
-	flags.IntVar(&attempts, "max-attempts", 0, "1 to 100; from the next attempt that ends on")
-	flags.StringVar(&notAfter, "not-after", "", "what waits then expires: "+exampleTime)
-	flags.BoolVar(&never, "never-expires", false, "no --not-after any more")
-	flags.DurationVar(&maxWait, "max-wait", 0, "what was not started within it expires, from its creation or a later start: 30m")
-	flags.BoolVar(&noWait, "no-max-wait", false, "no --max-wait any more")
+	flags.IntVar(&priority, "priority", 0, "priority of the tasks that have none of their own; higher first")
+	flags.IntVar(&weight, "weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000")
+	flags.StringVar(&lane, "lane", "", "urgent: before all other batches of the pool, up to a share of its slots; or normal")
+	flags.IntVar(&attempts, "max-attempts", 0, "maximum attempts of each task, 1 to 100; applies to attempts that end after the change")
+	flags.StringVar(&notAfter, "not-after", "", "tasks that still wait at this time expire: "+exampleTime)
+	flags.BoolVar(&never, "never-expires", false, "remove the time of --not-after")
+	flags.DurationVar(&maxWait, "max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
+	flags.BoolVar(&noWait, "no-max-wait", false, "remove the limit of --max-wait")
 	opens.add(flags)
-	flags.BoolVar(&always, "always-open", false, "no windows any more")
+	flags.BoolVar(&always, "always-open", false, "remove all windows")
 	policies.addChange(command)
 	complete(command, "lane", "normal", "urgent")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
@@ -114,7 +114,7 @@ const exampleTime = "2027-01-31T22:00:00Z"
 
 func cancelBatch(b noun) *cobra.Command {
 	var yes bool
-	command := b.objectCommand("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
+	command := b.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
 		var current operators.Batch
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &current); err != nil {
@@ -132,7 +132,8 @@ func cancelBatch(b noun) *cobra.Command {
 }
 
 // conditionAsState replaces the state of a batch with its condition, which describes better what
-// the batch does now.
+// the batch does now. It finds the two members by their text, wherever they are next to each other. In
+// the API, only a batch has them.
 func conditionAsState(batch json.RawMessage) json.RawMessage {
 	return regexp.MustCompile(`"state":"[a-z]+","condition":`).ReplaceAll(batch, []byte(`"state":`))
 }

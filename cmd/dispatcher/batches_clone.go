@@ -51,9 +51,9 @@ func cloneBatch(b noun) *cobra.Command {
 		s.console.noteWarnings("", text)
 		return s.console.show(text, "unknown", "warnings")
 	})
-	command.Flags().StringVar(&name, "name", "", "of the new batch (default: that of the other)")
+	command.Flags().StringVar(&name, "name", "", "name of the new batch (default: the name of the original)")
 	command.Flags().BoolVar(&failed, "failed", false, "only the tasks that failed or timed out")
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "check and count, queue nothing")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only check and count the tasks, queue nothing")
 	return command
 }
 
@@ -98,7 +98,7 @@ func (l *taskLines) Read(to []byte) (int, error) {
 			err = io.EOF
 		}
 		if err == nil {
-			err = writeJSON(&l.line, task, "") // writeJSON escapes no HTML: a payload near the size limit would exceed the limit
+			err = writeJSON(&l.line, task, "") // does not escape HTML, which would make a payload near the size limit too large
 		}
 		if err != nil {
 			return 0, err
@@ -116,10 +116,10 @@ func (l *taskLines) Close() error {
 // retryBatch returns the command that retries the tasks of a batch that ended without success.
 func retryBatch(b noun) *cobra.Command {
 	var yes, dryRun bool
-	command := b.objectCommand("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {
+	command := b.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
 		return bulkChange{s.Client, s.console, "retry", operators.Query("batch", batch)}.run(s.cmd.Context(), yes, dryRun)
 	})
 	addYesFlag(command, &yes)
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")
 	return command
 }

@@ -35,11 +35,11 @@ func TestBatchesAreClonedAndRetried(t *testing.T) {
 	d.runCommand("", "batches", "clone", "1", "--failed").expectExit(1).expectErrors("no_tasks")
 	d.runCommand("", "batches", "clone", "99").expectExit(1).expectErrors("not_found")
 	d.run("tasks cancel 1")
-	if got := d.run("batches retry 1 --dry-run"); !strings.Contains(got, "1 task would be tried again") {
+	if got := d.run("batches retry 1 --dry-run"); !strings.Contains(got, "1 task would be retried") {
 		t.Error(got)
 	}
 	d.runCommand("", "batches", "retry", "1").expectExit(2).expectErrors("Retry 1 task", "--yes")
-	if got := d.run("batches retry 1 --yes"); !strings.Contains(got, "1 task will be tried again") {
+	if got := d.run("batches retry 1 --yes"); !strings.Contains(got, "1 task will be retried") {
 		t.Error(got)
 	}
 }

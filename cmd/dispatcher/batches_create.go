@@ -44,21 +44,21 @@ type batchFlags struct {
 	dryRun, wait bool
 }
 
-func createBatch(o *operator) *cobra.Command {
+func createBatch(o *operatorFlags) *cobra.Command {
 	b := &batchFlags{}
 	command := &cobra.Command{
-		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: of a file, for devices, or for all devices with some tags",
-		Long: `Queue tasks: one for each line of a file, for each device that is named, or for
-each device that has all of the tags.
+		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: from a file, for named devices, or for all devices with certain tags",
+		Long: `Queue tasks: one for each line of a file, for each named device, or for each
+device that has all of the tags.
 
 A CSV file begins with a header: device, then the members of each task's payload
-(a column whose name ends with :json holds JSON), and :priority, :not_before and
-:not_after for those of the task itself. NDJSON has a line as
-{"device":"ar-7","payload":{"streams":4},"priority":9} for each task. A file is
-streamed, and queued whole or not at all.
+(a column whose name ends with :json contains JSON), and :priority, :not_before and
+:not_after for the settings of the task itself. NDJSON has one line for each task,
+such as {"device":"ar-7","payload":{"streams":4},"priority":9}. The file is streamed.
+Either all of its tasks are queued, or none.
 
-With --wait it shows how the batch goes on and ends with it: exit status 1 unless
-every task succeeded.`,
+With --wait it shows the progress until the batch has ended. The exit status is then 1
+unless every task succeeded.`,
 		Example: `  dispatcher batches create -f tasks.csv --pool ar:330100 --wait
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
@@ -96,34 +96,34 @@ every task succeeded.`,
 
 func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&b.file, "file", "f", "", "tasks as CSV or NDJSON; -: standard input")
-	flags.StringVar(&b.format, "format", "", "of the file: csv or ndjson (default: by its name)")
+	flags.StringVar(&b.format, "format", "", "format of the file: csv or ndjson (default: from its name)")
 	flags.StringArrayVar(&b.devices, "device", nil, "a device that gets a task; may be repeated")
 	flags.StringToStringVar(&b.tags, "tag", nil, "all devices that have these tags now: area=330100,city=hz")
-	flags.StringVar(&b.name, "name", "", "of the batch, for people")
-	flags.StringVar(&b.pool, "pool", "", "pool whose slots it uses; needed")
-	flags.StringVar(&b.kind, "kind", "", "the work that devices are to do; yours to define")
+	flags.StringVar(&b.name, "name", "", "name of the batch, for display and search")
+	flags.StringVar(&b.pool, "pool", "", "pool whose slots the tasks use; required")
+	flags.StringVar(&b.kind, "kind", "", "kind of work for the devices, such as speedtest")
 	flags.StringVar(&b.payload, "payload", "", "JSON that all tasks share, or @FILE")
-	flags.IntVar(&b.priority, "priority", 0, "higher first, inside the batch")
-	flags.IntVar(&b.weight, "weight", 0, "share among the batches of the pool, 1 to 1000 (default 1)")
-	flags.StringVar(&b.lane, "lane", "", "urgent: before all other batches of the pool, for a share of it (default normal)")
-	flags.StringVar(&b.notBefore, "not-before", "", "nothing starts before: "+exampleTime)
-	flags.StringVar(&b.notAfter, "not-after", "", "what waits then expires")
-	flags.DurationVar(&b.maxWait, "max-wait", 0, "what was not started within it expires, from its creation or a later start: 30m")
+	flags.IntVar(&b.priority, "priority", 0, "priority of the tasks within the batch; higher first")
+	flags.IntVar(&b.weight, "weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000 (default 1)")
+	flags.StringVar(&b.lane, "lane", "", "urgent: before all other batches of the pool, up to a share of its slots (default normal)")
+	flags.StringVar(&b.notBefore, "not-before", "", "no task starts before this time: "+exampleTime)
+	flags.StringVar(&b.notAfter, "not-after", "", "tasks that still wait at this time expire")
+	flags.DurationVar(&b.maxWait, "max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
 	b.windows.add(flags)
-	flags.BoolVar(&b.finishInside, "finish-inside", true, "nothing starts with less than its lease left of a window")
-	flags.IntVar(&b.attempts, "max-attempts", 0, "1 to 100 (default 3)")
-	flags.StringSliceVar(&b.retryOn, "retry-on", nil, "failed, timed_out (default both)")
-	flags.DurationVar(&b.backoff, "retry-backoff", 0, "before the second attempt; doubles (default 10s)")
-	flags.StringVar(&b.onLost, "on-lost", "", "retry or fail: when a lease ended without a word (default retry)")
-	flags.DurationVar(&b.lease, "lease", 0, "instead of the pool's")
-	flags.DurationVar(&b.maxRun, "max-run", 0, "renewals end there (default 1h)")
-	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch when this share of the tried tasks failed: 0.2")
-	flags.Int64Var(&b.abortMin, "abort-min", 0, "but only after so many were tried (default 1)")
+	flags.BoolVar(&b.finishInside, "finish-inside", true, "no task starts if less than its lease is left of the window")
+	flags.IntVar(&b.attempts, "max-attempts", 0, "maximum attempts of each task, 1 to 100 (default 3)")
+	flags.StringSliceVar(&b.retryOn, "retry-on", nil, "outcomes that are retried: failed, timed_out (default both)")
+	flags.DurationVar(&b.backoff, "retry-backoff", 0, "pause before the second attempt; doubles with each further attempt (default 10s)")
+	flags.StringVar(&b.onLost, "on-lost", "", "what to do if a lease ends without a result: retry or fail (default retry)")
+	flags.DurationVar(&b.lease, "lease", 0, "lease of each task (default: the lease of the pool)")
+	flags.DurationVar(&b.maxRun, "max-run", 0, "time after which a lease is not renewed (default 1h)")
+	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch if this share of the tried tasks failed: 0.2")
+	flags.Int64Var(&b.abortMin, "abort-min", 0, "number of tried tasks before --abort-failure applies (default 1)")
 	b.limits.add(flags)
 	flags.StringVar(&b.duplicates, "duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
 	flags.StringVar(&b.unknown, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
-	flags.BoolVar(&b.dryRun, "dry-run", false, "check and count, queue nothing")
-	flags.BoolVar(&b.wait, "wait", false, "until the batch has ended")
+	flags.BoolVar(&b.dryRun, "dry-run", false, "only check and count the tasks, queue nothing")
+	flags.BoolVar(&b.wait, "wait", false, "wait until the batch has ended, and show its progress")
 }
 
 // fields returns the fields whose flags were given, by their names in the API.
@@ -137,7 +137,7 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		"lease": {"lease_ms", b.lease.Milliseconds()}, "max-run": {"max_run_ms", b.maxRun.Milliseconds()}, "duplicates": {"duplicates", b.duplicates},
 	})
 	if flags.Changed("abort-min") && !flags.Changed("abort-failure") {
-		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
+		return nil, usageError{errors.New("--abort-min: only together with --abort-failure")}
 	}
 	if flags.Changed("abort-failure") {
 		fields["abort"] = operators.Abort{Failure: b.abortFailure, Min: b.abortMin}
@@ -163,7 +163,7 @@ func readJSONFlag(flag, text string) (json.RawMessage, error) {
 		return nil, nil
 	}
 	if !json.Valid(value) {
-		return nil, usageError{fmt.Errorf("--%s: not JSON; a file is named with @ before it", flag)}
+		return nil, usageError{fmt.Errorf("--%s: not JSON; to name a file, put @ before it", flag)}
 	}
 	return value, nil
 }
@@ -215,7 +215,7 @@ func mediaType(file, format string) (string, error) {
 	case "ndjson", "jsonl":
 		return operators.TypeNDJSON, nil
 	}
-	return "", usageError{fmt.Errorf("--format: csv or ndjson is needed for %q", file)}
+	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
 // openFile makes r read a file. The file is opened again each time the request is sent. Standard
@@ -250,7 +250,7 @@ type queuedBatch struct {
 func (q queuedBatch) noteWarnings() {
 	q.console.noteWarnings("", q.text)
 	if q.Unknown != nil {
-		q.console.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
+		q.console.note("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
 			countText(q.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), q.Unknown.First)
 	}
 }

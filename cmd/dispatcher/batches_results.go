@@ -32,7 +32,7 @@ type resultFlags struct {
 
 func batchResults(b noun) *cobra.Command {
 	r := &resultFlags{}
-	command := b.objectCommand("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
+	command := b.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", func(s *session, batch string) error {
 		s.console.isJSON = s.console.isJSON || r.asJSON
 		r.Since, r.Until = r.since.value, r.until.value
 		path := operators.Path("batches", batch, "results")
@@ -59,16 +59,16 @@ func batchResults(b noun) *cobra.Command {
 		return s.writeList(listSpec{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
 	})
 	flags := command.Flags()
-	flags.StringSliceVar(&r.Fields, "fields", nil, "of the outputs, e.g. down_mbps,net.rtt; default: the first ones (with --csv: all)")
-	flags.StringVar(&r.Aggregate, "aggregate", "", "a field: percentiles and a histogram of numbers, counts of text")
+	flags.StringSliceVar(&r.Fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
+	flags.StringVar(&r.Aggregate, "aggregate", "", "summarize this field: percentiles and a histogram for numbers, counts for text")
 	flags.StringVar(&r.ByTag, "by-tag", "", "count results by this tag of the devices")
-	flags.StringVar(&r.State, "state", "", "only in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
-	flags.Var(&r.since, "since", "only what ended at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
-	flags.Var(&r.until, "until", "only what ended before that time")
-	flags.IntVar(&r.Sample, "sample", 0, "results that the sums look at, 1 to 50000 (default 10000)")
-	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all, in JSON at most 1000")
-	flags.BoolVar(&r.csv, "csv", false, "all results, a column for each field")
-	flags.BoolVar(&r.asJSON, "json", false, "as --output json: the first page and the sums, as the server says them")
+	flags.StringVar(&r.State, "state", "", "only results of tasks in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
+	flags.Var(&r.since, "since", "only results of tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
+	flags.Var(&r.until, "until", "only results of tasks that ended before this time")
+	flags.IntVar(&r.Sample, "sample", 0, "maximum number of results for the summary, 1 to 50000 (default 10000)")
+	flags.IntVar(&r.limit, "limit", 20, "maximum number of results to show; 0: all, in JSON at most 1000")
+	flags.BoolVar(&r.csv, "csv", false, "write all results as CSV, with a column for each field")
+	flags.BoolVar(&r.asJSON, "json", false, "same as --output json: the first page and the summary, as received from the server")
 	complete(command, "state", operators.TaskStates()[2:]...)
 	return command
 }
@@ -79,7 +79,7 @@ func (r *resultFlags) filters(*pflag.FlagSet) url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
-// firstFields returns the names of the first fields that a table can show, at most shownFields.
+// firstFields returns the names of the first fields that have a column, at most shownFields.
 // Lists and objects are left out.
 func firstFields(found []operators.OutputField) (names []string) {
 	for _, f := range found {
@@ -137,9 +137,9 @@ func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch 
 func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 	switch {
 	case sum.Sampled < sum.Scanned:
-		_, _ = fmt.Fprintf(r.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Scanned, sum.Matching)
+		_, _ = fmt.Fprintf(r.out, "%d of %d scanned results ended in that time; %d results match\n", sum.Sampled, sum.Scanned, sum.Matching)
 	case sum.Scanned < sum.Matching:
-		_, _ = fmt.Fprintf(r.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Matching)
+		_, _ = fmt.Fprintf(r.out, "summary of a sample: %d of %d results\n", sum.Sampled, sum.Matching)
 	}
 	if a := sum.Aggregate; a != nil {
 		if err := r.writeAggregate(*a); err != nil {

@@ -50,7 +50,7 @@ func TestBatchResults(t *testing.T) {
 	if text := d.run("batches results 1 --since 2h"); strings.Contains(text, "ended in that time") || !strings.Contains(text, "no route") {
 		t.Error(text)
 	}
-	if text := d.run("batches results 1 --until 2h"); !strings.Contains(text, "0 results ended in that time, of 3 that were looked at of 3") || strings.Contains(text, "no route") {
+	if text := d.run("batches results 1 --until 2h"); !strings.Contains(text, "0 of 3 scanned results ended in that time; 3 results match") || strings.Contains(text, "no route") {
 		t.Error(text)
 	}
 	table, err := csv.NewReader(strings.NewReader(d.run("batches results 1 --csv"))).ReadAll()
@@ -69,7 +69,7 @@ func TestBatchResults(t *testing.T) {
 		says string
 	}{
 		"9": {1, "not_found"}, "x": {2, "not a number"}, "1 --sample 50001": {1, "sample"}, "1 --state pending": {1, "state"}, "1 --limit -1": {2, "--limit"},
-		"1 --csv --json": {2, "--csv"}, "1 --since soon": {2, "neither a duration ago"}, "1 --csv --aggregate a": {1, "aggregate"},
+		"1 --csv --json": {2, "--csv"}, "1 --since soon": {2, "must be a duration before now"}, "1 --csv --aggregate a": {1, "aggregate"},
 	} {
 		d.runCommand("", append([]string{"batches", "results"}, strings.Fields(line)...)...).expectExit(want.code).expectErrors(want.says)
 	}

@@ -166,7 +166,7 @@ func TestBatchesAreSteered(t *testing.T) {
 	if got := maskVariableText(d.run("batches list")); !strings.Contains(got, "first  p  cancelled  3/3 100%  0  0  TIME\n") {
 		t.Errorf("what was cancelled is no failure:\n%s", got)
 	}
-	if got := maskVariableText(d.run("batches get 1")); !strings.Contains(got, "\nlease  the pool's\nmax_run  1h\n") {
+	if got := maskVariableText(d.run("batches get 1")); !strings.Contains(got, "\nlease  as in the pool\nmax_run  1h\n") {
 		t.Errorf("defaults are not said:\n%s", got)
 	}
 	if lines := strings.Split(strings.TrimSpace(d.run("batches get 1 --watch --output json")), "\n"); len(lines) != 1 || !json.Valid([]byte(lines[0])) {
@@ -189,7 +189,7 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 		}
 		wait.waitForOutput(t, `state +finished`)
 		if want == 1 {
-			wait.waitForOutput(t, `of 1 task 1 did not succeed: 1 failed, 0 timed out`)
+			wait.waitForOutput(t, `1 of 1 task did not succeed: 1 failed, 0 timed out`)
 		}
 	}
 	cancelled := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-8", "--wait")
@@ -198,13 +198,13 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 	if got := cancelled.cmd.ProcessState.ExitCode(); got != 1 {
 		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.outputText())
 	}
-	cancelled.waitForOutput(t, `of 1 task 1 did not succeed: 0 failed, 0 timed out, 1 cancelled`)
+	cancelled.waitForOutput(t, `1 of 1 task did not succeed: 0 failed, 0 timed out, 1 cancelled`)
 	wait := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
 	id := wait.waitForOutput(t, `batch (\d+): 1 task\n`)
 	if code := wait.signalAndWait(t, syscall.SIGINT); code != 1 {
 		t.Errorf("exit %d after Ctrl-C, want 1: it is not known how it ends", code)
 	}
-	wait.waitForOutput(t, `interrupted: batch `+id+` goes on`)
+	wait.waitForOutput(t, `interrupted: batch `+id+` continues`)
 	var b struct{ State string }
 	if d.decodeOutput(&b, "batches get "+id); b.State != "running" {
 		t.Errorf("%+v", b)
@@ -286,7 +286,7 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	f := d.useFlakyProxy()
 	d.writeFile("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
 	f.failNext(2, 1)
-	made := d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv").expectExit(0).expectErrors("again in")
+	made := d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv").expectExit(0).expectErrors("retrying in")
 	if maskVariableText(made.out) != "id  1\ntasks  1000\n" {
 		t.Errorf("%s", made.out)
 	}
@@ -295,7 +295,7 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 		t.Errorf("keys %q: four tries with one key", keys)
 	}
 	f.failNext(1, 0)
-	d.runCommand("device\nd-1\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv").expectExit(1).expectErrors("may have been done")
+	d.runCommand("device\nd-1\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv").expectExit(1).expectErrors("may have been carried out")
 	var list []struct{ Total int }
 	if d.decodeOutput(&list, "batches list"); len(list) != 2 || list[0].Total != 1 || list[1].Total != 1000 {
 		t.Errorf("%+v: standard input cannot be sent again, and a file was queued once", list)
@@ -306,9 +306,9 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	f.failNext(1, 0)
 	d.runCommand("", "devices", "create", "d-5").expectExit(1).expectErrors("its token was lost", "dispatcher devices token d-5")
 	f.failNext(1, 0)
-	d.runCommand("", "pools", "pause", "p").expectExit(1).expectErrors("may have been done")
+	d.runCommand("", "pools", "pause", "p").expectExit(1).expectErrors("may have been carried out")
 	f.failNext(0, 1)
-	d.runCommand("", "pools", "list").expectExit(0).expectErrors("again in")
+	d.runCommand("", "pools", "list").expectExit(0).expectErrors("retrying in")
 }
 
 func TestDuplicatesInAFile(t *testing.T) {

@@ -115,12 +115,12 @@ func (w *batchWatch) requireSuccess(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !w.isOver:
-		return advisedError{fmt.Errorf("interrupted: batch %s goes on", w.batch), "dispatcher batches watch " + w.batch + "; dispatcher batches cancel " + w.batch}
+		return advisedError{fmt.Errorf("interrupted: batch %s continues", w.batch), "dispatcher batches watch " + w.batch + "; dispatcher batches cancel " + w.batch}
 	case n > 0:
 		return advisedError{
-			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired, %d suppressed",
-				countText(w.last.Total, "task", "tasks"), n, c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
-			"see which: dispatcher tasks list --batch " + w.batch + " --state " + w.last.commonFailureState(),
+			fmt.Errorf("%d of %s did not succeed: %d failed, %d timed out, %d cancelled, %d expired, %d suppressed",
+				n, countText(w.last.Total, "task", "tasks"), c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
+			"to list them: dispatcher tasks list --batch " + w.batch + " --state " + w.last.commonFailureState(),
 		}
 	}
 	return nil

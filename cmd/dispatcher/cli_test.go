@@ -82,8 +82,8 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 		"tokens create":                        "--name",
 		"tokens create --name x --role root":   "--role",
 		"tokens create --name x":               "--role",
-		"tokens create --name x --role caller": "pools, limit_sets: the role caller needs a pattern",
-		"tokens create --name x --role admin --pool p":    "only a token of the role caller",
+		"tokens create --name x --role caller": "pools, limit_sets: the role caller requires at least one pattern",
+		"tokens create --name x --role admin --pool p":    "only allowed with the role caller",
 		"tokens create --name x --role caller --pool a/b": "pools[0]",
 		"serve":                       "postgres_dsn",
 		"serve --reap-interval 5":     "reap_interval",
@@ -121,7 +121,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := runProgram(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
-	want := "dispatcher: lease_margin: a duration with its unit, such as 10s\ndispatcher: report_period: a duration with its unit, such as 30s\n"
+	want := "dispatcher: lease_margin: must be a duration with its unit, such as 10s\ndispatcher: report_period: must be a duration with its unit, such as 30s\n"
 	if code != exitUsage || stderr != want {
 		t.Errorf("exit %d, %q, want %q", code, stderr, want)
 	}
@@ -145,7 +145,7 @@ func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 		secure.URL: "not trusted here",
 	} {
 		code, _, stderr := runProgram(t, nil, "pools", "list", "--url", url)
-		if code != exitFailure || !strings.Contains(stderr, want) || strings.Contains(stderr, "again in") || strings.Contains(stderr, "done or not") {
+		if code != exitFailure || !strings.Contains(stderr, want) || strings.Contains(stderr, "retrying in") || strings.Contains(stderr, "carried out") {
 			t.Errorf("%s: exit %d, %s", url, code, stderr)
 		}
 	}

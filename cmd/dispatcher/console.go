@@ -35,8 +35,8 @@ func (c *console) note(format string, a ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, a...)))
 }
 
-// show writes the members of object as a table, except the members named in without. As JSON
-// it writes the whole object.
+// show writes the members of object, one per line, except the members named in without. It shows the
+// condition of a batch as its state. With --output json it writes the whole object unchanged.
 func (c *console) show(object json.RawMessage, without ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
@@ -52,7 +52,7 @@ func writeJSON(to io.Writer, object any, indent string) error {
 	return e.Encode(object)
 }
 
-// noteWarnings notes the warnings in done, the answer to a successful request, and returns them. Each note
+// noteWarnings notes the warnings in answer, the answer to a successful request, and returns them. Each note
 // begins with subject.
 func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings []string) {
 	var warned operators.WarningList
@@ -63,14 +63,14 @@ func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings
 	return warned.Warnings
 }
 
-// confirm asks the user before a change that cannot be undone. If yes is true, it does not ask.
-// It fails if the user does not agree, or if in is no terminal.
+// confirm asks the user whether to make a change, usually of many tasks or devices. If yes is true
+// (the flag --yes), it does not ask. It fails if the user does not agree, or if in is not a terminal.
 func (c *console) confirm(yes bool, question string) error {
 	if yes {
 		return nil
 	}
 	if !terminal.IsTerminal(c.in) {
-		return usageError{fmt.Errorf("%s: say --yes, for nobody can be asked: standard input is no terminal", question)}
+		return usageError{fmt.Errorf("%s: --yes is required, because standard input is not a terminal", question)}
 	}
 	_, _ = fmt.Fprintf(c.errs, "%s? [y/N] ", terminal.EscapeUnprintable(question))
 	answer, _ := bufio.NewReader(c.in).ReadString('\n')

@@ -53,7 +53,7 @@ func readContexts() (all contexts, err error) {
 		err = json.Unmarshal(content, &all)
 	}
 	if err != nil {
-		return all, fmt.Errorf("the contexts of this user: %s: %w", path, err)
+		return all, fmt.Errorf("reading the contexts in %s: %w", path, err)
 	}
 	return all, nil
 }
@@ -89,7 +89,7 @@ func (c contexts) write() error {
 func (c contexts) find(name string) (installation, error) {
 	found, ok := c.Contexts[name]
 	if !ok {
-		return found, advisedError{usageError{fmt.Errorf("no context %q", name)}, "see what there is: dispatcher context list"}
+		return found, advisedError{usageError{fmt.Errorf("no context %q", name)}, "to list the contexts: dispatcher context list"}
 	}
 	return found, nil
 }
@@ -103,7 +103,7 @@ func (i installation) applyTo(to operators.Config) (operators.Config, error) {
 	}
 	content, err := os.ReadFile(i.TokenFile)
 	if err != nil {
-		return to, fmt.Errorf("the token of the context: %w", err)
+		return to, fmt.Errorf("reading the token of the context: %w", err)
 	}
 	to.Token = strings.TrimSpace(string(content))
 	return to, nil
@@ -111,24 +111,24 @@ func (i installation) applyTo(to operators.Config) (operators.Config, error) {
 
 func newContext() *cobra.Command {
 	command := &cobra.Command{
-		Use: "context", Short: "Name installations, and choose the one that commands go to", GroupID: groupOperate,
-		Long: `Name installations, and choose the one that commands go to:
+		Use: "context", Short: "Name installations, and select the one that commands use", GroupID: groupOperate,
+		Long: `Name installations, and select the one that commands use:
 
   dispatcher context add field --url https://dispatcher.example --token-file ~/.field-token
   dispatcher context use field
   dispatcher pools list
   dispatcher pools list --context another
 
-A command goes to --url, else to --context, else to DISPATCHER_URL, else to the context in
-use, else to the dispatcher dev that runs here. The token of a context is read from its
-file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
+A command uses the first of: --url, --context, DISPATCHER_URL, the context in use, the
+dispatcher dev that runs here. The token of a context is read from its file;
+DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var added installation
-	add := changeContexts("add NAME", "Name an installation, or change how it is reached", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	add := changeContexts("add NAME", "Add an installation under a name, or change its URL and token file", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		u, err := url.Parse(added.URL)
 		if err != nil || u.Host == "" || u.User != nil {
-			return usageError{errors.New("--url: http:// or https://, without a password")}
+			return usageError{errors.New("--url: must begin with http:// or https://, without a password")}
 		}
 		if added.TokenFile != "" {
 			if added.TokenFile, err = filepath.Abs(added.TokenFile); err != nil {
@@ -138,12 +138,12 @@ file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
 		all.Contexts[args[0]] = added
 		return nil
 	})
-	add.Flags().StringVar(&added.URL, "url", "", "the dispatcher")
+	add.Flags().StringVar(&added.URL, "url", "", "URL of the dispatcher")
 	add.Flags().StringVar(&added.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
 	none := false
-	use := changeContexts("use [NAME]", "Let commands go to an installation", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
+	use := changeContexts("use [NAME]", "Select the installation that commands use", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
 		if none == (len(args) > 0) {
-			return usageError{errors.New("a name, or --none")}
+			return usageError{errors.New("give either a name or --none")}
 		}
 		all.Current = ""
 		if !none {
@@ -153,8 +153,8 @@ file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
 		}
 		return nil
 	})
-	use.Flags().BoolVar(&none, "none", false, "let them go to no context")
-	command.AddCommand(requireFlag(add, "url"), use, listContexts(), changeContexts("delete NAME", "Forget an installation", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	use.Flags().BoolVar(&none, "none", false, "let commands use no context")
+	command.AddCommand(requireFlag(add, "url"), use, listContexts(), changeContexts("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		if _, err := all.find(args[0]); err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func changeContexts(use, short string, args cobra.PositionalArgs, change func(al
 }
 
 func listContexts() *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the installations; * is the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	return &cobra.Command{Use: "list", Short: "List the installations; * marks the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		all, err := readContexts()
 		if err != nil {
 			return err

@@ -58,7 +58,7 @@ func TestContexts(t *testing.T) {
 		{nil, "context add x --url http://me:secret@host", "without a password", 2},
 		{nil, "context list", "*    field", 0},
 		{[]string{"DISPATCHER_POSTGRES_DSN=postgres://nobody@localhost:1/x"}, "tokens create --name x --role viewer", `the context "field" is in use, and DISPATCHER_POSTGRES_DSN names a database`, 2},
-		{[]string{"DISPATCHER_POSTGRES_DSN=postgres://nobody@localhost:1/x"}, "tokens create --name x --role viewer --context lab", "lost with the first answer", 1},
+		{[]string{"DISPATCHER_POSTGRES_DSN=postgres://nobody@localhost:1/x"}, "tokens create --name x --role viewer --context lab", "its token was lost", 1},
 		{nil, "context delete field", "", 0},
 		{nil, "pools list", "dispatcher dev", 1},
 		{nil, "context use --none", "", 0},

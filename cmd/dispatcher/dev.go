@@ -42,11 +42,11 @@ func newDev() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.Listen, "listen", "127.0.0.1:8080", "address for HTTP; when not given, a taken port moves to the next free one")
-	flags.StringVar(&options.MQTT, "mqtt-listen", "127.0.0.1:1883", "address of the embedded MQTT broker; likewise")
+	flags.StringVar(&options.Listen, "listen", "127.0.0.1:8080", "address for HTTP; if not given and the port is in use, the next free port is used")
+	flags.StringVar(&options.MQTT, "mqtt-listen", "127.0.0.1:1883", "address of the embedded MQTT broker; if not given and the port is in use, the next free port is used")
 	flags.StringVar(&options.Data, "data", ".dispatcher", "folder of the ledger and the tokens")
-	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "when an idle device reports again")
-	flags.IntVar(&simulatedDevices, "simulate", 0, "also run a simulated fleet of so many devices, over HTTP and MQTT")
+	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "time between two reports of an idle device")
+	flags.IntVar(&simulatedDevices, "simulate", 0, "number of devices of a simulated fleet that also runs, over HTTP and MQTT; 0: none")
 	return command
 }
 
@@ -121,7 +121,7 @@ func withDemo(ctx context.Context, run func(context.Context, func()) error, onSt
 
 // demonstrate runs a simulated fleet against the server until ctx ends.
 func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
-	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d slots counts the devices inside.
+	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; a simulated external system with %d slots counts the connected devices.
   %.0f %% of the grants go to devices that fall silent: their slots are taken back when the lease of %s ends. Ctrl-C ends it.
 
 `, devices, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)

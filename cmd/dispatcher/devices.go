@@ -15,32 +15,32 @@ import (
 )
 
 func newDevices() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	d := o.devices()
-	verbs := o.addList(listSpec{
+	verbs := o.newListCommands(listSpec{
 		path: operators.Path("devices"), filters: deviceFilters,
 		columns: []column{
 			memberColumn("ID", "id"), memberColumn("LAST SEEN", "last_seen"), memberColumn("BLOCKED", "blocked"), memberColumn("OWN TOKEN", "own_token"),
 			memberColumn("TAGS", "tags"), memberColumn("ATTRIBUTES", "attributes"),
 		},
-	}, "List devices by id, or those that reported last", addDeviceFilters)
+	}, "List devices by id, or by their latest report", addDeviceFilters)
 	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
-		d.requestCommand("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
-		d.requestCommand("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
+		d.requestCommand("block", "Block a device: grant it no task, and ask it to stop the task that it runs", http.MethodPost, "/block"),
+		d.requestCommand("unblock", "Unblock a device: grant it tasks again", http.MethodPost, "/unblock"),
 		deleteDevice(d))
 	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
 }
 
 func addDeviceFilters(command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringToString("tag", nil, "only with all of these tags: area=330100,city=hz")
-	flags.String("blocked", "", "true or false: only those that are, or are not")
-	flags.String("profile", "", "only those with this profile")
-	flags.String("prefix", "", "only ids with this prefix")
-	flags.String("part", "", "only ids with this in them, in upper or lower case; not with --silent-for")
-	flags.Var(new(model.Duration), "silent-for", "only those that were not seen for so long, or never: 90m, 1d, 2w")
+	flags.StringToString("tag", nil, "only devices with all of these tags: area=330100,city=hz")
+	flags.String("blocked", "", "true: only blocked devices; false: only devices that are not blocked")
+	flags.String("profile", "", "only devices with this profile")
+	flags.String("prefix", "", "only devices whose id begins with this text")
+	flags.String("part", "", "only devices whose id contains this text, ignoring case; not with --silent-for")
+	flags.Var(new(model.Duration), "silent-for", "only devices that have not been seen for this time, or never: 90m, 1d, 2w")
 	flags.Lookup("silent-for").DefValue = "" // the help shows no default
-	flags.Int("recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
+	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
 	complete(command, "blocked", "true", "false")
 }
 
@@ -75,12 +75,12 @@ func createDevice(d noun) *cobra.Command {
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
-	profileFlag(d.operator, command, &profile)
+	profileFlag(d.operatorFlags, command, &profile)
 	return command
 }
 
-func profileFlag(o *operator, command *cobra.Command, profile *string) {
-	command.Flags().StringVar(profile, "profile", "", "profile whose policies hold for its starts")
+func profileFlag(o *operatorFlags, command *cobra.Command, profile *string) {
+	command.Flags().StringVar(profile, "profile", "", "profile whose policies apply to the starts of the device")
 	o.profiles().completeFlag(command, "profile")
 }
 
@@ -89,7 +89,7 @@ func setDevice(d noun) *cobra.Command {
 	var untag []string
 	var profile string
 	var removeProfile bool
-	command := d.objectCommand("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
+	command := d.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
 		merge := map[string]*string{}
 		for name, value := range tags {
 			merge[name] = &value
@@ -109,22 +109,22 @@ func setDevice(d noun) *cobra.Command {
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
-	profileFlag(d.operator, command, &profile)
-	command.Flags().BoolVar(&removeProfile, "no-profile", false, "no profile any more")
+	profileFlag(d.operatorFlags, command, &profile)
+	command.Flags().BoolVar(&removeProfile, "no-profile", false, "remove the profile")
 	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
-	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to take away")
+	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to remove")
 	return command
 }
 
 func newDeviceToken(d noun) *cobra.Command {
 	overlap := 24 * time.Hour
-	command := d.objectCommand("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
+	command := d.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
 		return s.sendAndShow(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(overlap.Milliseconds())},
 		})
 	})
-	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long its older tokens go on; 0: they end at once")
+	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long older tokens of the device stay valid; 0: they are revoked at once")
 	return command
 }
 
@@ -137,22 +137,22 @@ func deleteDevice(d noun) *cobra.Command {
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", device), Query: q})
 	})
-	command.Flags().BoolVar(&cancel, "cancel", false, "also with open tasks: those that wait are cancelled, what runs is asked to stop")
+	command.Flags().BoolVar(&cancel, "cancel", false, "also delete a device with open tasks: waiting tasks are cancelled, and the device is asked to stop a running task")
 	return command
 }
 
-func importDevices(o *operator) *cobra.Command {
+func importDevices(o *operatorFlags) *cobra.Command {
 	var file, format, existing string
 	command := &cobra.Command{
 		Use: "import -f FILE", Short: "Register the devices of a file, and print their tokens once",
 		Long: `Register the devices of a file, up to 100,000, all or none, and print their
-tokens as CSV (--output json: a JSON object a line). They are shown this once:
+tokens as CSV (--output json: one JSON object per line). They are shown only once:
 
   dispatcher devices import -f devices.csv > tokens.csv
 
 A CSV file begins with a header: device, then the names of tags, and :profile for
-the profile. NDJSON has a line as {"id":"ar-7","tags":{"area":"330100"}} for each
-device, and "profile" in it.`,
+the profile. NDJSON has one line for each device, such as
+{"id":"ar-7","profile":"meter","tags":{"area":"330100"}}.`,
 		Args: cobra.NoArgs,
 		RunE: o.withSession(func(s *session, _ []string) error {
 			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newIdempotencyKey(), Accept: operators.TypeCSV}
@@ -169,14 +169,14 @@ device, and "profile" in it.`,
 			r.NoRetry = true // a second answer would contain no tokens
 			err = s.Copy(s.cmd.Context(), r, s.console.out)
 			if operators.IsResponseLost(err) {
-				return advisedError{err, "perhaps they were created, and their tokens are lost; new ones for all: dispatcher devices import --existing rotate -f " + file}
+				return advisedError{err, "the devices may have been created, and their tokens are lost; to create new tokens for all: dispatcher devices import --existing rotate -f " + file}
 			}
 			return err
 		}),
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "devices as CSV or NDJSON; -: standard input")
-	command.Flags().StringVar(&format, "format", "", "of the file: csv or ndjson (default: by its name)")
-	command.Flags().StringVar(&existing, "existing", "", "devices that exist: refuse (default) the file; skip them; update their tags and profile; rotate: give them one more token")
+	command.Flags().StringVar(&format, "format", "", "format of the file: csv or ndjson (default: from its name)")
+	command.Flags().StringVar(&existing, "existing", "", "what to do with devices that already exist: refuse the file (default), skip them, update their tags and profile, or rotate: create one more token for each")
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "existing", "refuse", "skip", "update", "rotate")
 	return requireFlag(command, "file")

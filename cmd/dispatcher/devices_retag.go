@@ -18,27 +18,27 @@ type retagFlags struct {
 	yes, dryRun bool
 }
 
-func retagDevices(o *operator) *cobra.Command {
+func retagDevices(o *operatorFlags) *cobra.Command {
 	r := &retagFlags{}
 	command := &cobra.Command{
-		Use: "retag", Short: "Set tags of all devices that match, or take them away",
-		Long: `Set tags of all devices that match, or take them away. Other tags stay:
+		Use: "retag", Short: "Set or remove tags of all devices that match",
+		Long: `Set or remove tags of all devices that match. Other tags stay unchanged:
 
   dispatcher devices retag --where site:berlin --set model:x2 --unset old
 
-At least one of --where, --prefix, --profile and --blocked is needed. The devices are
-counted first; each that changes has an event in the log.`,
+At least one of --where, --prefix, --profile and --blocked is required. The devices are
+counted first. The audit log gets one event for each changed device.`,
 		Args: cobra.NoArgs,
 		RunE: o.withSession(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
 	}
 	flags := command.Flags()
-	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only with this tag, name:value; several: has all of them")
-	flags.StringVar(&r.filter.Prefix, "prefix", "", "only ids with this prefix")
-	flags.StringVar(&r.filter.Profile, "profile", "", "only those with this profile")
-	flags.StringVar(&r.filter.Blocked, "blocked", "", "true or false: only those that are, or are not")
-	flags.StringArrayVar(&r.set, "set", nil, "a tag and its value, name:value; may be repeated")
-	flags.StringArrayVar(&r.unset, "unset", nil, "a tag to take away; may be repeated")
-	flags.BoolVar(&r.dryRun, "dry-run", false, "count only")
+	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only devices with this tag, name:value; may be repeated: devices with all of the tags")
+	flags.StringVar(&r.filter.Prefix, "prefix", "", "only devices whose id begins with this text")
+	flags.StringVar(&r.filter.Profile, "profile", "", "only devices with this profile")
+	flags.StringVar(&r.filter.Blocked, "blocked", "", "true: only blocked devices; false: only devices that are not blocked")
+	flags.StringArrayVar(&r.set, "set", nil, "tag to set, name:value; may be repeated")
+	flags.StringArrayVar(&r.unset, "unset", nil, "name of a tag to remove; may be repeated")
+	flags.BoolVar(&r.dryRun, "dry-run", false, "only count the devices, change nothing")
 	addYesFlag(command, &r.yes)
 	complete(command, "blocked", "true", "false")
 	command.MarkFlagsOneRequired("set", "unset")

@@ -138,7 +138,7 @@ func TestDevIsFound(t *testing.T) {
 		_ = cmd.Run() // the exit code is checked below
 		return commandResult{t, "pools list", cmd.ProcessState.ExitCode(), "", errs.String()}
 	}
-	list(here, at...).expectExit(1).expectErrors("no dev server runs here", "start one with `dispatcher dev`")
+	list(here, at...).expectExit(1).expectErrors("no dispatcher dev runs here", "start one with `dispatcher dev`")
 	d := startProgram(t, at, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, ".dispatcher"))
 	d.waitForOutput(t, `HTTP\s+(http://\S+)`)
 	list(here, "HOME="+t.TempDir()).expectExit(0)
@@ -154,7 +154,7 @@ func TestDevIsFound(t *testing.T) {
 			t.Errorf("dev left its file in %s", dir)
 		}
 	}
-	list(here, at...).expectExit(1).expectErrors("no dev server runs here")
+	list(here, at...).expectExit(1).expectErrors("no dispatcher dev runs here")
 }
 
 // A killed dispatcher dev leaves its file. The process that uses its port afterwards does not get
@@ -216,7 +216,7 @@ func TestWatchLosesNothing(t *testing.T) {
 	f.failNext(0, 1)
 	f.closeConnections()
 	direct.run("pools create b --capacity 60")
-	watch.waitForOutput(t, `again in`)
+	watch.waitForOutput(t, `retrying in`)
 	watch.waitForOutput(t, `pool.created .*pool b`)
 	if text := watch.outputText(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
 		t.Errorf("not each of them once:\n%s", text)

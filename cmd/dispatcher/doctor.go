@@ -31,27 +31,27 @@ func newDoctor() *cobra.Command {
 	e := &doctorFlags{}
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine the settings and the servers of an installation, and say how to mend them",
-		Long: `Examine the settings and the servers of an installation, and say how to mend them.
+		Short: "Check the settings and the servers of an installation, and suggest repairs",
+		Long: `Check the settings and the servers of an installation, and suggest repairs.
 
-It reads the same settings as serve, and connects by itself: to Postgres, to Redis and
-to the broker. It changes nothing. Each line is ok, warning, failed, or unknown where it
-cannot be told from here. In an environment without servers it examines the dispatcher dev
+It reads the same settings as serve, and opens its own connections to Postgres, to Redis
+and to the broker. It changes nothing. Each line is ok, warning, failed, or unknown if it
+cannot be checked from here. In an environment without servers it checks the dispatcher dev
 that runs here.
 
-With --device, an account of a device that is not in use, it tries at the broker whether a
-device reads what is sent to another; the device is woken once.
+With --device, the id of a device that is not in use, it checks at the broker whether a
+device receives messages to another device. The device is woken once.
 
-Exit status 1 when something failed, else 0.`,
+Exit status 1 if a check failed, else 0.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.run(cmd) },
 	}
 	e.settings = addSettings(command.Flags())
 	addSettingFlags(command.Flags())
 	command.Flags().StringVarP(&e.output, "output", "o", outputTable, "table: for people; json: for scripts")
 	complete(command, "output", outputTable, outputJSON)
-	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to examine (default: that of the dispatcher dev that runs here)")
-	command.Flags().StringVar(&e.device, "device", "", "a device whose account at the broker is tried")
-	command.Flags().StringVar(&e.tokenFile, "device-token-file", "", "file that holds its token")
+	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to check (default: the folder of the dispatcher dev that runs here)")
+	command.Flags().StringVar(&e.device, "device", "", "id of a device whose account at the broker is used for a check")
+	command.Flags().StringVar(&e.tokenFile, "device-token-file", "", "file that contains the token of --device")
 	command.MarkFlagsRequiredTogether("device", "device-token-file")
 	return command
 }
@@ -97,11 +97,12 @@ func (e *doctorFlags) examine(cmd *cobra.Command, p doctor.Installation) []docto
 	return p.Examine(cmd.Context())
 }
 
-// examineDev examines the dispatcher dev that runs here. Its servers are part of its process.
-func (e *doctorFlags) examineDev(cmd *cobra.Command, examineDev localdev.Server) []doctor.Finding {
-	findings := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: the dispatcher dev that runs here, at " + examineDev.URL}}
+// server examines the dispatcher dev that runs here. It checks no database and no broker, because
+// they are part of the process of the dispatcher dev.
+func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []doctor.Finding {
+	findings := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: checking the dispatcher dev that runs here, at " + server.URL}}
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
-	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, examineDev.URL+"/readyz", nil)
+	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, server.URL+"/readyz", nil)
 	if err == nil {
 		var response *http.Response
 		if response, err = (&http.Client{Timeout: 3 * time.Second}).Do(request); err == nil {
@@ -112,9 +113,9 @@ func (e *doctorFlags) examineDev(cmd *cobra.Command, examineDev localdev.Server)
 		}
 	}
 	if err != nil {
-		ready = doctor.Finding{Check: "dev", State: doctor.Failed, Found: err.Error(), Remedy: "look at its log, and start it again"}
+		ready = doctor.Finding{Check: "dev", State: doctor.Failed, Found: err.Error(), Remedy: "read its log, and start it again"}
 	}
-	return append(findings, ready, doctor.CheckDisk("disk of dev", examineDev.DataDir, devDiskBytes))
+	return append(findings, ready, doctor.CheckDisk("disk of dev", server.DataDir, devDiskBytes))
 }
 
 func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Finding) error {
@@ -132,7 +133,7 @@ func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Findin
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", cmp.Or(countsByState(findings), "Nothing was examined."))
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", cmp.Or(countsByState(findings), "Nothing was checked."))
 	return err
 }
 

@@ -15,18 +15,18 @@ import (
 )
 
 func newEvents() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	l := listSpec{path: operators.Path("events"), filters: eventFilters, columns: []column{
 		memberColumn("ID", "id"), memberColumn("AT", "at"), memberColumn("KIND", "kind"), memberColumn("ACTOR", "actor"), {"ABOUT", eventSubject}, memberColumn("DETAIL", "detail"),
 	}}
-	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
+	verbs := o.newListCommands(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
 		c.Flags().String("order", "newest", "newest or oldest first")
-		c.Flags().Var(new(timeFlag), "since", "only at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
-		c.Flags().Var(new(timeFlag), "until", "only before that time")
+		c.Flags().Var(new(timeFlag), "since", "only events at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
+		c.Flags().Var(new(timeFlag), "until", "only events before this time")
 		complete(c, "order", "newest", "oldest")
 	})
-	command := o.newGroup("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
+	command := o.newGroup("events", "Read the audit log", append(verbs, watchEvents(o))...)
 	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
 	showHelp := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
@@ -49,14 +49,14 @@ func eventSubject(e entry) string {
 	return strings.Join(parts, " ")
 }
 
-func addEventFilters(o *operator, command *cobra.Command) {
+func addEventFilters(o *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
-	flags.String("kind", "", "only of this kind: task.granted, batch.paused, ...")
-	flags.String("actor", "", "only by this operator, device or part of the dispatcher")
-	flags.String("pool", "", "only about this pool")
-	flags.String("batch", "", "only about this batch")
-	flags.String("task", "", "only about this task")
-	flags.String("device", "", "only about this device")
+	flags.String("kind", "", "only events of this kind: task.granted, batch.paused, ...")
+	flags.String("actor", "", "only events caused by this operator, device or part of the dispatcher")
+	flags.String("pool", "", "only events about this pool")
+	flags.String("batch", "", "only events about this batch")
+	flags.String("task", "", "only events about this task")
+	flags.String("device", "", "only events about this device")
 	o.pools().completeFlag(command, "pool")
 	o.batches().completeFlag(command, "batch")
 	o.devices().completeFlag(command, "device")
@@ -68,10 +68,10 @@ func eventFilters(flags *pflag.FlagSet) url.Values {
 	return flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
 }
 
-func watchEvents(o *operator) *cobra.Command {
+func watchEvents(o *operatorFlags) *cobra.Command {
 	after := ""
 	command := &cobra.Command{
-		Use: "watch", Short: "Show what happens, from now on, until Ctrl-C; none is left out when the connection is lost", Args: cobra.NoArgs,
+		Use: "watch", Short: "Show new events until Ctrl-C; no event is missed if the connection is lost", Args: cobra.NoArgs,
 		RunE: o.withSession(func(s *session, _ []string) error {
 			live := operators.LivePosition{LastID: after}
 			if after == "" {
@@ -85,7 +85,7 @@ func watchEvents(o *operator) *cobra.Command {
 		}),
 	}
 	addEventFilters(o, command)
-	command.Flags().StringVar(&after, "after", "", "all events after this id, then the new ones; 0: all there are")
+	command.Flags().StringVar(&after, "after", "", "also show the earlier events after this id; 0: all events")
 	return command
 }
 

@@ -18,7 +18,7 @@ func TestEventsOfATime(t *testing.T) {
 			t.Errorf("%s: %+v, want %d", args, list, want)
 		}
 	}
-	d.runCommand("", "events", "list", "--since", "yesterday").expectExit(2).expectErrors("neither a duration ago")
+	d.runCommand("", "events", "list", "--since", "yesterday").expectExit(2).expectErrors("must be a duration before now")
 	if text := d.run("events"); !strings.Contains(text, "Usage:") {
 		t.Errorf("events alone shows no help: %s", text)
 	}

@@ -10,12 +10,12 @@ import (
 )
 
 func newFind() *cobra.Command {
-	o := &operator{}
-	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by what a text may mean")
-	command.Long = `Find what a text may mean: a part of a pool, batch or device, the number of a
-task or batch, a tag (site:berlin), or the beginning of an error. An exact name
-comes first. At most 10 are shown of each; a note says where there
-are more, and of how many it was looked at.`
+	o := &operatorFlags{}
+	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by name, number, tag or error")
+	command.Long = `Find pools, batches, tasks and devices. TEXT is a part of the name of a pool, batch
+or device, the number of a task or batch, a tag (site:berlin), or the beginning of an
+error. An exact match is shown first. At most 10 hits of each kind are shown. A note
+reports if there are more hits, and if only some of the entries were searched.`
 	command.Args = cobra.ExactArgs(1)
 	command.RunE = o.withSession(func(s *session, args []string) error {
 		var hits searchHits
@@ -28,7 +28,8 @@ are more, and of how many it was looked at.`
 type foundPart struct {
 	operators.FoundPart
 
-	// matchedBy names what the text matched. all is the command that lists all hits of the part.
+	// matchedBy names what the text matched. listCommand is the command that lists all hits of the part;
+	// it is empty for the exact hits, which are always complete.
 	matchedBy, listCommand string
 }
 
@@ -59,10 +60,10 @@ func (h searchHits) writeTable(c *console, text string) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			c.note("There are more by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
+			c.note("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
 		}
 		if p.Scanned > 0 {
-			c.note("%d were looked at by %s, and there are others behind them: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
+			c.note("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
 		}
 	}
 	return nil

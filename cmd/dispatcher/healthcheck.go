@@ -27,9 +27,9 @@ func newHealthcheck() *cobra.Command {
 		Long: `Exit 0 when the dispatcher is ready, 1 when not.
 
 Without a URL it asks the dispatcher that runs with the same environment, at
-DISPATCHER_HTTP_LISTEN. With DISPATCHER_TLS_CERT_FILE that must be the holder of
-this certificate. In an environment without a database it is the dispatcher dev
-that runs here, if one does.`,
+DISPATCHER_HTTP_LISTEN. If DISPATCHER_TLS_CERT_FILE is set, that dispatcher must
+present this certificate. In an environment without a database it asks the
+dispatcher dev that runs here, if there is one.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := &http.Client{Timeout: 3 * time.Second}
 			if url == "" {
@@ -56,13 +56,13 @@ that runs here, if one does.`,
 			return nil
 		},
 	}
-	command.Flags().StringVar(&url, "url", os.Getenv("DISPATCHER_URL"), "the dispatcher (DISPATCHER_URL)")
+	command.Flags().StringVar(&url, "url", os.Getenv("DISPATCHER_URL"), "URL of the dispatcher (DISPATCHER_URL)")
 	return command
 }
 
-// localServer returns the URL of the dispatcher of this environment, and the transport for it. If the
-// environment configures no database and a dispatcher dev runs here, it is the dev. Otherwise it is
-// the serve with these settings.
+// localServer returns the URL of the dispatcher to check, and the transport for it. If the environment
+// configures no database and a dispatcher dev runs here, localServer returns the URL of that dispatcher
+// dev. Otherwise it returns the URL of the dispatcher serve that runs with config.
 func localServer(config app.Config) (url string, transport http.RoundTripper, err error) {
 	if dev, err := localDevConfig(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil
@@ -102,7 +102,7 @@ func pinnedTLSConfig(certificate []byte) *tls.Config {
 		InsecureSkipVerify: true, // VerifyConnection verifies instead
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
-				return errors.New("no certificate")
+				return errors.New("the server sent no certificate")
 			}
 			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 			return err

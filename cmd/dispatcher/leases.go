@@ -15,9 +15,9 @@ import (
 )
 
 func newLeases() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	p := o.pools()
-	return o.newGroup("leases", "Hold slots of pools as a program that is no device",
+	return o.newGroup("leases", "Lease slots of pools for a program that is not a device",
 		listLeases(p), exportLeases(p), acquireLease(p), renewLease(p), releaseLease(p))
 }
 
@@ -30,8 +30,8 @@ func leaseList(pool string) listSpec {
 
 func listLeases(p noun) *cobra.Command {
 	limit := 0
-	command := p.objectCommand("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
-	command.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
+	command := p.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
+	command.Flags().IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
 	return command
 }
 
@@ -65,13 +65,12 @@ func acquireLease(p noun) *cobra.Command {
 	command.Long = `Get a slot of a pool, and print its number, its fencing token and how long it
 may be used. Renew it in time (leases renew), and give it back (leases release).
 
-Without --wait it fails at once when there is no slot. With it, it waits in
-line; Ctrl-C gives the position up. A holder that asks again gets the lease that
-it has.`
-	command.Flags().StringVar(&ask.Holder, "holder", "", "who holds the slot, such as job-17 (default: a random name)")
-	command.Flags().DurationVar(&lease, "lease", 0, "how long it may be held without a renewal (default: as the pool says)")
-	command.Flags().DurationVar(&wait, "wait", 0, "wait in line for so long")
-	command.Flags().StringVar(&metadata, "metadata", "", "a JSON object for people")
+Without --wait it fails at once if no slot is free. With --wait it waits in the
+queue; Ctrl-C leaves the queue. A holder that already has a lease gets that lease.`
+	command.Flags().StringVar(&ask.Holder, "holder", "", "name of the holder, such as job-17 (default: a random name)")
+	command.Flags().DurationVar(&lease, "lease", 0, "how long the slot may be held without a renewal (default: the lease of the pool)")
+	command.Flags().DurationVar(&wait, "wait", 0, "how long to wait in the queue; 0: do not wait")
+	command.Flags().StringVar(&metadata, "metadata", "", "JSON object with information for people")
 	return command
 }
 
@@ -82,7 +81,7 @@ type leaseQueue struct {
 	lastNote string // text of the latest note
 }
 
-// wait writes the lease when it is held. It fails if no slot is granted within patience.
+// wait writes the lease when it is held. It fails if no slot is granted within maxWait.
 func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, maxWait time.Duration) error {
 	got, err := q.leases.WaitForSlot(ctx, pool, ask, maxWait, q.note)
 	if err != nil {
@@ -103,7 +102,7 @@ func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLea
 func (q *leaseQueue) note(l operators.Lease, err error) {
 	text := "Waiting: " + l.Detail
 	if l.EstimatedStart != nil {
-		text += "; likely at " + l.EstimatedStart.UTC().Format("15:04:05Z")
+		text += "; estimated start " + l.EstimatedStart.UTC().Format("15:04:05Z")
 	}
 	if err != nil {
 		text = "Waiting: " + err.Error()
@@ -121,7 +120,7 @@ func (n noun) withLease(verb, short string, run func(s *session, pool string, le
 		RunE: n.withSession(func(s *session, args []string) error {
 			lease, err := strconv.ParseInt(args[1], 10, 64)
 			if err != nil || lease < 1 {
-				return usageError{fmt.Errorf("%q is no number of a lease", args[1])}
+				return usageError{fmt.Errorf("%q is not the number of a lease", args[1])}
 			}
 			return run(s, args[0], lease)
 		}),
@@ -131,7 +130,7 @@ func (n noun) withLease(verb, short string, run func(s *session, pool string, le
 func renewLease(p noun) *cobra.Command {
 	var token int64
 	var lease time.Duration
-	command := p.withLease("renew", "Hold a slot for longer", func(s *session, pool string, leaseID int64) error {
+	command := p.withLease("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
 		if lease < 0 {
 			return usageError{errors.New("--lease must not be negative")}
 		}
@@ -145,16 +144,16 @@ func renewLease(p noun) *cobra.Command {
 		}
 		return s.console.show(text)
 	})
-	command.Flags().Int64Var(&token, "token", 0, "of the lease")
-	command.Flags().DurationVar(&lease, "lease", 0, "from now on so long (default: as long as before)")
+	command.Flags().Int64Var(&token, "token", 0, "fencing token of the lease")
+	command.Flags().DurationVar(&lease, "lease", 0, "new length of the lease, from now (default: the same length as before)")
 	return requireFlag(command, "token")
 }
 
 func releaseLease(p noun) *cobra.Command {
 	var token int64
-	command := p.withLease("release", "Give a slot back, or the position in line", func(s *session, pool string, leaseID int64) error {
+	command := p.withLease("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
 		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))
 	})
-	command.Flags().Int64Var(&token, "token", 0, "of a lease that is held")
+	command.Flags().Int64Var(&token, "token", 0, "fencing token of the lease; required if the slot is held")
 	return command
 }

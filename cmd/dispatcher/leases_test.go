@@ -19,7 +19,7 @@ func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 	if held.State != "held" || held.Holder != "job-1" || held.Slot != 0 || held.Token == 0 {
 		t.Fatalf("%+v", held)
 	}
-	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2").expectExit(1).expectErrors("there is no slot", "callers hold 1 of the 1 slots", "(no_slot)")
+	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2").expectExit(1).expectErrors("no slot:", "callers hold 1 of the 1 slots", "(no_slot)")
 	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2", "--wait", "1s").expectExit(1).expectErrors("Waiting: callers hold 1 of the 1 slots", "no slot of pool ci within 1s")
 	if got := d.run("pools slots ci"); !strings.Contains(got, "/job-1 (caller)") {
 		t.Errorf("slots:\n%s", got)
@@ -33,7 +33,7 @@ func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 	of := fmt.Sprintf("ci %d --token %d", held.Lease, held.Token)
 	d.run("leases renew " + of + " --lease 2m")
 	d.runCommand("", "leases", "renew", "ci", fmt.Sprint(held.Lease)).expectExit(2)
-	d.runCommand("", "leases", "renew", "ci", "x", "--token", "1").expectExit(2).expectErrors("no number of a lease")
+	d.runCommand("", "leases", "renew", "ci", "x", "--token", "1").expectExit(2).expectErrors("not the number of a lease")
 	d.runCommand("", "leases", "release", "ci", fmt.Sprint(held.Lease), "--token", fmt.Sprint(held.Token+1)).expectExit(1).expectErrors("(lease_lost)")
 	d.run("leases release " + of)
 	d.run("leases release " + of)

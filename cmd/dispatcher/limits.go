@@ -18,16 +18,16 @@ import (
 )
 
 func newLimits() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	l := o.limitSets()
-	verbs := o.addList(listSpec{path: operators.Path("limits"), columns: []column{
+	verbs := o.newListCommands(listSpec{path: operators.Path("limits"), columns: []column{
 		memberColumn("NAME", "name"), memberColumn("LIMITS", "limits"), memberColumn("UPDATED", "updated_at"),
 	}}, "List limit sets by name", nil)
 	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
-		takeFrom(l, "take", "Ask whether something may be done, and count it if so"), takeFrom(l, "peek", "Say what take would, and count nothing"),
+		takeFrom(l, "take", "Ask whether an action is allowed, and count it if it is"), takeFrom(l, "peek", "Show what take would answer, and count nothing"),
 		returnTake(l), showSetUsage(l))
-	return o.newGroup("limits", "Limit what programs do that are no devices", verbs...)
+	return o.newGroup("limits", "Limit the actions of programs that are not devices", verbs...)
 }
 
 // takeFlags contains the flags of the commands take, peek and return.
@@ -38,12 +38,12 @@ type takeFlags struct {
 
 func (t *takeFlags) add(flags *pflag.FlagSet) {
 	addFacts(flags, &t.facts)
-	flags.StringVar(&t.ID, "id", "", "sent again within 10 minutes with the same facts and cost it is counted once")
-	flags.Int64Var(&t.Cost, "cost", 1, "how much it uses of each maximum, 1 to 1000")
+	flags.StringVar(&t.ID, "id", "", "id of the take; a take that is repeated within 10 minutes with the same id, facts and cost is counted once")
+	flags.Int64Var(&t.Cost, "cost", 1, "how much the take uses of each maximum, 1 to 1000")
 }
 
 func addFacts(flags *pflag.FlagSet, facts *[]string) {
-	flags.StringArrayVar(facts, "fact", nil, "what the policies count by: NAME=VALUE; may be repeated")
+	flags.StringArrayVar(facts, "fact", nil, "fact that the policies count by, NAME=VALUE; may be repeated")
 }
 
 func readFacts(args []string) (map[string]string, error) {
@@ -51,17 +51,17 @@ func readFacts(args []string) (map[string]string, error) {
 	for _, one := range args {
 		name, value, ok := strings.Cut(one, "=")
 		if _, isDuplicate := facts[name]; !ok || name == "" || isDuplicate {
-			return nil, usageError{fmt.Errorf("--fact %s: NAME=VALUE is needed, each name once", one)}
+			return nil, usageError{fmt.Errorf("--fact %s: must be NAME=VALUE, with each name once", one)}
 		}
 		facts[name] = value
 	}
 	return facts, nil
 }
 
-// request returns the request that sends the take to the path end of the set.
+// request returns the request that sends the take to the path of the action of the set.
 func (t *takeFlags) request(set, action string) (r operators.Request, err error) {
 	if t.Cost == 0 { // in the API, 0 means the default
-		return r, usageError{errors.New("--cost: 1 to 1000")}
+		return r, usageError{errors.New("--cost: must be between 1 and 1000")}
 	}
 	t.Facts, err = readFacts(t.facts)
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
@@ -86,7 +86,7 @@ func takeFrom(l noun, verb, short string) *cobra.Command {
 		}
 		return taken.refusal()
 	})
-	command.Long = short + ".\n\nExit code 1 if it is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
+	command.Long = short + ".\n\nExit status 1 if the action is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
 	t.add(command.Flags())
 	return command
 }
@@ -120,7 +120,7 @@ func (t takeAnswer) refusal() error {
 	case t.Allowed:
 		return nil
 	case t.Unchecked:
-		return errors.New("it cannot be checked: Redis does not answer")
+		return errors.New("the take cannot be checked: Redis does not answer")
 	}
 	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, durationText(t.RetryAfterMS))
 }
@@ -135,7 +135,7 @@ func durationText(ms int64) string {
 
 func returnTake(l noun) *cobra.Command {
 	var t takeFlags
-	command := l.objectCommand("return", "Give back what was not used of a take, and say how much was by now", func(s *session, set string) error {
+	command := l.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
 		r, err := t.request(set, "return")
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func returnTake(l noun) *cobra.Command {
 func showSetUsage(l noun) *cobra.Command {
 	var facts []string
 	limit := 0
-	command := l.objectCommand("usage", "Show what a subject used, or without facts the subjects that used most", func(s *session, set string) error {
+	command := l.objectCommand("usage", "Show the usage of a subject, or without facts the subjects with the highest usage", func(s *session, set string) error {
 		namedFacts, err := readFacts(facts)
 		if err != nil {
 			return err
@@ -163,6 +163,6 @@ func showSetUsage(l noun) *cobra.Command {
 		return s.getAndShow(operators.Path("limits", set, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
 	})
 	addFacts(command.Flags(), &facts)
-	command.Flags().IntVar(&limit, "limit", 20, "so many of the highest, 1 to 100")
+	command.Flags().IntVar(&limit, "limit", 20, "number of subjects to show, highest usage first, 1 to 100")
 	return command
 }

@@ -83,7 +83,7 @@ func TestSuppressedTasksFromTheShell(t *testing.T) {
 		"batches get 1":                            "1 succeeded, 1 suppressed",
 		"batches watch 1":                          "1 suppressed",
 		"tasks list --state suppressed":            "suppressed",
-		"tasks get 2":                              "policy one of batch 1 lets 1 per 24h0m0s start for device=d-1",
+		"tasks get 2":                              "policy one of batch 1 allows 1 per 24h0m0s for device=d-1",
 		"tasks why 2":                              "(suppressed)",
 		"batches results 1 --csv":                  "2,d-1,suppressed,",
 		"events list --kind task.suppressed":       "policy one of batch 1",
@@ -169,8 +169,8 @@ func TestLimitSetsFromTheShell(t *testing.T) {
 	if d.decodeOutput(&taken, "limits take sms --fact phone=+49"); !taken.Allowed {
 		t.Errorf("%+v", taken)
 	}
-	d.runCommand("", "limits", "take", "sms", "--fact", "phone").expectExit(2).expectErrors("--fact phone: NAME=VALUE")
-	d.runCommand("", "limits", "take", "sms", "--cost", "0").expectExit(2).expectErrors("--cost: 1 to 1000")
+	d.runCommand("", "limits", "take", "sms", "--fact", "phone").expectExit(2).expectErrors("--fact phone: must be NAME=VALUE")
+	d.runCommand("", "limits", "take", "sms", "--cost", "0").expectExit(2).expectErrors("--cost: must be between 1 and 1000")
 	d.runCommand("", "limits", "return", "sms").expectExit(2).expectErrors("id")
 	d.runCommand("", "limits", "put", "sms", "--limits", `[{"name":"n","per":"device","algorithm":"fixed","max":1,"per_ms":1}]`).expectExit(1).expectErrors("limits[0].per", "facts.NAME")
 	d.run("limits delete sms")

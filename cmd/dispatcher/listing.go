@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// entry is one JSON object of a list, as its members by name.
+// entry is a JSON object of the API, as its members by name: an entry of a list, for example.
 type entry map[string]json.RawMessage
 
 func readEntry(text json.RawMessage) (entry, error) {
@@ -27,7 +27,8 @@ func readEntry(text json.RawMessage) (entry, error) {
 	return e, err
 }
 
-// text returns a member as text for display.
+// text returns a member as text for display. The text of a member that is false, null or absent is
+// empty.
 func (e entry) text(name string) string { return terminal.FormatValue(name, e[name]) }
 
 // stringMember returns a member that is a JSON string. If the member has another type, it returns "".
@@ -52,7 +53,7 @@ func memberColumn(head, name string) column {
 type listSpec struct {
 	path         string
 	columns      []column
-	filters      func(*pflag.FlagSet) url.Values // nil means that the list has no filters
+	filters      func(*pflag.FlagSet) url.Values // returns the query for the flags; nil means that the list has no filters
 	extraFormats map[string]func(*session) error // formats of the export in addition to CSV and NDJSON
 }
 
@@ -60,15 +61,15 @@ func (l listSpec) formats() []string {
 	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.extraFormats))...)
 }
 
-// addList returns the commands list and export of a noun. filter adds the flags of the filters; it
-// may be nil.
-func (o *operator) addList(l listSpec, short string, filter func(*cobra.Command)) []*cobra.Command {
+// newListCommands returns two commands about the entries of l: list and export, in this order. It calls filter
+// for each of them, to add the flags that l.filters reads. filter may be nil.
+func (o *operatorFlags) newListCommands(l listSpec, short string, filter func(*cobra.Command)) []*cobra.Command {
 	var limit int
 	listed := &cobra.Command{Use: "list", Short: short, RunE: o.withSession(func(s *session, _ []string) error { return s.writeList(l, limit) })}
-	listed.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
+	listed.Flags().IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
 	format := "csv"
 	exported := &cobra.Command{
-		Use: "export", Short: "Write all that match to standard output",
+		Use: "export", Short: "Write all matching entries to standard output",
 		RunE: o.withSession(func(s *session, _ []string) error { return s.export(l, format) }),
 	}
 	exported.Flags().StringVar(&format, "format", format, strings.Join(l.formats(), " or "))
@@ -87,8 +88,8 @@ func (l listSpec) query(flags *pflag.FlagSet) url.Values {
 	return l.filters(flags)
 }
 
-// filterByFlags returns a filters function of a list: its query has one parameter for each flag in
-// names.
+// filterByFlags returns a function for listSpec.filters: its query has one parameter for each flag in
+// names, with the name of the flag.
 func filterByFlags(names ...string) func(*pflag.FlagSet) url.Values {
 	return func(flags *pflag.FlagSet) url.Values { return flagQuery(flags, names...) }
 }

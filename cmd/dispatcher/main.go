@@ -1,5 +1,10 @@
-// Command dispatcher grants the slots of an external system to the devices of a fleet. Each
-// subcommand has its own file. This file contains what the subcommands share.
+// Command dispatcher grants the slots of an external system to the devices of a fleet. Most
+// subcommands have their own file. The exceptions are in why.go (why of pools and of batches, while
+// tasks why is in tasks.go) and in rules.go (all about policies and windows: profiles, limited and
+// usage of pools, and the flags --limits and --window). main.go contains what all commands share,
+// operator.go, nouns.go, listing.go and console.go what the commands of the operators' API share.
+// A function such as createBatch or showSlots returns the command; the function in its RunE does the
+// work.
 package main
 
 import (
@@ -22,7 +27,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes.
+// Exit codes. The command run has further ones (run.go).
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -68,8 +73,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// errorLines returns each of several joined errors as a line. The text of any other error stays one
-// line, even if it contains line breaks.
+// errorLines returns the lines in which err is printed. If the text of err is that of errors.Join, with
+// nothing added around it, each joined error has its own line. Any other error is one line, even if its
+// text contains line breaks.
 func errorLines(err error) []string {
 	type several interface {
 		error
@@ -87,7 +93,7 @@ func errorLines(err error) []string {
 }
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends
-// the process at once with status 1. A command that handles signals itself calls own.
+// the process at once with status 1. A command that handles signals itself calls releaseSignals.
 func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -184,7 +190,7 @@ func unknownCommandError(parent *cobra.Command, words []string) error {
 	if similar := parent.SuggestionsFor(words[0]); len(similar) > 0 {
 		return advisedError{err, "did you mean: " + parent.CommandPath() + " " + strings.Join(similar, ", ")}
 	}
-	return advisedError{err, "see what there is: " + parent.CommandPath() + " --help"}
+	return advisedError{err, "to list the commands: " + parent.CommandPath() + " --help"}
 }
 
 func newVersion() *cobra.Command {

@@ -27,7 +27,7 @@ func (m *timeFlag) Set(text string) error {
 	}
 	ago, err := model.ParseDuration(text)
 	if err != nil {
-		return errors.New("neither a duration ago (90m, 2h, 1d, 2w) nor a time (2026-11-21T14:00:00Z)")
+		return errors.New("must be a duration before now (90m, 2h, 1d, 2w) or a time (2026-11-21T14:00:00Z)")
 	}
 	m.value = time.Now().Add(-time.Duration(ago))
 	return nil

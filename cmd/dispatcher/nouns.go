@@ -15,37 +15,39 @@ import (
 
 // noun is the kind of object that a group of commands is about.
 type noun struct {
-	*operator
+	*operatorFlags
 	plural  string // name of the group, also in paths of the API
 	argName string // name of the argument in the help
 	args    cobra.PositionalArgs
 
-	// idMember is the member that the argument contains. about is the member that completion shows next
-	// to it. If key is empty, the argument is not completed.
+	// The shell completes the argument with the values of the member idMember, and shows the member
+	// descriptionMember next to each. If idMember is empty, the argument is not completed.
 	idMember, descriptionMember string
 }
 
-func (o *operator) pools() noun {
+func (o *operatorFlags) pools() noun {
 	return noun{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
-func (o *operator) batches() noun { return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"} }
+func (o *operatorFlags) batches() noun {
+	return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"}
+}
 
-func (o *operator) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
+func (o *operatorFlags) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
 
-func (o *operator) devices() noun {
+func (o *operatorFlags) devices() noun {
 	return noun{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
-func (o *operator) profiles() noun {
+func (o *operatorFlags) profiles() noun {
 	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
-func (o *operator) limitSets() noun {
+func (o *operatorFlags) limitSets() noun {
 	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
 }
 
-func (o *operator) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
+func (o *operatorFlags) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
 
 // objectCommand returns a command about one object.
 func (n noun) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
@@ -73,17 +75,18 @@ func (n noun) pauseCommand(short string, without ...string) *cobra.Command {
 	command := n.objectCommand("pause", short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, without...)
 	})
-	command.Flags().StringVar(&reason, "reason", "", "shown where somebody asks why nothing runs")
+	command.Flags().StringVar(&reason, "reason", "", "reason of the pause; shown as the reason why tasks wait")
 	return command
 }
 
-// field is a field of a request.
+// field is a field of a request: its name in the API, and its value.
 type field struct {
 	name  string
 	value any
 }
 
-// changedFields returns the fields whose flags were given, by their names in the API.
+// changedFields returns the values of the fields whose flags were given, by their names in the API.
+// The keys of the parameter fields are the names of the flags.
 func changedFields(flags *pflag.FlagSet, fields map[string]field) map[string]any {
 	body := map[string]any{}
 	for flag, f := range fields {
@@ -110,8 +113,8 @@ func (n noun) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
 }
 
-// completeNames returns a function that completes at most `most` arguments with the names of objects on the
-// server. If most is -1, the number of arguments is not limited. Errors are not shown, because the
+// completeNames returns a function that completes at most maxArgs arguments with the names of objects on the
+// server. If maxArgs is -1, the number of arguments is not limited. Errors are not shown, because the
 // shell waits for the completion.
 func (n noun) completeNames(maxArgs int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, directive cobra.ShellCompDirective) {

@@ -25,17 +25,18 @@ const (
 	outputJSON  = "json"
 )
 
-// operator contains the flags that all commands of the operators' API share.
-type operator struct{ url, context, output string }
+// operatorFlags contains the values of the flags that all commands of the operators' API share: --url,
+// --context and --output. Each group of commands has its own operator.
+type operatorFlags struct{ url, context, output string }
 
-// newGroup returns a command with the subcommands verbs, which inherit the flags of operator.
-func (o *operator) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
+// newGroup returns a command with the subcommands verbs, which inherit the flags of o.
+func (o *operatorFlags) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)
 	flags := command.PersistentFlags()
-	flags.StringVar(&o.url, "url", "", "the dispatcher (DISPATCHER_URL; default: the dispatcher dev that runs here)")
-	flags.StringVar(&o.context, "context", "", "the installation of this name; see dispatcher context")
+	flags.StringVar(&o.url, "url", "", "URL of the dispatcher (DISPATCHER_URL; default: the dispatcher dev that runs here)")
+	flags.StringVar(&o.context, "context", "", "name of the installation to use; see dispatcher context")
 	command.MarkFlagsMutuallyExclusive("url", "context")
 	completeContexts(command, "context")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "table: for people; json: for scripts")
@@ -51,13 +52,13 @@ type session struct {
 }
 
 // withSession returns a function for cobra that runs a command with a session.
-func (o *operator) withSession(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
+func (o *operatorFlags) withSession(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if o.output != outputTable && o.output != outputJSON {
 			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
 		}
 		c := &console{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), isJSON: o.output == outputJSON}
-		client, err := o.connect(func(err error, wait time.Duration) { c.note("%v; again in %s", err, wait) })
+		client, err := o.connect(func(err error, wait time.Duration) { c.note("%v; retrying in %s", err, wait) })
 		if err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func (o *operator) withSession(run func(s *session, args []string) error) func(*
 }
 
 // connect returns a client for the server that destination selects. It sends nothing yet.
-func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client, error) {
+func (o *operatorFlags) connect(notice func(error, time.Duration)) (*operators.Client, error) {
 	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, OnRetry: notice})
 	if err != nil {
 		return nil, err
@@ -78,10 +79,10 @@ func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client
 	return c, nil
 }
 
-// destination returns config with the URL and the token of the server: of the URL that was given,
-// else of the context that was given or is in use, else of the dispatcher dev that runs here. A
-// token from the environment is sent only to a URL that was given.
-func (o *operator) destination(config operators.Config) (operators.Config, error) {
+// destination returns config with the URL and the token of the server. The first of these selects the
+// server: --url, --context, DISPATCHER_URL, the context in use, the dispatcher dev that runs here. A
+// token from the environment is sent only to the server of --url or DISPATCHER_URL.
+func (o *operatorFlags) destination(config operators.Config) (operators.Config, error) {
 	config.URL = o.url
 	if config.URL == "" && o.context == "" {
 		config.URL = os.Getenv("DISPATCHER_URL")
@@ -131,7 +132,7 @@ func runningDev(data string) (localdev.Server, error) {
 func tokenFromEnv() (string, error) {
 	token, file := os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_TOKEN_FILE")
 	if token != "" && file != "" {
-		return "", usageError{errors.New("DISPATCHER_TOKEN: given as a value and as a file")}
+		return "", usageError{errors.New("DISPATCHER_TOKEN: set both as a value and as a file")}
 	}
 	if file == "" {
 		return strings.TrimSpace(token), nil
@@ -143,8 +144,8 @@ func tokenFromEnv() (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// getAndShow reads the object at a path. As JSON it writes the answer as received. Otherwise it decodes
-// the answer into answer and calls people to write it.
+// getAndShow reads the object at a path. With --output json it writes the response of the server,
+// indented. Otherwise it decodes the response into answer, and calls writeText to write it.
 func (s *session) getAndShow(path string, query url.Values, answer any, writeText func() error) error {
 	text, err := s.Get(s.cmd.Context(), path, query)
 	if err != nil {
@@ -168,7 +169,8 @@ func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, a
 	return text, err
 }
 
-// sendAndShow sends a request and shows its answer.
+// sendAndShow sends a request, notes the warnings in the response, and shows the response. A table
+// leaves out the members in without. A response without a body shows nothing.
 func (s *session) sendAndShow(r operators.Request, without ...string) error {
 	object, err := s.Call(s.cmd.Context(), r)
 	if err != nil || object == nil {
@@ -179,17 +181,17 @@ func (s *session) sendAndShow(r operators.Request, without ...string) error {
 }
 
 // createWithSecret sends a request that creates a token. If the answer has no token because the
-// first answer was lost, the error contains again: how to get another token.
+// first answer was lost, the error contains advice: how to get another token.
 func (s *session) createWithSecret(r operators.Request, advice string) (json.RawMessage, entry, error) {
 	var made entry
 	text, err := readAnswer(s.cmd.Context(), s.Client, r, &made)
 	if err == nil && made.stringMember("token") == "" {
-		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), advice}
+		err = advisedError{errors.New("it was created, but the response with its token was lost"), advice}
 	}
 	return text, made, err
 }
 
-// countText returns a number with the word for it: one for 1, else many.
+// countText returns a number with the word for it: singular for 1, else plural.
 func countText(n int64, singular, plural string) string {
 	if n == 1 {
 		plural = singular
@@ -199,7 +201,7 @@ func countText(n int64, singular, plural string) string {
 
 // addYesFlag adds the flag --yes.
 func addYesFlag(command *cobra.Command, yes *bool) {
-	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
+	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
 }
 
 // requireFlag makes a flag required.

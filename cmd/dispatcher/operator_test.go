@@ -168,7 +168,7 @@ func (d *operatorDesk) expectOutput(line, want string, more ...string) {
 	}
 }
 
-// eventually polls until so returns true.
+// eventually polls until isTrue returns true.
 func (d *operatorDesk) eventually(what string, isTrue func() bool) {
 	d.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

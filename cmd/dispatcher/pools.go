@@ -19,24 +19,24 @@ import (
 )
 
 func newPools() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	p := o.pools()
 	exportYAML := func(s *session) error {
 		q := poolFilters(s.cmd.Flags())
 		filter := operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), OnlyTrouble: q.Has("only_trouble")}
 		return writePoolFile(s.Pools.List(s.cmd.Context(), filter), s.console.out)
 	}
-	verbs := o.addList(listSpec{path: operators.Path("pools"), filters: poolFilters, extraFormats: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
+	verbs := o.newListCommands(listSpec{path: operators.Path("pools"), filters: poolFilters, extraFormats: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
 		memberColumn("NAME", "name"), memberColumn("CAPACITY", "capacity"), memberColumn("HELD", "held"), memberColumn("WAITING", "pending_tasks"),
 		{"TROUBLE", troubleCodes},
 		memberColumn("LEASE", "lease_ms"), memberColumn("PAUSED", "paused"),
 		memberColumn("OPENS", "opens_at"), memberColumn("CLOSES", "closes_at"), memberColumn("UPDATED", "updated_at"),
-	}}, "List pools by name, or those first that are full, wait or are in trouble", addPoolFilters)
+	}}, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
 	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
-		p.requestCommand("delete", "Delete a pool of which nothing is open; its ended batches stay", http.MethodDelete, ""),
-		p.pauseCommand("Grant nothing more of a pool; what runs goes on"),
+		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
+		p.pauseCommand("Pause a pool: grant no more of its slots; running tasks continue"),
 		p.requestCommand("resume", "End the pause of a pool", http.MethodPost, "/resume"),
-		explainWaiting(p, "Say what the tasks of a pool wait for, how many for what"),
+		explainWaiting(p, "Show why the tasks of a pool wait, with the number of tasks per reason"),
 		showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
 	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)
 }
@@ -50,9 +50,9 @@ func troubleCodes(e entry) string {
 
 func addPoolFilters(command *cobra.Command) {
 	flags := command.Flags()
-	flags.String("name", "", "only with this part in their names, in upper or lower case")
-	flags.String("sort", "", "name (default); held: the largest share first; waiting: the most tasks first; trouble: worst first")
-	flags.Bool("only-trouble", false, "only those with trouble")
+	flags.String("name", "", "only pools whose name contains this text, ignoring case")
+	flags.String("sort", "", "name (default); held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first")
+	flags.Bool("only-trouble", false, "only pools with trouble")
 	complete(command, "sort", "name", "held", "waiting", "trouble")
 }
 
@@ -77,7 +77,7 @@ type poolFlags struct {
 	longestLease time.Duration
 }
 
-// callersFlag is a flag for a maximum number of slots. A nil most means "all".
+// callersFlag is a flag for a maximum number of slots. A nil maxSlots means "all".
 type callersFlag struct{ maxSlots *int }
 
 // Set parses a number of slots or "all".
@@ -87,7 +87,7 @@ func (f *callersFlag) Set(text string) error {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return errors.New("a number of slots, or all")
+		return errors.New("must be a number of slots, or all")
 	}
 	f.maxSlots = &n
 	return nil
@@ -100,10 +100,10 @@ func (f *callersFlag) String() string { return "" }
 func (f *callersFlag) Type() string { return "number" }
 
 func (p *poolFlags) add(flags *pflag.FlagSet) {
-	flags.IntVar(&p.capacity, "capacity", 0, "devices inside at once")
+	flags.IntVar(&p.capacity, "capacity", 0, "number of slots: how many devices and callers may hold one at once")
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
-	flags.Var(&p.callers, "callers", "slots that callers, which are no devices, hold at most; 0: none; all: as many as there are (default)")
+	flags.Var(&p.callers, "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
 	flags.DurationVar(&p.longestLease, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
 	p.windows.add(flags)
 }
@@ -131,7 +131,7 @@ func createPool(p noun) *cobra.Command {
 		}
 		_, err = s.Get(s.cmd.Context(), path, nil)
 		if err == nil {
-			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
+			return advisedError{fmt.Errorf("pool %s already exists", pool), "change it: dispatcher pools set " + pool}
 		}
 		if !operators.HasStatus(err, http.StatusNotFound) {
 			return err
@@ -145,7 +145,7 @@ func createPool(p noun) *cobra.Command {
 
 func setPool(p noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := p.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
+	command := p.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay unchanged", func(s *session, pool string) error {
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
 			return err
@@ -157,7 +157,7 @@ func setPool(p noun) *cobra.Command {
 	})
 	settings.add(command.Flags())
 	settings.limits.addChange(command)
-	command.Flags().BoolVar(&settings.alwaysOpen, "always-open", false, "no windows any more")
+	command.Flags().BoolVar(&settings.alwaysOpen, "always-open", false, "remove all windows")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	return command
 }
@@ -168,11 +168,11 @@ func showSlots(p noun) *cobra.Command {
 		var slots slotList
 		return s.getAndShow(operators.Path("pools", pool, "slots"), nil, &slots, func() error { return slots.writeTable(s.console.out, all) })
 	})
-	command.Flags().BoolVar(&all, "all", false, "the free slots, too")
+	command.Flags().BoolVar(&all, "all", false, "also show the free slots")
 	return command
 }
 
-// slotList is the answer of the API. The slots stay JSON objects.
+// slotList is the response to GET /v1/pools/{pool}/slots. The slots stay JSON objects.
 type slotList struct {
 	Capacity, Waiting int64
 	Held, Reserved    int
@@ -206,7 +206,7 @@ func slotHolder(e entry) string {
 // slotState returns the state of a slot, and whether its device was asked to stop.
 func slotState(e entry) string {
 	if e.text("cancel") != "" {
-		return e.text("state") + ", to stop"
+		return e.text("state") + ", asked to stop"
 	}
 	return e.text("state")
 }
@@ -220,19 +220,18 @@ func releaseSlot(p noun) *cobra.Command {
 		Short: "Take a slot back from the device that holds it",
 		Long: `Take a slot back from the device that holds it. Its task ends cancelled.
 
-The device is told to stop with its next report, and the slot is free with its
-result or at the end of its lease: never more devices are inside than there are
-slots. With --now it is free at once, and the device may still be inside until
-its lease ends.`,
+The reply to its next report asks the device to stop. The slot is free when the device
+sends the result, or at the end of its lease: the capacity is never exceeded. With --now
+the slot is free at once, and the device may use the external system until its lease ends.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: p.completeNames(1),
 		RunE: p.withSession(func(s *session, args []string) error {
 			body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
 			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
 	}
-	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
-	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
-	command.Flags().Int64Var(&token, "token", 0, "of the grant; 0: the present one")
+	command.Flags().StringVar(&reason, "reason", "", "reason for the audit log; required")
+	command.Flags().BoolVar(&now, "now", false, "free the slot at once: one device more than the capacity may then use the external system")
+	command.Flags().Int64Var(&token, "token", 0, "fencing token of the grant; 0: the current grant")
 	return requireFlag(command, "reason")
 }
 

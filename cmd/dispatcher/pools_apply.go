@@ -22,12 +22,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func applyPools(o *operator) *cobra.Command {
+func applyPools(o *operatorFlags) *cobra.Command {
 	var file string
 	var dryRun bool
 	command := &cobra.Command{
-		Use: "apply -f FILE", Short: "Create and change pools as a YAML file says",
-		Long: `Create and change pools as a YAML file says:
+		Use: "apply -f FILE", Short: "Create and change pools according to a YAML file",
+		Long: `Create and change pools according to a YAML file:
 
   pools:
     - name: ar:330100
@@ -37,12 +37,11 @@ func applyPools(o *operator) *cobra.Command {
       windows: [{cron: "0 1 * * *", duration: 4h, timezone: Asia/Shanghai}]
       limits: [{name: starts, per: pool, algorithm: sliding, windows: [{max: 30, per_ms: 60000}]}]
 
-Of a pool that exists, what the file leaves out stays as it is; a new one needs
-a capacity, and gets the defaults of the rest. "pools export --format yaml"
-writes such a file. Pools that the file does not name are left alone. The whole
-file is checked before anything is written. It ends with the first pool that the
-server refuses; what was done until then stays, and the same may be applied
-again.`,
+A setting that the file leaves out is not changed. A new pool needs a capacity, and
+gets the defaults of its other settings. "pools export --format yaml" writes such a file.
+Pools that the file does not name are not changed. The whole file is checked before the
+first change. If the server refuses a change, the command stops: earlier changes remain,
+and the same file can be applied again.`,
 		Args: cobra.NoArgs,
 		RunE: o.withSession(func(s *session, _ []string) error {
 			wanted, err := readPools(file, s.console.in)
@@ -53,7 +52,7 @@ again.`,
 		}),
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "the YAML file; -: standard input")
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "show the changes, but make none")
 	return requireFlag(command, "file")
 }
 
@@ -93,7 +92,7 @@ func (u poolUpdate) apply(ctx context.Context, wanted []poolFileEntry, dryRun bo
 	if _, err := u.send(ctx, changes, true); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	prefix, done := "Nothing was done. It would be: ", len(changes)
+	prefix, done := "Nothing was changed. The changes would be: ", len(changes)
 	if !dryRun {
 		prefix = ""
 		if done, err = u.send(ctx, changes, false); err != nil {
@@ -140,7 +139,7 @@ func (c *poolChange) request(dryRun bool) operators.Request {
 	return r
 }
 
-// writeChanges writes the changes, and notes their numbers after the text before. A table leaves
+// writeChanges writes the changes, and notes their numbers after the text prefix. A table leaves
 // out the pools that stay unchanged.
 func (u poolUpdate) writeChanges(prefix string, changes []poolChange) error {
 	writer := u.console.newListWriter([]column{memberColumn("POOL", "pool"), memberColumn("ACTION", "action"), {"CHANGES", describeChanges}})
@@ -185,7 +184,7 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// diff returns the change that the file makes to the pool there. If there is nil, the pool does
+// diff returns the change that the file makes to the existing pool. If existing is nil, the pool does
 // not exist and is created.
 func (p poolFileEntry) diff(existing entry) (poolChange, error) {
 	change := poolChange{Pool: p.Name, Action: actionUnchanged}
@@ -299,13 +298,13 @@ func readPools(path string, stdin io.Reader) ([]poolFileEntry, error) {
 		return nil, fmt.Errorf("%s: more than one document", path)
 	}
 	if len(file.Pools) == 0 {
-		return nil, fmt.Errorf("%s: no pools: a list under `pools:` is expected", path)
+		return nil, fmt.Errorf("%s: no pools; a list under `pools:` is required", path)
 	}
 	names := map[string]bool{}
 	for i := range file.Pools {
 		p := &file.Pools[i]
 		if names[p.Name] {
-			return nil, fmt.Errorf("%s: pool %s: it is there twice", path, p.Name)
+			return nil, fmt.Errorf("%s: pool %s: appears twice", path, p.Name)
 		}
 		names[p.Name] = true
 		if err := p.convertUnits(); err != nil {
@@ -318,7 +317,7 @@ func readPools(path string, stdin io.Reader) ([]poolFileEntry, error) {
 // convertUnits converts the values that are written for people to the values of the API.
 func (p *poolFileEntry) convertUnits() error {
 	if p.Name == "" {
-		return errors.New("it has no name")
+		return errors.New("name: required")
 	}
 	var err error
 	if p.LeaseMS, err = parseDurationMS("lease", p.Lease); err != nil {
@@ -344,7 +343,7 @@ func parseDurationMS(field, text string) (*int64, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: a duration such as 300s or 5m", field)
+		return nil, fmt.Errorf("%s: must be a duration such as 300s or 5m", field)
 	}
 	return new(d.Milliseconds()), nil
 }

@@ -33,15 +33,15 @@ func showHistory(p noun) *cobra.Command {
 		}}, limit)
 	})
 	flags := command.Flags()
-	flags.String("slot", "", "only this slot, or from one to another: 17, 60-119")
-	flags.String("order", "newest", "newest or oldest ends first")
-	flags.DurationVar(&since, "since", 0, "only what ended in this time, or lasts: 24h")
-	flags.IntVar(&limit, "limit", 100, "most entries to show; 0: all")
+	flags.String("slot", "", "only this slot, or a range of slots: 17, 60-119")
+	flags.String("order", "newest", "order by the end: newest or oldest first")
+	flags.DurationVar(&since, "since", 0, "only entries that ended within this time, or have not ended: 24h")
+	flags.IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
 	complete(command, "order", "newest", "oldest")
 	return command
 }
 
-// endReason returns how a holding ended. A holding that has not ended has no ended_by.
+// endReason returns how the holder lost or gave back the slot, or "holds it" if it still has the slot.
 func endReason(e entry) string {
 	if how := e.text("ended_by"); how != "" {
 		return how

@@ -21,7 +21,7 @@ version  1
 created_at  TIME
 updated_at  TIME
 `)
-	d.runCommand("", "pools", "create", "ar:330100", "--capacity", "2").expectExit(1).expectErrors("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
+	d.runCommand("", "pools", "create", "ar:330100", "--capacity", "2").expectExit(1).expectErrors("pool ar:330100 already exists", "dispatcher pools set ar:330100")
 	d.runCommand("", "pools", "create", "-x").expectExit(2)
 	d.runCommand("", "pools", "create", "b").expectExit(2).expectErrors("capacity", "not set")
 	d.runCommand("", "pools", "create", "a/b", "--capacity", "2").expectExit(1).expectErrors("invalid_pool")
@@ -80,7 +80,7 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 	d.runCommand("", "pools", "release", "p", "0").expectExit(2).expectErrors("reason")
 	d.runCommand("", "pools", "release", "p", "1", "--reason", "x").expectExit(1).expectErrors("slot 1 of pool p is free", "not_found", "dispatcher pools slots p")
 	d.run("pools release p 0 --reason slow")
-	if got := d.run("pools slots p"); !strings.Contains(got, "held, to stop") {
+	if got := d.run("pools slots p"); !strings.Contains(got, "held, asked to stop") {
 		t.Errorf("the pending stop is not shown:\n%s", got)
 	}
 	d.run("pools release p 0 --now --reason gone")
@@ -95,7 +95,7 @@ SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW
 0  d-1  1  1  1  TIME  TIME  released
 `)
 	d.expectOutput("pools history p --slot 1", "SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW\n")
-	d.runCommand("", "pools", "history", "p", "--slot", "x").expectExit(1).expectErrors("slot: a slot of 0 to 9999", "invalid_field")
+	d.runCommand("", "pools", "history", "p", "--slot", "x").expectExit(1).expectErrors("slot: must be a slot between 0 and 9999", "invalid_field")
 	d.runCommand("", "pools", "history", "p", "--since", "-1h").expectExit(2)
 	if got := maskVariableText(d.run("pools series p --range 24h")); !strings.HasPrefix(got, "UNTIL  HELD  LEAST  MOST  CAPACITY  GRANTED  ENDED  LAPSED\n") || !strings.HasSuffix(got, "  1  2  2  1  0\n") {
 		t.Errorf("the last day:\n%s", got)
@@ -172,11 +172,11 @@ func TestApplyChecksAllFirst(t *testing.T) {
 		"pools:\n- {name: good}\n- {name: b, capacity: 1, capacity: 2}\n":                                                              {"line 3", "capacity", "already defined"},
 		"pools:\n- {name: good}\n- {name: good}\n":                                                                                     {"pool good", "twice"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: a/b, capacity: 1}\n":                                                            {"a/b", "invalid_pool"},
-		"pools:\n- {name: good, capacity: 1}\n- {capacity: 1}\n":                                                                       {"no name"},
+		"pools:\n- {name: good, capacity: 1}\n- {capacity: 1}\n":                                                                       {"name: required"},
 		"pools:\n- {name: good}\n- {name: b, paused: perhaps}\n":                                                                       {"line 3", "bool"},
 		"pools:\n- {name: good, capacity: 1}\n- name: b\n  capacity: 1\n  windows: [{cron: x, duration: 1h}]\n":                        {"pool b", "windows", "cron"},
 		"pools:\n- {name: good}\n- name: b\n  windows: [{cros: x}]\n":                                                                  {"line 4", "cros"},
-		"pools:\n- {name: good, capacity: 1}\n- {name: b, capacity: 1, limits: [{name: n, per: device, algorithm: fixed, per_ms: 1}]}": {"pool b", "limits[0].max: 1 to"},
+		"pools:\n- {name: good, capacity: 1}\n- {name: b, capacity: 1, limits: [{name: n, per: device, algorithm: fixed, per_ms: 1}]}": {"pool b", "limits[0].max: must be between 1 and"},
 		"pools:\n- {name: good}\n- name: b\n  limits: [{name: n, algorithm: fixed, burst: 1}]\n":                                       {"line 4", "burst"},
 		"pools:\n- {name: good}\n- {name: b, limits: 7}\n":                                                                             {"line 3", "Policy"},
 		"pool:\n- {name: good}\n":                  {"line 1", "pool"},

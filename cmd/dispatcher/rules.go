@@ -23,13 +23,13 @@ type limitsFlag struct {
 }
 
 func (l *limitsFlag) add(flags *pflag.FlagSet) {
-	flags.StringVar(&l.text, "limits", "", "how often tasks may start: a JSON list of policies, or @FILE with one")
+	flags.StringVar(&l.text, "limits", "", "policies that limit how often tasks may start: a JSON list, or @FILE with one")
 }
 
 // addChange also adds the flag that removes all policies.
 func (l *limitsFlag) addChange(command *cobra.Command) {
 	l.add(command.Flags())
-	command.Flags().BoolVar(&l.removeAll, "no-limits", false, "no policies any more")
+	command.Flags().BoolVar(&l.removeAll, "no-limits", false, "remove all policies")
 	command.MarkFlagsMutuallyExclusive("limits", "no-limits")
 }
 
@@ -57,21 +57,21 @@ func showLimited(p noun) *cobra.Command {
 			return t.Flush()
 		})
 	})
-	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
-	command.Flags().IntVar(&limit, "limit", 20, "so many, 1 to 200")
+	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthe current and the previous hour."
+	command.Flags().IntVar(&limit, "limit", 20, "number of subjects to show, 1 to 200")
 	return command
 }
 
 func showPoolUsage(p noun) *cobra.Command {
 	limit, device := 0, ""
-	command := p.objectCommand("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
+	command := p.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
 		var usage policyUsage
 		query := operators.Query("limit", strconv.Itoa(limit), "device", device)
 		return s.getAndShow(operators.Path("pools", pool, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
 	})
-	command.Long = "Show what was used of the policies of a pool: the subjects that used most of their maximum,\nor what one device used of the policies of the pool and of its profile that count by what\nthe device is, and not by its tasks."
-	command.Flags().IntVar(&limit, "limit", 20, "so many of the highest, 1 to 100")
-	command.Flags().StringVar(&device, "device", "", "of this device")
+	command.Long = "Show the usage of the policies of a pool: the subjects with the highest usage, or the usage\nof one device, for the policies of the pool and of its profile that count by facts of the\ndevice and not by facts of its tasks."
+	command.Flags().IntVar(&limit, "limit", 20, "number of subjects to show, highest usage first, 1 to 100")
+	command.Flags().StringVar(&device, "device", "", "show the usage of this device")
 	return command
 }
 
@@ -87,14 +87,14 @@ func (u policyUsage) writeTable(out io.Writer) error {
 }
 
 func newProfiles() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	p := o.profiles()
-	verbs := o.addList(listSpec{path: operators.Path("profiles"), columns: []column{
+	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: []column{
 		memberColumn("NAME", "name"), memberColumn("LIMITS", "limits"), memberColumn("UPDATED", "updated_at"),
 	}}, "List profiles by name", nil)
 	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putPolicies(p, "Create a profile, or replace its policies"),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
-	return o.newGroup("profiles", "Limit how often devices start something, wherever they do", verbs...)
+	return o.newGroup("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
 // putPolicies returns the command that stores a list of policies under a name.

@@ -19,7 +19,7 @@ import (
 // Exit codes of run, in addition to the exit codes of the command that it runs.
 const (
 	exitNotGranted = 75 // EX_TEMPFAIL of sysexits.h: the command was not started
-	exitLeaseLost  = 76 // the command was ended because its slot could not be kept
+	exitLeaseLost  = 76 // the slot could not be kept: the command was ended, or was not started at all
 )
 
 // statusError ends the program with this exit status and without an error message.
@@ -40,37 +40,38 @@ type runner struct {
 }
 
 func newRun(releaseSignals func()) *cobra.Command {
-	o, r := &operator{}, &runner{releaseSignals: releaseSignals}
+	o, r := &operatorFlags{}, &runner{releaseSignals: releaseSignals}
 	command := o.newGroup("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
-	command.Long = `Run a command while it holds a slot of a pool, and give the slot back when it has
-ended. It waits in line with the devices and the other callers of the pool.
+	command.Long = `Run a command while it holds a slot of a pool, and give the slot back when the command has
+ended. It waits in the queue with the devices and the other callers of the pool.
 
-The command finds DISPATCHER_POOL, DISPATCHER_SLOT, DISPATCHER_TOKEN (a fencing token) and
-DISPATCHER_LEASE in its environment. The lease is renewed while it runs. A command whose lease cannot be renewed
-is ended before the lease is over: SIGTERM, and SIGKILL after --grace. So is a command
-whose dispatcher run was killed. All that it started in its process group ends with it.
+The environment of the command contains DISPATCHER_POOL, DISPATCHER_SLOT, DISPATCHER_TOKEN
+(a fencing token) and DISPATCHER_LEASE. The lease is renewed while the command runs. If the
+lease cannot be renewed, or if dispatcher run is killed, the command is ended before the
+lease is over: with SIGTERM, and with SIGKILL after --grace. The other processes of its
+process group end with it.
 
-Signals go to the command. The exit status is that of the command, 128 and the number
-of the signal that ended it, 127 and 126 when it could not be found or started; 75 when
-no slot was granted within --wait, 76 when the lease was lost and the command ended for that.
+Signals are passed to the command. The exit status is the exit status of the command; 128 plus
+the number of the signal that ended it; 127 if it was not found, 126 if it could not be started;
+75 if no slot was granted within --wait; 76 if the command was ended because the lease was lost.
 
   dispatcher run --pool nightly --wait 30m -- ./backup.sh`
 	command.Args = cobra.MinimumNArgs(1)
 	flags := command.Flags()
 	flags.SetInterspersed(false)
-	flags.StringVar(&r.pool, "pool", "", "pool whose slot it needs")
-	flags.DurationVar(&r.wait, "wait", 10*time.Minute, "wait in line for so long; 0: not at all")
-	flags.DurationVar(&r.lease, "lease", time.Minute, "lease of the slot, which is renewed after a third of it")
+	flags.StringVar(&r.pool, "pool", "", "pool whose slot the command needs; required")
+	flags.DurationVar(&r.wait, "wait", 10*time.Minute, "how long to wait in the queue; 0: do not wait")
+	flags.DurationVar(&r.lease, "lease", time.Minute, "length of the lease; it is renewed after a third of this time")
 	flags.DurationVar(&r.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; at most a third of --lease")
-	flags.StringVar(&r.holder, "holder", "", "begin the name of the holder with this (default: run and the machine); a number follows")
+	flags.StringVar(&r.holder, "holder", "", "beginning of the name of the holder (default: run and the name of the machine); a number is appended")
 	requireFlag(command, "pool")
 	o.pools().completeFlag(command, "pool")
 	command.RunE = o.withSession(func(s *session, args []string) error { return r.run(s, args) })
 	return command
 }
 
-// newGuard returns the command of the guard process, which ends a command that must not continue
-// (package child).
+// newGuard returns the hidden command of the guard process. The guard, not leaseKeeper, ends a command
+// that must not continue: child.Guard sends SIGTERM and then SIGKILL.
 func newGuard() *cobra.Command {
 	return &cobra.Command{
 		Use: "run-guard GRACE", Hidden: true, Args: cobra.ExactArgs(1),
@@ -119,7 +120,7 @@ func (r *runner) run(s *session, args []string) error {
 	r.releaseSignals()
 	ctx := context.WithoutCancel(s.cmd.Context())
 	defer k.release(ctx)
-	if err := s.cmd.Context().Err(); err != nil { // a signal arrived before own was called
+	if err := s.cmd.Context().Err(); err != nil { // a signal arrived before releaseSignals was called
 		return err
 	}
 	if k.remaining() <= r.grace { // the answer was so slow that too little of the lease is left

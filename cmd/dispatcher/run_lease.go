@@ -20,7 +20,8 @@ const (
 	retryPause     = time.Second
 )
 
-// leaseKeeper acquires a lease and renews it while a command runs.
+// leaseKeeper acquires a lease and renews it while a command runs. To end the command
+// early, it reduces the time that the command has left (child.Child.SetTimeLeft).
 type leaseKeeper struct {
 	*runner
 	leases  operators.Leases
@@ -35,7 +36,7 @@ func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.Usabl
 
 // waitForLease returns when the lease is held. If no slot is granted, the holder leaves the queue.
 func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
-	view := newLineView(k.console)
+	view := newQueueView(k.console)
 	defer view.bar.Clear()
 	k.held, err = k.leases.WaitForSlot(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
 	switch {
@@ -56,7 +57,8 @@ func hasProblemCode(err error, code string) bool {
 	return ok && p.Code == code
 }
 
-// keep renews the lease and passes signals to the command until the command has ended.
+// keep renews the lease, and passes the signals that this program receives to the command, until the
+// command has ended.
 func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,7 +69,7 @@ func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan o
 		select {
 		case <-c.Ended():
 			if k.remaining() <= k.grace && k.lossReason == nil {
-				k.lossReason = errors.New("its lease could not be renewed")
+				k.lossReason = errors.New("the lease could not be renewed")
 			}
 			return
 		case s := <-signals:
@@ -112,7 +114,7 @@ func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 func (k *leaseKeeper) applyRenewal(r renewal, c *child.Child) time.Duration {
 	switch {
 	case r.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
-		k.held, k.lossReason = r.lease, errors.New("its lease was renewed too late")
+		k.held, k.lossReason = r.lease, errors.New("the lease was renewed too late")
 		return -1
 	case r.err == nil:
 		k.held = r.lease
@@ -123,7 +125,7 @@ func (k *leaseKeeper) applyRenewal(r renewal, c *child.Child) time.Duration {
 		c.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
 		return -1
 	}
-	k.console.note("The lease of slot %d is not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), r.err)
+	k.console.note("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), r.err)
 	return retryPause
 }
 
@@ -138,14 +140,15 @@ func (k *leaseKeeper) release(ctx context.Context) {
 			return
 		}
 		if !operators.IsTransient(err) || operators.Sleep(ctx, retryPause) != nil {
-			k.console.note("The slot of pool %s is not given back; it is free at the end of its lease: %v", k.pool, err)
+			k.console.note("The slot of pool %s was not given back; it is free at the end of its lease: %v", k.pool, err)
 			return
 		}
 	}
 }
 
-// environment returns our environment with the variables of the slot. It leaves out the variables
-// for the API, because DISPATCHER_TOKEN is the fencing token for the command.
+// environment returns the environment of the command: ours, the environment of this program, with the
+// variables of the slot. It leaves out the address and the token of the API. In the environment of the
+// command, DISPATCHER_TOKEN is the fencing token.
 func (k *leaseKeeper) environment(ours []string) []string {
 	env := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -8,31 +8,31 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// lineView shows the position of a holder in the queue. On a terminal it updates one line.
-// Otherwise it writes a line at most every lineEvery.
-type lineView struct {
+// queueView shows the position of a holder in the queue, as a line of text. On a terminal it updates the
+// line. Otherwise it writes a new line at most every lineEvery.
+type queueView struct {
 	console    *console
 	bar        *terminal.Progress
-	isTerminal bool      // whether it draws on a terminal
+	isTerminal bool      // whether messages go to a terminal
 	shownAt    time.Time // time of the latest line
 }
 
-func newLineView(c *console) *lineView {
-	return &lineView{console: c, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
+func newQueueView(c *console) *queueView {
+	return &queueView{console: c, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
 }
 
 // show writes why there is no slot yet, and the estimated time until the start.
-func (v *lineView) show(l operators.Lease, err error) {
+func (v *queueView) show(l operators.Lease, err error) {
 	text := l.Detail
 	switch {
 	case err != nil:
 		text = err.Error()
 	case l.Position != nil:
-		text = fmt.Sprintf("position %d in line", *l.Position)
+		text = fmt.Sprintf("position %d in the queue", *l.Position)
 	}
 	if l.EstimatedStart != nil {
 		if left := time.Until(l.EstimatedStart.Time).Round(time.Second); left > 0 {
-			text += fmt.Sprintf(", about %s to go", left)
+			text += fmt.Sprintf(", estimated start in %s", left)
 		}
 	}
 	text = "Waiting for a slot: " + text

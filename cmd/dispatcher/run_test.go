@@ -103,7 +103,7 @@ func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 	first := d.startRun("--pool p --lease 20s", `say "$DISPATCHER_POOL $DISPATCHER_SLOT $DISPATCHER_TOKEN $DISPATCHER_LEASE"; while [ ! -e "$SAID.end" ]; do sleep 0.05; done; exit 7`)
 	first.waitForCommand("p 0 1 1\n")
 	second := d.startRun("--pool p --wait 5m", `say second`)
-	second.waitForStderr("Waiting for a slot: position 1 in line")
+	second.waitForStderr("Waiting for a slot: position 1 in the queue")
 	d.runCommand("", "run", "--pool", "p", "--wait", "0", "--", "true").expectExit(exitNotGranted).expectErrors("No slot of pool p was granted within 0s")
 	if _, err := os.Stat(second.saidFile); err == nil {
 		t.Fatal("the second one runs beside the first")
@@ -239,7 +239,7 @@ func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	obedient.waitForCommand("ready")
 	proxy.Cut()
 	r.waitForCommand("asked")
-	r.waitForStderr("is not renewed")
+	r.waitForStderr("was not renewed")
 	var all []operators.Lease
 	d.decodeOutput(&all, "leases list p")
 	if len(all) != 1 || !strings.HasPrefix(all[0].Holder, "cut-") {

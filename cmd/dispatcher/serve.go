@@ -26,10 +26,11 @@ func newServe() *cobra.Command {
 Settings come from the defaults, then a YAML file, then the environment
 (DISPATCHER_ and the flag's name in upper case with _ for -), then flags.
 Secrets (DISPATCHER_POSTGRES_DSN, _REDIS_URL, _MQTT_PASSWORD, _ADMIN_TOKEN,
-_FLEET_TOKEN) have no flag, but also a variable that ends in _FILE.
+_FLEET_TOKEN) have no flag. Each also has a variable that ends in _FILE and
+names a file with the secret.
 
-Exit status 2 for settings that do not fit or are missing, 1 when it cannot
-start or fails, 0 after SIGTERM or SIGINT.`,
+Exit status 2 if settings are invalid or missing, 1 if it cannot start or
+fails, 0 after SIGTERM or SIGINT.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := settings.load(cmd.Flags())
 			if err == nil {
@@ -50,7 +51,7 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 	return command
 }
 
-// restoreFlag is the value of the flag --after-restore. If least is 0, the operator gave no
+// restoreFlag is the value of the flag --after-restore. If minStandstill is 0, the operator gave no
 // duration.
 type restoreFlag struct {
 	isRestored    bool
@@ -59,7 +60,7 @@ type restoreFlag struct {
 
 func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Var(f, "after-restore",
-		"once, after Postgres was restored or lost commits: each pool grants nothing, at any replica, for the longest lease it may have given, at least 5m or the duration")
+		"use once after Postgres was restored or lost commits: each pool grants nothing, on any replica, for the longest lease that it may have given, and for at least this duration, 5m if none is given")
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
@@ -70,7 +71,7 @@ func (f *restoreFlag) Set(text string) (err error) {
 		return nil
 	}
 	if f.minStandstill, err = time.ParseDuration(text); err != nil || f.minStandstill <= 0 {
-		return errors.New("a duration such as 24h, or nothing")
+		return errors.New("must be a duration such as 24h, or empty")
 	}
 	f.isRestored = true
 	return nil
@@ -82,7 +83,7 @@ func (f *restoreFlag) String() string { return "" }
 // Type returns the word that the help shows for a value.
 func (f *restoreFlag) Type() string { return "duration" }
 
-// settings reads the configuration of a command.
+// settings reads the configuration of a command. file is the path in --config.
 type settings struct{ file string }
 
 // addSettings adds the flag --config, which every command with a configuration has.
@@ -129,20 +130,20 @@ func newMigrate() *cobra.Command {
 	s = addSettings(command.PersistentFlags())
 	command.AddCommand(
 		&cobra.Command{Use: "up", Short: "Apply every migration that is missing", Args: cobra.NoArgs, RunE: withStore(migrateUp)},
-		&cobra.Command{Use: "down", Short: "Take the newest migration back, with its data", Args: cobra.NoArgs, RunE: withStore(migrateDown)},
+		&cobra.Command{Use: "down", Short: "Undo the newest migration, and delete its data", Args: cobra.NoArgs, RunE: withStore(migrateDown)},
 		&cobra.Command{Use: "status", Short: "List the migrations", Args: cobra.NoArgs, RunE: withStore(migrateStatus)},
 	)
 	return command
 }
 
-// withLedger opens the configured ledger and runs do with it.
+// withLedger opens the configured ledger and runs work with it.
 func withLedger(cmd *cobra.Command, s *settings, work func(*cobra.Command, *store.Store) error) (err error) {
 	config, err := s.load(cmd.Flags())
 	if err != nil {
 		return usageError{err}
 	}
 	if config.PostgresDSN == "" {
-		return usageError{errors.New("postgres_dsn is needed")}
+		return usageError{errors.New("postgres_dsn: required")}
 	}
 	ledger, err := store.OpenPostgres(cmd.Context(), config.PostgresDSN, store.Options{})
 	if err != nil {

@@ -16,27 +16,27 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-const missingTokensText = "DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment"
+const missingTokensText = "set DISPATCHER_TOKEN (role admin; not required for --idle with a fleet token) and, except with --credentials own, DISPATCHER_FLEET_TOKEN"
 
 func newSimulate() *cobra.Command {
 	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
 	command := &cobra.Command{
 		Use:   "simulate",
-		Short: "Run a simulated fleet and external system against a running dispatcher, and judge it",
+		Short: "Run a simulated fleet and external system against a running dispatcher, and check the result",
 		Long: `Run a simulated fleet against a running dispatcher. The devices hold a connection
-to a simulated external system while they work; it counts the devices inside.
+to a simulated external system while they work; it counts the connected devices.
 
-Exit status 1 when the capacity was ever exceeded, a task was lost, or an output
+Exit status 1 if the capacity was ever exceeded, a task was lost, or an output
 differs from the one that the device sent.
 
-Devices of the kind http and mqtt come when they are told to, mqtt also at once when
-they are woken; the requests of long-poll devices are held until there is work;
-periodic ones come once in each period, whatever they are told.
+Devices of the kinds http and mqtt report at the time that the latest reply requests, and
+mqtt devices also at once when they are woken. The requests of long-poll devices are held
+until there is work. Periodic devices report once in each period, whatever replies request.
 
-With --idle the devices have nothing to do, and report once in each period over HTTP,
-up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exit status
-1 when reports were not answered, were granted tasks, or fell behind by more than 1s:
+With --idle the devices have nothing to do, and report once in each period over HTTP. There
+can be millions of devices; there is no pool and no task. It ends with --timeout or Ctrl-C.
+Exit status 1 if reports were not answered, were granted tasks, or were more than 1s late:
 
   dispatcher simulate --idle --devices 1000000 --period 30s --timeout 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,24 +48,24 @@ up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exi
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&config.URL, "url", os.Getenv("DISPATCHER_URL"), "the dispatcher, or its replicas with commas between (DISPATCHER_URL; default: the dispatcher dev that runs here, else http://127.0.0.1:8080)")
-	flags.StringVar(&config.MQTTURL, "mqtt-url", os.Getenv("DISPATCHER_MQTT_URL"), "its broker (DISPATCHER_MQTT_URL; default: that of the dispatcher dev, else mqtt://127.0.0.1:1883)")
-	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "devices of the fleet")
-	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "start of their ids")
-	flags.StringVar(&config.Pool, "pool", simulator.DefaultPool, "pool; created unless it exists")
-	flags.IntVar(&config.Capacity, "capacity", simulator.DefaultCapacity, "its capacity when it is created")
-	flags.DurationVar(&config.Lease, "lease", 0, "its lease when it is created; 0: the server's default")
-	flags.IntVar(&config.Tasks, "tasks", 0, "tasks in all; 0: five a device")
-	flags.StringVar(&via, "via", via, "http, mqtt, long-poll, periodic, mixed (http,mqtt), or several with commas between, dealt in turn")
-	flags.StringVar(&credentials, "credentials", credentials, "fleet: all devices use the fleet token; own: each is registered first and has its own")
-	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean work of a task, drawn within 50 %")
-	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "how often an idle device reports unless told otherwise")
+	flags.StringVar(&config.URL, "url", os.Getenv("DISPATCHER_URL"), "URL of the dispatcher, or the URLs of its replicas, separated by commas (DISPATCHER_URL; default: the dispatcher dev that runs here, else http://127.0.0.1:8080)")
+	flags.StringVar(&config.MQTTURL, "mqtt-url", os.Getenv("DISPATCHER_MQTT_URL"), "URL of the MQTT broker (DISPATCHER_MQTT_URL; default: the broker of the dispatcher dev, else mqtt://127.0.0.1:1883)")
+	flags.IntVar(&config.Devices, "devices", simulator.DefaultDevices, "number of devices of the fleet")
+	flags.StringVar(&config.DevicePrefix, "prefix", simulator.DefaultPrefix, "prefix of the ids of the devices")
+	flags.StringVar(&config.Pool, "pool", simulator.DefaultPool, "name of the pool, which is created unless it exists")
+	flags.IntVar(&config.Capacity, "capacity", simulator.DefaultCapacity, "capacity of the pool if it is created")
+	flags.DurationVar(&config.Lease, "lease", 0, "lease of the pool if it is created; 0: the server's default")
+	flags.IntVar(&config.Tasks, "tasks", 0, "total number of tasks; 0: five per device")
+	flags.StringVar(&via, "via", via, "kind of the devices: http, mqtt, long-poll, periodic, mixed (http,mqtt), or several kinds, separated by commas and assigned in turn")
+	flags.StringVar(&credentials, "credentials", credentials, "fleet: all devices use the fleet token; own: each device is registered first and has its own token")
+	flags.DurationVar(&config.Work, "work", simulator.DefaultWork, "mean duration of a task; the durations are random within 50 % of it")
+	flags.DurationVar(&config.Period, "period", simulator.DefaultPeriod, "time between two reports of an idle device, unless a reply requests another time")
 	flags.BoolVar(&idle, "idle", false, "the devices have nothing to do: measure how many reports the dispatcher answers")
 	flags.IntVar(&config.Connections, "connections", simulator.DefaultConnections, "with --idle: keep-alive connections that the devices share")
 	flags.BoolVar(&config.Introduce, "introduce", false, "let every device report once, at random within a period, before tasks are queued")
-	flags.DurationVar(&config.NotBefore, "not-before", 0, "tasks may start so long after they were queued")
-	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
-	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after; --idle: report for so long")
+	flags.DurationVar(&config.NotBefore, "not-before", 0, "time from the queueing of the tasks to their earliest start")
+	flags.Uint64Var(&config.Seed, "seed", 0, "seed of all random numbers; 0: a new seed")
+	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "maximum duration of the run; with --idle: how long the devices report")
 	addShareFlags(flags, &config)
 	return command
 }
@@ -78,7 +78,7 @@ func chooseServer(config *simulator.Config) error {
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
 		dev, err := runningDev("")
 		if err != nil {
-			return usageError{fmt.Errorf("%w: for another dispatcher, %s", err, missingTokensText)}
+			return usageError{fmt.Errorf("%w; to use another dispatcher, %s", err, missingTokensText)}
 		}
 		config.URL, config.MQTTURL, config.OperatorToken, config.FleetToken = dev.URL, dev.MQTTURL, dev.Token, dev.FleetToken
 	}
@@ -95,10 +95,10 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	}{
 		{"long", "tasks that take 0.9 of the lease instead of --work", &config.LongShare},
 		{"silent", "grants whose device falls silent, holding its slot until the lease ends", &config.Silent},
-		{"gone", "grants whose device falls silent for good; its task is not tried again", &config.Gone},
-		{"late", "silent devices that send their result after all", &config.Late},
+		{"gone", "grants whose device falls silent for good; its task is not retried", &config.Gone},
+		{"late", "silent devices that send their result late", &config.Late},
 		{"slow", "grants that take longer than half a lease", &config.Slow},
-		{"reboot", "grants whose device forgets its work on the way", &config.Reboot},
+		{"reboot", "grants whose device restarts and forgets its work", &config.Reboot},
 		{"duplicate", "reports sent twice", &config.Duplicate},
 		{"lost-replies", "reports whose reply is lost", &config.LostReplies},
 		{"garbage", "reports preceded by a malformed one", &config.Garbage},
@@ -112,7 +112,7 @@ func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
 	flags := cmd.Flags()
 	if !idle {
 		if flags.Changed("connections") {
-			return errors.New("--connections is only for --idle: other devices have connections of their own")
+			return errors.New("--connections: only together with --idle, because other devices have their own connections")
 		}
 		return nil
 	}
@@ -121,16 +121,16 @@ func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
 		switch f.Name {
 		case "idle", "url", "devices", "prefix", "via", "credentials", "period", "timeout", "connections":
 		default:
-			err = errors.Join(err, fmt.Errorf("--%s is not for --idle: the devices have nothing to do", f.Name))
+			err = errors.Join(err, fmt.Errorf("--%s: not together with --idle, because idle devices do no tasks", f.Name))
 		}
 	})
 	switch {
 	case config.Via != simulator.ViaHTTP && config.Via != simulator.ViaPeriodic:
-		err = errors.Join(err, fmt.Errorf("--via %s is not for --idle: each device would need a connection or a parked request; want http", config.Via))
+		err = errors.Join(err, fmt.Errorf("--via %s: not together with --idle, because each device would need a connection or a parked request; use http", config.Via))
 	case config.Devices < 1 || config.Connections < 1:
-		err = errors.Join(err, errors.New("--devices and --connections: want at least 1"))
+		err = errors.Join(err, errors.New("--devices and --connections: at least 1"))
 	case config.Period <= 0 || config.Timeout <= 0:
-		err = errors.Join(err, errors.New("--period and --timeout: want a time above 0"))
+		err = errors.Join(err, errors.New("--period and --timeout: must be longer than 0"))
 	}
 	return err
 }
@@ -140,7 +140,7 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 		return usageError{fmt.Errorf("--%w", err)}
 	}
 	if !slices.Contains([]simulator.Credentials{simulator.CredentialsFleet, simulator.CredentialsOwn}, config.Credentials) {
-		return usageError{fmt.Errorf("--credentials: %q is none of fleet, own", config.Credentials)}
+		return usageError{fmt.Errorf("--credentials: %q is not one of fleet, own", config.Credentials)}
 	}
 	if err := chooseServer(&config); err != nil {
 		return err

@@ -19,9 +19,9 @@ import (
 )
 
 func newTasks() *cobra.Command {
-	o := &operator{}
+	o := &operatorFlags{}
 	t := o.tasks()
-	verbs := o.addList(listSpec{
+	verbs := o.newListCommands(listSpec{
 		path: operators.Path("tasks"), filters: taskFilters,
 		columns: []column{
 			memberColumn("ID", "id"), memberColumn("BATCH", "batch"), memberColumn("POOL", "pool"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"),
@@ -33,19 +33,19 @@ func newTasks() *cobra.Command {
 		complete(c, "order", "newest", "oldest")
 	})
 	verbs = append(verbs, getTask(t), explainTask(t),
-		changeTasks(o, "cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
-		changeTasks(o, "retry", "Try a task again that ended without success, or all that match"))
+		changeTasks(o, "cancel", "Cancel a task, or all matching tasks; devices that run one of them are asked to stop"),
+		changeTasks(o, "retry", "Retry a task that ended without success, or all matching tasks"))
 	return o.newGroup("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
-func addTaskFilters(o *operator, command *cobra.Command) {
+func addTaskFilters(o *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
-	flags.String("device", "", "only of this device")
-	flags.String("batch", "", "only of this batch")
-	flags.String("pool", "", "only of this pool")
-	flags.String("state", "", "only in this state: "+strings.Join(operators.TaskStates(), ", "))
-	flags.String("kind", "", "only of this kind")
-	flags.String("error", "", "only with this error; with * at its end: that begins so")
+	flags.String("device", "", "only tasks of this device")
+	flags.String("batch", "", "only tasks of this batch")
+	flags.String("pool", "", "only tasks of this pool")
+	flags.String("state", "", "only tasks in this state: "+strings.Join(operators.TaskStates(), ", "))
+	flags.String("kind", "", "only tasks of this kind")
+	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
 	o.devices().completeFlag(command, "device")
 	o.batches().completeFlag(command, "batch")
 	o.pools().completeFlag(command, "pool")
@@ -108,7 +108,7 @@ func outputOf(attempt entry) string {
 	return attempt.text("output")
 }
 
-// taskExplanation is the answer of the API. The reasons stay JSON objects.
+// taskExplanation is the response to GET /v1/tasks/{id}/why. The reasons stay JSON objects.
 type taskExplanation struct {
 	State   string
 	Reasons []entry
@@ -116,19 +116,20 @@ type taskExplanation struct {
 }
 
 func explainTask(t noun) *cobra.Command {
-	return t.objectCommand("why", "Say why a task does not run, and what would change that", func(s *session, task string) error {
+	return t.objectCommand("why", "Show why a task does not run, and what would change that", func(s *session, task string) error {
 		var answer taskExplanation
 		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
 	})
 }
 
-// writeReasons writes the reasons in their order, each with its remedy.
+// writeReasons writes the reasons in their order, each with its remedy. The texts of detail and remedy
+// are written by the server (package decision).
 func (w taskExplanation) writeReasons(out io.Writer, task string) error {
 	lines := []string{"task " + task + " is " + w.State}
 	for i, r := range w.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
 		for _, more := range []struct{ label, name string }{
-			{"until", "until"}, {"position in line", "position"}, {"likely start", "estimated_start"}, {"remedy", "remedy"},
+			{"until", "until"}, {"position in the queue", "position"}, {"estimated start", "estimated_start"}, {"remedy", "remedy"},
 		} {
 			if value := r.text(more.name); value != "" {
 				lines = append(lines, "   "+more.label+": "+value)
@@ -148,7 +149,7 @@ func (w taskExplanation) writeReasons(out io.Writer, task string) error {
 
 // changeTasks returns the command cancel or retry. It changes one task by its id, or all tasks that
 // match the filters.
-func changeTasks(o *operator, verb, short string) *cobra.Command {
+func changeTasks(o *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	command := &cobra.Command{
 		Use: verb + " [TASK]", Short: short,
@@ -156,11 +157,11 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 			q := taskFilters(s.cmd.Flags())
 			switch {
 			case len(args) == 1 && len(q) > 0:
-				return usageError{errors.New("either a task or filters")}
+				return usageError{errors.New("give either a task or filters")}
 			case len(args) == 1:
 				return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", args[0], verb)})
 			case len(q) == 0:
-				return usageError{errors.New("a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
+				return usageError{errors.New("give a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
 			}
 			return bulkChange{s.Client, s.console, verb, q}.run(s.cmd.Context(), yes, dryRun)
 		}),
@@ -173,7 +174,7 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 	}
 	addTaskFilters(o, command)
 	addYesFlag(command, &yes)
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")
 	return command
 }
 
@@ -224,9 +225,9 @@ func (b bulkChange) writeResult(r operators.Bulk, dryRun bool) error {
 	if b.console.isJSON {
 		return writeJSON(b.console.out, r, jsonIndent)
 	}
-	words := map[string]string{"cancel": "cancelled", "retry": "will be tried again"}
+	words := map[string]string{"cancel": "cancelled", "retry": "will be retried"}
 	if dryRun {
-		words = map[string]string{"cancel": "would be cancelled", "retry": "would be tried again"}
+		words = map[string]string{"cancel": "would be cancelled", "retry": "would be retried"}
 	}
 	text := countText(r.Tasks, "task", "tasks") + " " + words[b.verb]
 	if r.AskedToStop > 0 {

@@ -105,7 +105,7 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 		t.Errorf("cancelled without a yes: %s", got)
 	}
 	d.expectOutput("tasks cancel --batch 1 --yes", "1 task cancelled, 1 run and were asked to stop\n")
-	d.expectOutput("tasks retry --state failed --dry-run", "1 task would be tried again\n")
+	d.expectOutput("tasks retry --state failed --dry-run", "1 task would be retried\n")
 	var done struct{ Tasks, Asked int }
 	if d.decodeOutput(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {
 		t.Errorf("%+v", done)

@@ -17,50 +17,50 @@ import (
 )
 
 func newTokens() *cobra.Command {
-	o := &operator{}
-	verbs := o.addList(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
+	o := &operatorFlags{}
+	verbs := o.newListCommands(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
 		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("ROLE", "role"), memberColumn("POOLS", "pools"), memberColumn("LIMIT SETS", "limit_sets"), memberColumn("CREATED", "created_at"), memberColumn("EXPIRES", "expires_at"), memberColumn("LAST USED", "last_used_at"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})
-	verbs = append(verbs, createToken(o), o.tokens().requestCommand("delete", "Revoke an operator token, everywhere within 5 s", http.MethodDelete, ""))
-	return o.newGroup("tokens", "Make and revoke operator tokens, also the first one", verbs...)
+	verbs = append(verbs, createToken(o), o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
+	return o.newGroup("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
 func roles() []string {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
 
-// createToken returns the command that creates a token. The server creates the token, or the
-// command itself writes it into the ledger. Who has the password of the ledger may do everything
-// anyway, and there is no other source for the first token.
-func createToken(o *operator) *cobra.Command {
+// createToken returns the command that creates a token. The server creates the token, or the command
+// itself writes it into the ledger: this is the only way to create the first token. It opens no new
+// way for an attacker, because anyone with the password of the ledger can change everything in it.
+func createToken(o *operatorFlags) *cobra.Command {
 	var t tokenFlags
-	var s *settings
+	var ledgerSettings *settings
 	command := &cobra.Command{
 		Use:   "create",
-		Short: "Make an operator token and print it; it is never shown again",
-		Long: `Make an operator token and print it; it is never shown again.
+		Short: "Create an operator token and print it; it is never shown again",
+		Long: `Create an operator token and print it; it is never shown again.
 
-Without a URL, and with --config or DISPATCHER_POSTGRES_DSN, it is made in the
-Postgres database: this is how the first one comes into being. Else the server
-makes it, which takes a token of the role admin. With a context in use and
-DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
+Without a URL, and with --config or DISPATCHER_POSTGRES_DSN, the token is created
+in the Postgres database: the first token is created in this way. Otherwise the
+server creates it, which requires a token with the role admin. If a context is in
+use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if t.Name == "" || !slices.Contains(roles(), t.Role) || t.valid < 0 {
-				return usageError{errors.New("--name is needed, and --role must be one of " + strings.Join(roles(), ", "))}
+				return usageError{errors.New("--name is required, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
 			if err := credentials.CheckPatterns(t.Token); err != nil {
 				return usageError{err}
 			}
-			direct, err := o.inDatabase(s)
+			direct, err := o.inDatabase(ledgerSettings)
 			if err != nil {
 				return err
 			}
 			if direct {
-				return withLedger(cmd, s, t.createInLedger)
+				return withLedger(cmd, ledgerSettings, t.createInLedger)
 			}
 			return o.withSession(func(s *session, _ []string) error {
 				text, made, err := s.createWithSecret(t.request(), "dispatcher tokens delete ID, and create another one")
@@ -74,20 +74,20 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 			})(cmd, args)
 		},
 	}
-	command.Flags().StringVar(&t.Name, "name", "", "the operator or service that uses it; the log names it")
-	command.Flags().StringVar(&t.Role, "role", "", "needed: viewer, operator, admin, verifier or caller")
-	command.Flags().StringArrayVar(&t.Pools, "pool", nil, "for --role caller: a pool whose slots it may lease, also as a pattern: ci-*; may be repeated")
-	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: a limit set that it may take from, also as a pattern; may be repeated")
-	command.Flags().DurationVar(&t.valid, "valid", 0, "how long it is valid, e.g. 720h; 0: until it is revoked")
+	command.Flags().StringVar(&t.Name, "name", "", "operator or service that uses the token; the audit log contains this name")
+	command.Flags().StringVar(&t.Role, "role", "", "role of the token: viewer, operator, admin, verifier or caller; required")
+	command.Flags().StringArrayVar(&t.Pools, "pool", nil, "for --role caller: pool whose slots the token may lease, or a pattern such as ci-*; may be repeated")
+	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: limit set that the token may take from, or a pattern; may be repeated")
+	command.Flags().DurationVar(&t.valid, "valid", 0, "how long the token is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)
 	o.pools().completeFlag(command, "pool")
-	s = addSettings(command.Flags())
+	ledgerSettings = addSettings(command.Flags())
 	return command
 }
 
 // inDatabase reports whether the token is created in the database. It fails if a context is in use
 // and the environment names a database: both were chosen earlier, and neither takes precedence.
-func (o *operator) inDatabase(s *settings) (bool, error) {
+func (o *operatorFlags) inDatabase(s *settings) (bool, error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
 	}
@@ -101,7 +101,7 @@ func (o *operator) inDatabase(s *settings) (bool, error) {
 		all, err := readContexts()
 		if err == nil && all.Current != "" {
 			err = advisedError{
-				usageError{fmt.Errorf("the context %q is in use, and %s names a database: where shall the token be made?", all.Current, name)},
+				usageError{fmt.Errorf("the context %q is in use, and %s names a database: select where to create the token", all.Current, name)},
 				fmt.Sprintf("at the server: --context %s; in the database: --config FILE, or first: dispatcher context use --none", all.Current),
 			}
 		}

@@ -125,9 +125,9 @@ func maskVariableParts(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
 		{`(_ms"?:) ?\d+`, "$1 N"},
-		{`(?m)^(rate_per_minute|eta) .*\n`, ""},              // updated with a delay of some seconds
-		{`(?m)^ +(position in line|likely start): .*\n`, ""}, // depends on other tasks
-		{`(?m)^(per-[a-z]+ .*) [0-9hms]*[hms]$`, "$1 LEFT"},  // remaining time of a policy
+		{`(?m)^(rate_per_minute|eta) .*\n`, ""},                      // updated with a delay of some seconds
+		{`(?m)^ +(position in the queue|estimated start): .*\n`, ""}, // depends on other tasks
+		{`(?m)^(per-[a-z]+ .*) [0-9hms]*[hms]$`, "$1 LEFT"},          // remaining time of a policy
 		{`(allowed in|Retry-After:|;t=) ?\w+`, "$1 LEFT"},
 		{`(?m)^\d+ +TIME`, "ID TIME"}, // id of an event
 		{`[A-Za-z0-9_-]{43}`, "SECRET"},

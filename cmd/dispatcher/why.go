@@ -9,15 +9,17 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// waitingTasks is the answer of the API. The parts stay JSON objects.
+// waitingTasks is the response to GET /v1/pools/{pool}/waiting, and to the same path of a batch. Each
+// part is a reason with the number of tasks that wait for it. The parts stay JSON objects.
 type waitingTasks struct {
 	Total, Judged int64
 	Sampled       bool
 	Parts         []entry
 }
 
-// explainWaiting returns the command why: it shows the reasons for which the tasks of a pool or a
-// batch wait. With --code it lists the tasks that wait for this reason.
+// explainWaiting returns the command why of pools or of batches: it shows the reasons for which the
+// tasks of a pool or a batch wait. With --code it lists the tasks that wait for this reason. (The
+// command tasks why is explainTask.)
 func explainWaiting(n noun, short string) *cobra.Command {
 	var code string
 	var limit int
@@ -31,8 +33,8 @@ func explainWaiting(n noun, short string) *cobra.Command {
 		var waiting waitingTasks
 		return s.getAndShow(path, nil, &waiting, func() error { return waiting.writeReasons(s.console) })
 	})
-	command.Flags().StringVar(&code, "code", "", "list the tasks that wait for this, such as device_unseen")
-	command.Flags().IntVar(&limit, "limit", 100, "most tasks to list; 0: all")
+	command.Flags().StringVar(&code, "code", "", "list the tasks that wait for this reason, such as device_unseen")
+	command.Flags().IntVar(&limit, "limit", 100, "maximum number of tasks to list; 0: all")
 	return command
 }
 
@@ -40,7 +42,7 @@ func explainWaiting(n noun, short string) *cobra.Command {
 func (w waitingTasks) writeReasons(c *console) error {
 	text := countText(w.Total, "task waits", "tasks wait")
 	if w.Sampled {
-		text += fmt.Sprintf("; the counts are those of a sample of %d", w.Judged)
+		text += fmt.Sprintf("; the counts are from a sample of %d tasks", w.Judged)
 	}
 	if _, err := fmt.Fprintln(c.out, text); err != nil || len(w.Parts) == 0 {
 		return err
@@ -52,6 +54,6 @@ func (w waitingTasks) writeReasons(c *console) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	c.note("To list the tasks of one: --code %s", w.Parts[0].text("code"))
+	c.note("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
 	return nil
 }

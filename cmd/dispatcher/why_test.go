@@ -17,7 +17,7 @@ func TestWhySaysWhatManyWaitFor(t *testing.T) {
 	d.expectOutput("pools why p", `
 4 tasks wait
 COUNT  WHY  CODE  UNTIL  REMEDY
-3  device not registered  device_unknown  look whether their names are right; if they are, register the devices: dispatcher devices import -f FILE; or drop the tasks: dispatcher tasks cancel TASK
+3  device not registered  device_unknown  check their names; if the names are right, register the devices: dispatcher devices import -f FILE; or cancel the tasks: dispatcher tasks cancel TASK
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
 	d.expectOutput("batches why 2", `

@@ -50,9 +50,9 @@ type Options struct {
 	// each connection, from many goroutines, and must return when ctx ends.
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
 	// OnRefused is called for each refused session. The error is the error of Authenticate or
-	// names the broken rule. If Refused is nil, it is not called.
+	// names the broken rule. If OnRefused is nil, it is not called.
 	OnRefused func(ctx context.Context, r RefusedSession)
-	Internal  Credentials
+	Internal  Credentials // of the dispatcher's own client
 	Logger    *slog.Logger
 }
 
@@ -94,7 +94,7 @@ func New(options Options) (*Broker, error) {
 		// This runs in a goroutine of mochi, so a panic must become an error here.
 		err := rescue.Call(func() error { return options.Authenticate(ctx, device, password) })
 		if fault := (*rescue.Panic)(nil); errors.As(err, &fault) {
-			options.Logger.ErrorContext(ctx, "authenticating a device", "device", device, "err", err)
+			options.Logger.ErrorContext(ctx, "panic while authenticating a device", "device", device, "err", err)
 		}
 		return err
 	}

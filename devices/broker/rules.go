@@ -72,8 +72,8 @@ func (r *rules) admit(clientID, user string, packet packets.Packet) error {
 }
 
 var (
-	errWill     = errors.New("the topic of its will is not its own")
-	errClientID = errors.New("its client id neither is the user name nor begins with it and a /")
+	errWill     = errors.New("will topic: must be the report topic of the client")
+	errClientID = errors.New("client id: must be the user name, or begin with the user name and a /")
 )
 
 // isOwnClientID reports whether the client id belongs to the user: it is the user name, or begins with
@@ -91,6 +91,7 @@ func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	return r.mayRead(user, topic)
 }
 
+// mayPublish reports whether user may publish to topic, also as the topic of its will.
 func (r *rules) mayPublish(user, topic string) bool {
 	if user == r.internal.User {
 		_, err := devices.ParseReplyTopic(topic)

@@ -38,7 +38,7 @@ type Options struct {
 type Client struct {
 	options  Options
 	dial     func(context.Context) (net.Conn, error)
-	connSlot chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
+	connTurn chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
 }
 
 // New returns a client that is not connected yet. It refuses wrong options.
@@ -56,12 +56,12 @@ func New(options Options) (*Client, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{options: options, dial: dial, connSlot: make(chan *connection, 1)}
-	c.connSlot <- nil
+	c := &Client{options: options, dial: dial, connTurn: make(chan *connection, 1)}
+	c.connTurn <- nil
 	return c, nil
 }
 
-// Set creates or changes accounts of devices. A session that was opened with another password ends.
+// Set creates or changes accounts of devices and their roles. The open session of an account that already exists ends.
 func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
 	return c.withConnection(ctx, func(conn *connection) error {
 		existing, err := conn.create(ctx, list)
@@ -120,7 +120,7 @@ func (c *Client) Delete(ctx context.Context, device devices.ID) error {
 	return c.sendIdempotent(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
 }
 
-// Disconnect does nothing: Set has already ended the sessions.
+// Disconnect does nothing: Set leaves no session open that was opened with an older password.
 func (c *Client) Disconnect(context.Context, devices.ID) error { return nil }
 
 // Check connects if the client is not connected. A new connection makes sure that the account of
@@ -131,11 +131,11 @@ func (c *Client) Check(ctx context.Context) error {
 
 // Close disconnects the client. It can be used again: then it connects again.
 func (c *Client) Close() error {
-	conn := <-c.connSlot
+	conn := <-c.connTurn
 	if conn != nil {
 		conn.close()
 	}
-	c.connSlot <- nil
+	c.connTurn <- nil
 	return nil
 }
 
@@ -151,15 +151,15 @@ func (c *Client) sendIdempotent(ctx context.Context, commands ...command) error 
 }
 
 // withConnection runs work on the connection, and connects first if the client is not connected. If the open connection
-// turns out to be lost, do connects and runs work again, so work must be repeatable.
+// turns out to be lost, withConnection connects and runs work again, so work must be repeatable.
 func (c *Client) withConnection(ctx context.Context, work func(*connection) error) error {
 	var conn *connection
 	select {
-	case conn = <-c.connSlot:
+	case conn = <-c.connTurn:
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the connection to the broker: %w", ctx.Err())
 	}
-	defer func() { c.connSlot <- conn }()
+	defer func() { c.connTurn <- conn }()
 	if conn != nil {
 		err := conn.run(ctx, work)
 		if err == nil || !errors.Is(err, errLost) {

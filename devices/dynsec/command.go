@@ -67,7 +67,7 @@ func (a pluginAnswer) unexpectedError(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil
 	}
-	return fmt.Errorf("the dynamic-security plugin refuses %s: %s", a.Command, a.Error)
+	return fmt.Errorf("the dynamic-security plugin refused %s: %s", a.Command, a.Error)
 }
 
 // unexpectedErrors returns the joined errors of the answers without the expected errors.
@@ -81,7 +81,8 @@ func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 // roleName returns the name of the device's role. Its prefix prevents that a device id equals the name of an administrator's role.
 func roleName(device devices.ID) string { return "device:" + string(device) }
 
-// deviceRole returns the role with all rights of a device.
+// deviceRole returns the role with all rights of a device. A change here reaches the role of an existing account only with
+// the next Set of this account.
 func deviceRole(device devices.ID) role {
 	return role{roleName(device), []acl{
 		{"publishClientSend", devices.ReportTopic(device), true},

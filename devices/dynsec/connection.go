@@ -48,7 +48,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("the account %s at the broker does not keep its rights", c.options.User)
+	return nil, fmt.Errorf("the rights of the account %s at the broker changed again after they were set", c.options.User)
 }
 
 // open opens a connection and subscribes to the plugin's answers. It gives up when ctx ends.
@@ -136,12 +136,12 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnsw
 		case <-c.lost:
 			return nil, errLost
 		case <-ctx.Done():
-			return nil, fmt.Errorf("no answer of the dynamic-security plugin: %w", ctx.Err())
+			return nil, fmt.Errorf("no answer from the dynamic-security plugin: %w", ctx.Err())
 		}
 	}
 }
 
-// parseAnswers returns the answers in a message of the plugin. ok is false if they do not all have this mark.
+// parseAnswers returns the answers in a message of the plugin. ok is false if they do not all have correlationID.
 func parseAnswers(correlationID string, text []byte) ([]pluginAnswer, bool) {
 	var message struct{ Responses []pluginAnswer }
 	if json.Unmarshal(text, &message) != nil {

@@ -13,7 +13,7 @@ import (
 const (
 	// A device sends little, and one body at a time. But if a device becomes unreachable, its
 	// old connections stay open for a while.
-	bodiesPerReport        = 8       // incomplete bodies for each of Options.MaxReports
+	incompleteBodiesFactor = 8       // The limit of incomplete bodies in total is this number times Options.MaxReports.
 	maxBodiesPerDevice     = 4       // incomplete bodies of one device
 	maxLongBodiesPerDevice = 2       // incomplete bodies of one device that are longer than shortBody
 	shortBody              = 4 << 10 // bytes
@@ -25,14 +25,14 @@ const (
 type bodyLimiter struct{ all, long bodyShares }
 
 func newBodyLimiter(reports int) *bodyLimiter {
-	return &bodyLimiter{all: newBodyShares(bodiesPerReport*reports, maxBodiesPerDevice), long: newBodyShares(reports, maxLongBodiesPerDevice)}
+	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*reports, maxBodiesPerDevice), long: newBodyShares(reports, maxLongBodiesPerDevice)}
 }
 
 // bodyShares bounds the bodies of each device and the bodies of each fleet token. The second
 // bound is needed because a sender with a fleet token can use the name of any device.
 type bodyShares struct{ devices, fleet *fair.Shares }
 
-// newBodyShares allows most bodies in total, each bodies of one device, and most/2 bodies of one fleet token.
+// newBodyShares allows maxTotal bodies in total, maxPerDevice bodies of one device, and maxTotal/2 bodies of one fleet token.
 func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
@@ -56,7 +56,7 @@ func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok 
 func (b *bodyLimiter) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller, bearer(r))
 	if !ok {
-		return nil, busyError("too many bodies are not here yet, of this device, of its fleet token or of all")
+		return nil, busyError("too many incomplete bodies: of this device, of its fleet token or in total")
 	}
 	defer leave()
 	from := http.MaxBytesReader(w, r.Body, devices.MaxBody+1)
@@ -64,7 +64,7 @@ func (b *bodyLimiter) read(w http.ResponseWriter, r *http.Request, caller device
 	if err == nil && len(body) == shortBody {
 		leave, ok := b.long.take(caller, bearer(r))
 		if !ok {
-			return nil, busyError("too many long reports at once, of this device, of its fleet token or of all")
+			return nil, busyError("too many long reports at once: of this device, of its fleet token or in total")
 		}
 		defer leave()
 		var rest []byte

@@ -16,7 +16,7 @@ func Describe(operations huma.API, refusal *huma.Response) {
 	report := huma.SchemaFromType(schemas, reflect.TypeFor[reportBody]())
 	operations.OpenAPI().AddOperation(&huma.Operation{
 		Method: http.MethodPost, Path: "/v1/devices/{device}/report", OperationID: "report",
-		Summary:     "Report: results, running tasks, and the question for work",
+		Summary:     "Send results and running tasks, and request a task",
 		Description: "Any Content-Type; the body is JSON of at most 64 KiB and may be empty. Unknown fields are ignored.",
 		Tags:        []string{"devices"},
 		Security:    []map[string][]string{{"device": {}}},
@@ -24,14 +24,14 @@ func Describe(operations huma.API, refusal *huma.Response) {
 			{Name: "device", In: "path", Required: true, Schema: &huma.Schema{Type: "string", MaxLength: new(128)}},
 			{
 				Name: "Prefer", In: "header", Schema: &huma.Schema{Type: "string"}, Example: "wait=25",
-				Description: "wait=25 (RFC 7240) lets an answer without a task wait for up to so many seconds, or the server's limit: " +
-					"it comes as soon as there is a task. A newer report of the device ends the older one with none.",
+				Description: "wait=25 (RFC 7240) lets an answer without a task wait for at most 25 seconds, or the server's limit if that is shorter. " +
+					"The server answers as soon as there is a task. A newer report of the device ends the older one without a task.",
 			},
 		},
 		RequestBody: &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: report}}},
 		Responses: map[string]*huma.Response{
 			"200": {Description: "The reply", Headers: map[string]*huma.Param{
-				"Preference-Applied": {Schema: &huma.Schema{Type: "string"}, Description: "wait=25: the answer could wait so long; absent without Prefer, and when too many wait already"},
+				"Preference-Applied": {Schema: &huma.Schema{Type: "string"}, Description: "wait=25: the answer could wait for 25 seconds; absent if Prefer is absent or too many answers wait already"},
 			}, Content: map[string]*huma.MediaType{"application/json": {Schema: reply}}},
 			"default": refusal,
 		},
@@ -45,7 +45,7 @@ type reportBody struct {
 	Results    []reportResult `json:"results,omitempty" maxItems:"100"`
 	Running    []reportRun    `json:"running,omitempty" maxItems:"100"`
 	Accept     bool           `json:"accept,omitempty" default:"true" doc:"false: reporting only, nothing is granted"`
-	Attributes map[string]any `json:"attributes,omitempty" doc:"Merged (RFC 7396) into the device's"`
+	Attributes map[string]any `json:"attributes,omitempty" doc:"Attributes to merge (RFC 7396) into those of the device"`
 }
 
 type reportResult struct {
@@ -55,7 +55,7 @@ type reportResult struct {
 	Status       string   `json:"status" enum:"succeeded,failed,rejected,returned"`
 	Output       any      `json:"output,omitempty" doc:"At most 32 KiB"`
 	Error        string   `json:"error,omitempty"`
-	RetryAfterMS int64    `json:"retry_after_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With returned"`
+	RetryAfterMS int64    `json:"retry_after_ms,omitempty" minimum:"0" maximum:"86400000" doc:"Only with status returned: how long the device wants to wait before another attempt"`
 }
 
 type reportRun struct {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// maxWaitSeconds bounds the result of PreferredWait. It is longer than the limit of any server.
-const maxWaitSeconds = 1_000_000
+// maxParsedSeconds bounds the result of PreferredWait, so that it does not overflow. It is not the limit
+// of a long poll: that is Options.LongPollMax.
+const maxParsedSeconds = 1_000_000
 
 // PreferredWait returns the longest time for which the client lets its answer wait, from
 // Prefer: wait=N (RFC 7240). It returns 0 if there is no wait preference or if its value is
@@ -51,5 +52,5 @@ func parseSeconds(value string) time.Duration {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(min(n, maxWaitSeconds)) * time.Second //nolint:gosec // at most maxWaitSeconds
+	return time.Duration(min(n, maxParsedSeconds)) * time.Second //nolint:gosec // at most maxParsedSeconds
 }

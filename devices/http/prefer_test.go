@@ -38,8 +38,8 @@ func TestTheWaitIsReadFromPrefer(t *testing.T) {
 		{[]string{`wait="25`}, 0},
 		{[]string{"wait 25"}, 0},
 		{[]string{"await=25"}, 0},
-		{[]string{"wait=99999999999999999999999"}, maxWaitSeconds * time.Second},
-		{[]string{"wait=9000000000000000000"}, maxWaitSeconds * time.Second},
+		{[]string{"wait=99999999999999999999999"}, maxParsedSeconds * time.Second},
+		{[]string{"wait=9000000000000000000"}, maxParsedSeconds * time.Second},
 	} {
 		if got := PreferredWait(http.Header{"Prefer": test.headers}); got != test.want {
 			t.Errorf("%q: %s, want %s", test.headers, got, test.want)

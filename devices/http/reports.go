@@ -17,12 +17,12 @@ import (
 
 const transport = "http" // label in metrics
 
-// Options configures Reports. Handler, Refused and Logger are required.
+// Options configures Reports. Handler, OnRefused and Logger are required.
 type Options struct {
 	Handler     devices.Handler
-	OnRefused   func(r *http.Request, device string, err error) // called for each refused sender that is not allowed to report
+	OnRefused   func(r *http.Request, device string, err error) // called for each refusal with ReasonForbidden
 	Logger      *slog.Logger
-	LongPollMax time.Duration // longest wait of a parked report, in whole seconds. If it is 0, no report is parked.
+	LongPollMax time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
 	MaxReports  int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
 }
 
@@ -83,11 +83,11 @@ func (h *Reports) answerReport(w http.ResponseWriter, r *http.Request) (devices.
 	}
 	leave := sync.OnceFunc(h.leave)
 	defer leave()
-	reply, held, err := h.Handler.HandleWaiting(r.Context(), caller, report, wait, func() {
+	reply, couldWait, err := h.Handler.HandleWaiting(r.Context(), caller, report, wait, func() {
 		leave()
 		extendWriteDeadline(w, wait)
 	})
-	if held {
+	if couldWait {
 		w.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
 	return reply, err

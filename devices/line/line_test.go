@@ -92,7 +92,7 @@ type deviceConn struct {
 	in *bufio.Scanner
 }
 
-// expect sends the line in says, unless it is empty, and receives one line, which must begin with want. It returns the rest.
+// expect sends line, unless it is empty, and receives one line, which must begin with want. It returns the rest of that line.
 func (d deviceConn) expect(line, want string) (rest string) {
 	d.Helper()
 	_ = d.SetDeadline(time.Now().Add(backends.LongTimeout))

@@ -86,15 +86,15 @@ func (b *bufferedConn) sendUnsent() error {
 	}
 }
 
-// finish runs after write has ended in any way, also by a panic. It closes the connection.
+// finish runs after sendUnsent has ended in any way, also by a panic. It closes the connection.
 func (b *bufferedConn) finish() {
 	b.refuseWrites(nil)
 	_ = b.Conn.Close()
 	close(b.writerDone)
 }
 
-// refuseWrites makes Write refuse further packets. Unless a write failed, write still sends the waiting packets. b.err keeps the first
-// error.
+// refuseWrites makes Write refuse further packets. Unless a write failed, sendUnsent still sends the waiting packets. b.err keeps
+// the first error.
 func (b *bufferedConn) refuseWrites(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

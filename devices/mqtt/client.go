@@ -88,7 +88,7 @@ func (c *Client) Connected() bool {
 	return conn.isOpen() && conn.subscribed.Load()
 }
 
-// Wake asks a device to report now. hold is the time for which a slot is kept for the device.
+// Wake asks a device to report now. hold is the time for which a slot is reserved for the device.
 // If hold is 0, there is another reason to report. Wake never blocks. It sends a hint with QoS
 // 0, which may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
@@ -113,10 +113,10 @@ func (c *Client) stayConnected(ctx context.Context) {
 		}
 		switch {
 		case subscribed:
-			c.options.Logger.WarnContext(ctx, "lost the MQTT broker", "err", err)
+			c.options.Logger.WarnContext(ctx, "lost the connection to the MQTT broker", "err", err)
 			clear(loggedReasons)
 		case !loggedReasons[stableReason(err)]: // each reason is logged once until the next successful subscription
-			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
+			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; retrying", "err", err)
 			loggedReasons[stableReason(err)] = true
 		}
 		if time.Since(began) > c.options.KeepAlive { // a connection that ended sooner counts as a failed attempt
@@ -135,7 +135,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 // without them the same trouble always has the same text.
 func stableReason(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
-		return "lookup of " + lookup.Name
+		return "lookup of " + lookup.Name + " timed out"
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err.Error()

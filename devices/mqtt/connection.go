@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	connectTimeout   = 5 * time.Second
-	writeTimeout     = 5 * time.Second
-	tokenTimeout     = 5 * time.Second // for the broker's answer to a publish, subscribe or unsubscribe
-	disconnectWaitMS = 250             // milliseconds
+	connectTimeout      = 5 * time.Second
+	writeTimeout        = 5 * time.Second
+	brokerAnswerTimeout = 5 * time.Second // for a paho.Token, which is done with the broker's answer to a publish, subscribe or unsubscribe
+	disconnectWaitMS    = 250             // milliseconds
 )
 
 // connection is one connection to the broker. Each connection has its own paho client, which
@@ -95,7 +95,7 @@ func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.Clien
 		SetWriteTimeout(writeTimeout)
 }
 
-// pahoOptions returns the options of now. paho delivers messages in order, and intake acknowledges them.
+// pahoOptions returns the options of mqttConn. paho delivers messages in order, and intake acknowledges them.
 func (c *Client) pahoOptions(ctx context.Context, id string, mqttConn *connection) *paho.ClientOptions {
 	return PahoOptions(id, c.options.User, c.options.Password, c.options.KeepAlive).
 		AddBroker(c.options.URL).
@@ -150,7 +150,7 @@ type deadlineConn struct {
 	timeout time.Duration // the longest time of each write
 }
 
-// Write sends p within b.within.
+// Write sends p within b.timeout.
 func (b deadlineConn) Write(p []byte) (int, error) {
 	if err := b.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
 		return 0, err
@@ -161,7 +161,7 @@ func (b deadlineConn) Write(p []byte) (int, error) {
 // subscribe subscribes to filter. It refuses a subscription that the broker grants with another QoS than qosReport.
 func (c *connection) subscribe(ctx context.Context, filter string) error {
 	token := c.paho.Subscribe(filter, qosReport, nil)
-	if err := waitToken(token, tokenTimeout, ctx.Done()); err != nil {
+	if err := waitToken(token, brokerAnswerTimeout, ctx.Done()); err != nil {
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
@@ -177,7 +177,7 @@ func (c *connection) subscribe(ctx context.Context, filter string) error {
 // unsubscribe returns nil when the broker has confirmed that it sends no more reports.
 func (c *connection) unsubscribe(ctx context.Context, filter string) error {
 	c.subscribed.Store(false)
-	return waitToken(c.paho.Unsubscribe(filter), tokenTimeout, ctx.Done())
+	return waitToken(c.paho.Unsubscribe(filter), brokerAnswerTimeout, ctx.Done())
 }
 
 // waitToken waits for the broker's answer and returns its error. It gives up after timeout or when abandon is closed.

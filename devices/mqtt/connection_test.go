@@ -235,7 +235,7 @@ func TestBrokerThatHangs(t *testing.T) {
 	if ids := w.clientIDs(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("client ids %q", ids)
 	}
-	if got := log.linesWith("lost the MQTT broker"); len(got) != 1 {
+	if got := log.linesWith("lost the connection to the MQTT broker"); len(got) != 1 {
 		t.Errorf("logged %q", got)
 	}
 	d := connectDevice(t, s, "a")

@@ -56,7 +56,8 @@ func (in *intake) start(ctx context.Context) {
 
 // work handles a report. If the handling takes longer than Patience, work refuses r and the
 // reports that follow it in the queue, and acknowledges them. Unacknowledged, they would fill the
-// broker's window of open messages, and no report of another device would arrive. The
+// broker's window of open messages, and no report of another device would arrive. The handler
+// never receives the refused reports of the queue; the reply to r follows when r is handled. The
 // goroutine that refuses them starts only after Patience.
 func (in *intake) work(ctx context.Context, r receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
@@ -74,7 +75,7 @@ func (in *intake) work(ctx context.Context, r receivedReport, queue <-chan recei
 	}
 }
 
-// refuseQueued refuses r, and then the reports from behind until done is closed.
+// refuseQueued refuses r, and then the reports from queue until done is closed.
 func (in *intake) refuseQueued(r receivedReport, queue <-chan receivedReport, done <-chan struct{}) {
 	in.refuse(r, devices.ReasonUnavailable)
 	for {
@@ -148,13 +149,14 @@ func (in *intake) refusalReply(r receivedReport, reason devices.Reason) devices.
 	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
-// handle answers a report. The outbox acknowledges it when the reply was sent or dropped.
+// handle answers a report. The outbox acknowledges the report when it has handed the reply to the connection, or lost the
+// reply because no connection is open. If the outbox stops before that, the report is never acknowledged.
 func (in *intake) handle(ctx context.Context, r receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
 	reply := in.answer(ctx, r)
 	m := newReplyMessage(r, reply)
-	m.onSent = r.ack
+	m.onSentOrLost = r.ack
 	in.outbox.sendWait(m)
 }
 

@@ -2,10 +2,12 @@
 // broker with a shared subscription and publishes the replies. It makes no decisions.
 //
 // Every report is acknowledged to the broker (PUBACK) when its reply was handed to the
-// connection, or when the report was dropped and counted. A broker limits the number of
-// unacknowledged messages (mosquitto: 20), so no report stays unacknowledged for longer than
-// Options.Patience. After that time its device receives the reason `unavailable`, and later the
-// real reply. Safety does not depend on this package: the device repeats a lost report.
+// connection or lost, or when the report was refused, or dropped and counted. A broker limits the
+// number of unacknowledged messages (mosquitto: 20). So if the handling of a report takes longer than
+// Options.Patience, this report and the reports that wait behind it in the queue of its worker are
+// acknowledged, and their devices receive the reason `unavailable`. Only the first of these reports
+// is handled, and its device receives the real reply later. Lost replies are not counted. Safety does
+// not depend on this package: the device repeats a lost report.
 package mqtt
 
 import (
@@ -30,7 +32,7 @@ type Options struct {
 	URL            string      // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
 	User, Password string      // Both may be empty.
 	TLS            *tls.Config // for mqtts. If it is nil, the system's root certificates are used.
-	Group          string      // name of the shared subscription; default devices.Group
+	Group          string      // name of the shared subscription; default devices.DefaultGroup, which the rights at the broker need
 
 	Workers       int           // number of goroutines that handle reports; default 32
 	Queue         int           // maximum number of reports that wait for each worker; default 64
@@ -64,7 +66,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.KeepAlive = cmp.Or(o.KeepAlive, KeepAlive)
 	o.BusyAfter = cmp.Or(o.BusyAfter, 10*time.Second)
 	if o.Workers < 0 || o.Queue < 0 || o.HandleTimeout < 0 || o.Patience < 0 || o.KeepAlive < 0 || o.BusyAfter < 0 {
-		return o, errors.New("mqtt: workers, queue and times must be positive")
+		return o, errors.New("mqtt: workers, queue and times must not be negative")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -18,16 +18,16 @@ const confirmEvery = 500 * time.Millisecond
 
 // message is a message that is to be published to a device.
 type message struct {
-	topic  string
-	qos    byte
-	body   []byte
-	onSent func() // called after the message was handed to the connection or dropped; may be nil
+	topic        string
+	qos          byte
+	body         []byte
+	onSentOrLost func() // called after the message was handed to the connection, or lost because no connection is open; may be nil
 }
 
 // unconfirmedPublish is a publish that the broker has not acknowledged yet.
 type unconfirmedPublish struct {
 	token    paho.Token
-	deadline time.Time // the latest time for the acknowledgement
+	deadline time.Time // the latest time for the acknowledgement; after it, the message counts as lost
 }
 
 // outbox publishes messages, so that no worker waits for the broker. One goroutine hands the
@@ -36,7 +36,7 @@ type unconfirmedPublish struct {
 // become full, and new reports are refused with busy_server.
 type outbox struct {
 	newestConnection func() *connection // returns the newest connection; nil before the first connection
-	onLost           func()             // called for each lost message
+	onLost           func()             // called for each message that was not sent, or that the broker did not acknowledge in time
 	messages         chan message
 	unconfirmed      []unconfirmedPublish // oldest first; used only by the publishing goroutine
 	goroutines       rescue.ReportingGroup
@@ -63,12 +63,12 @@ func (o *outbox) start() {
 			select {
 			case m, open := <-o.messages:
 				if !open {
-					o.removeConfirmed(0)
+					o.removeConfirmedOrLost(0)
 					return
 				}
 				o.goroutines.OnPanic.Run("publishing", func() { o.publish(m) })
 			case <-tick.C:
-				o.removeConfirmed(unconfirmedMax)
+				o.removeConfirmedOrLost(unconfirmedMax)
 			}
 		}
 	})
@@ -106,22 +106,22 @@ func (o *outbox) trySend(m message) {
 // publish hands a message to the open connection. Without an open connection the message is
 // lost: if it were kept for the next connection, the reply would be outdated.
 func (o *outbox) publish(m message) {
-	if m.onSent != nil {
-		defer m.onSent()
+	if m.onSentOrLost != nil {
+		defer m.onSentOrLost()
 	}
 	conn := o.newestConnection()
 	if !conn.isOpen() {
 		o.onLost()
 		return
 	}
-	o.removeConfirmed(unconfirmedMax - 1)
-	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(m.topic, m.qos, false, m.body), deadline: time.Now().Add(tokenTimeout)})
+	o.removeConfirmedOrLost(unconfirmedMax - 1)
+	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(m.topic, m.qos, false, m.body), deadline: time.Now().Add(brokerAnswerTimeout)})
 }
 
-// removeConfirmed removes the oldest messages from unconfirmed if the broker has acknowledged them, or if
-// their deadline is over: then they are lost. While more than most messages are left, confirm
-// waits for the oldest one.
-func (o *outbox) removeConfirmed(maxLeft int) {
+// removeConfirmedOrLost removes the oldest messages from unconfirmed: those that the broker has acknowledged, and
+// those that are lost because their connection ended or their deadline is over. For each lost message it
+// calls onLost. While more than maxLeft messages are left, removeConfirmedOrLost waits for the oldest one.
+func (o *outbox) removeConfirmedOrLost(maxLeft int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
 		select {

@@ -103,7 +103,7 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	}
 }
 
-// waitUntilServed waits until all devices have a reply and enough devices have the reply of the
+// waitUntilServed waits until wantAnswered devices have a reply and minServed devices have the reply of the
 // handler. A refused device reports again: on a busy machine a report may take longer than
 // Patience. Then it is answered twice, and the reports behind it in the queue are refused.
 func (d *fakeDevice) waitUntilServed(t *testing.T, wantAnswered, minServed int) {

@@ -39,7 +39,7 @@ type Accounts interface {
 	Disconnect(ctx context.Context, device devices.ID) error
 }
 
-// accounts allows only one transaction at a time to wait for the broker. So a broker that hangs blocks one
+// accounts allows only one transaction of this process at a time to wait for the broker. So a broker that hangs blocks one
 // connection to the ledger and not all connections.
 type accounts struct {
 	Accounts // nil if the broker has no accounts
@@ -65,13 +65,13 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	case <-a.turn:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: waiting for others: %w", ErrBroker, ctx.Err())
+		return fmt.Errorf("%w: waiting for other account changes: %w", ErrBroker, ctx.Err())
 	}
 }
 
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially runs change, one call at a time over all devices. It passes a function that sets the account of
+// runSerially runs change, one call at a time over all devices in this process. It passes a function that sets the account of
 // the device, or nil if the broker has no accounts.
 func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
@@ -110,7 +110,7 @@ func (a *accounts) applyChange(ctx context.Context, c store.AccountChange) error
 }
 
 // applyChanges applies at most changesPart of the changes that the ledger has recorded.
-func (a *accounts) applyChanges(ctx context.Context) (followed int, err error) {
+func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
 	}
@@ -122,13 +122,14 @@ func (a *accounts) applyChanges(ctx context.Context) (followed int, err error) {
 }
 
 // ApplyAccountChanges changes the accounts at the broker of devices that were blocked, unblocked or deleted. It
-// returns how many it changed, and ends with the first error. The next call tries the failed change again.
-func (r *Registry) ApplyAccountChanges(ctx context.Context) (followed int, err error) {
+// returns how many it changed, and ends with the first error. The ledger moves the change that failed behind the
+// other changes, and a later call tries it again.
+func (r *Registry) ApplyAccountChanges(ctx context.Context) (applied int, err error) {
 	for {
 		n, err := r.accounts.applyChanges(ctx)
-		followed += n
+		applied += n
 		if err != nil || n < changesPart {
-			return followed, err
+			return applied, err
 		}
 	}
 }

@@ -22,7 +22,7 @@ type Admission struct {
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
-	case devices.ViaLease: // the permission to lease is checked before; a caller is not a registered device
+	case devices.ViaLease: // the holder of a lease is a program, not a registered device; its permission to lease was checked before
 		return Admission{Device: &store.Device{ID: string(caller.Device)}}, nil
 	case devices.ViaOwnToken:
 		return admitted, r.admitByOwnToken(ctx, caller.Device, view.Device)
@@ -45,7 +45,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 }
 
 // IsStillAdmitted reports whether a caller that was admitted may still act for its device. The device may have
-// been deleted since, or its token revoked.
+// been deleted since, or its token revoked. It is called for parked reports; a report of a session is never
+// parked, and IsStillAdmitted would refuse it if the device uses a token of its own.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)
@@ -60,7 +61,7 @@ func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, v
 	case errors.Is(err, devices.ErrUnauthenticated), errors.Is(err, devices.ErrForbidden):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("of a parked report: %w", err)
+		return false, fmt.Errorf("checking the token of a parked report: %w", err)
 	}
 	return true, nil
 }
@@ -80,18 +81,19 @@ func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (boo
 
 // LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about
 // the admission remains to be recorded. It also returns the reach that the device had then. The result is
-// valid only while Doubt is called for all news; the caller must check that the news are followed.
+// valid only while this replica calls ForgetAdmission for all news of the ledger. Therefore use it only together
+// with a trusted mark (marks.DeviceMark).
 func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	return r.cache.lastAdmission(caller)
 }
 
-// RecordAdmission records an admission for Admitted.
+// RecordAdmission records an admission for LastAdmission.
 func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
 }
 
 // ForgetAdmission removes the recorded admission of the device, so that its next report reads the device again. If
-// device is empty, Doubt removes all admissions. Each change of who may act for a device is news of the
+// device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device is news of the
 // device.
 func (r *Registry) ForgetAdmission(device string) { r.cache.forgetAdmission(device) }
 
@@ -121,7 +123,7 @@ func (r *Registry) admitByOwnToken(ctx context.Context, id devices.ID, device *s
 		return nil
 	}
 	if _, err := r.ownTokenCalls.Do(ctx, struct{}{}, string(id)); err != nil {
-		return fmt.Errorf("%w: noting the use of a token: %w", devices.ErrUnavailable, err)
+		return fmt.Errorf("%w: recording the use of a token: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }

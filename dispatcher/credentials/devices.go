@@ -35,7 +35,7 @@ func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID,
 	r.cache.dropDevice(id)
 	if r.accounts.Accounts != nil {
 		if err := r.accounts.Disconnect(ctx, id); err != nil {
-			r.config.Logger.WarnContext(ctx, "session of a device with an older token not ended", "device", id, "err", err)
+			r.config.Logger.WarnContext(ctx, "session of a device with a revoked token not ended", "device", id, "err", err)
 		}
 	}
 	return token, olderUntil, nil
@@ -47,7 +47,7 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked); err != nil {
 		return err
 	}
-	r.applyAccountChanges(ctx)
+	r.tryAccountChanges(ctx)
 	return nil
 }
 
@@ -60,10 +60,10 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 		return removed, err
 	}
 	r.cache.dropDevice(id)
-	r.applyAccountChanges(ctx)
+	r.tryAccountChanges(ctx)
 	return removed, nil
 }
 
-// applyAccountChanges applies recorded changes of accounts immediately. If that fails, the next pass retries and
-// reports the error.
-func (r *Registry) applyAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }
+// tryAccountChanges applies at most changesPart recorded changes of accounts immediately. It ignores errors: the
+// next pass calls ApplyAccountChanges, which applies the remaining changes and returns the error.
+func (r *Registry) tryAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }

@@ -3,5 +3,9 @@
 // the accounts at the broker.
 //
 // Only hashes of tokens are stored. A replica keeps valid tokens in memory for a day, and reads every second
-// which tokens were changed. A revoked token is therefore refused by all replicas within five seconds.
+// which tokens were changed. If it could not read the changes for three seconds (trustedFor), it looks up each
+// token in the ledger. A revoked token is therefore refused by all replicas within five seconds.
+//
+// A session at the broker is checked when it begins. Its reports are refused if the device is blocked or has no
+// valid token left, but they do not carry the token.
 package credentials

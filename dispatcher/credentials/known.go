@@ -178,7 +178,7 @@ func (k *tokenCache) cacheAdmission(c devices.Caller, reach store.Reach) {
 	put(k.devices, k.maxDevices, key, e)
 }
 
-// put adds an entry to a map. If the map then has more than most entries, put removes arbitrary entries.
+// put adds an entry to a map. If the map then has more than maxEntries entries, put removes arbitrary entries.
 func put[K comparable, V any](all map[K]V, maxEntries int, key K, e V) {
 	all[key] = e
 	for len(all) > maxEntries {
@@ -244,7 +244,7 @@ func (k *tokenCache) dropChanged(begun time.Time, from int64, changes store.Toke
 }
 
 // DropChangedTokens removes from the cache the tokens that any replica changed since the last call. The cache is
-// trusted for some seconds after that.
+// trusted for trustedFor after that.
 func (r *Registry) DropChangedTokens(ctx context.Context) error {
 	begun, from := r.cache.now(), r.cache.readPosition()
 	changes, err := r.cache.source.ChangedTokens(ctx, from)

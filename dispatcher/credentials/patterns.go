@@ -19,10 +19,10 @@ const (
 // CheckPatterns returns an error that names the field if the patterns of an operator token are invalid.
 func CheckPatterns(t store.Token) error {
 	if t.Role != RoleCaller && len(t.Pools)+len(t.LimitSets) > 0 {
-		return fmt.Errorf("pools, limit_sets: only a token of the role %s has them", RoleCaller)
+		return fmt.Errorf("pools, limit_sets: only allowed with the role %s", RoleCaller)
 	}
 	if t.Role == RoleCaller && len(t.Pools)+len(t.LimitSets) == 0 {
-		return fmt.Errorf("pools, limit_sets: the role %s needs a pattern in one of them", RoleCaller)
+		return fmt.Errorf("pools, limit_sets: the role %s requires at least one pattern", RoleCaller)
 	}
 	if err := checkPatterns("pools", t.Pools); err != nil {
 		return err

@@ -22,7 +22,7 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 		return ledger.EnsureDevices(ctx, ids...)
 	}
 	again := func(error) bool { return true } // registering a device again changes nothing
-	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Limit: registerLimit, OnPanic: panicked}
+	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
 }
 
 // ownTokenCalls combines concurrent records of the use of own tokens into one call to the ledger.
@@ -33,7 +33,7 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}
 	again := func(error) bool { return true } // recording a use again changes nothing
-	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Limit: registerLimit, OnPanic: panicked}
+	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
 func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {

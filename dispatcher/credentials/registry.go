@@ -14,7 +14,7 @@ import (
 var (
 	// ErrBroker is returned if the broker cannot be given a device's new secret. Nothing was changed, and the
 	// request can be repeated.
-	ErrBroker = errors.New("the MQTT broker cannot be told")
+	ErrBroker = errors.New("the MQTT broker cannot be updated")
 	// ErrOnePassword is returned if an import would rotate the token of a registered device and the broker
 	// stores one password for each account. If such an import failed, it could not restore the old password.
 	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
@@ -76,8 +76,8 @@ type tokenLedger interface {
 // Config configures a Registry.
 type Config struct {
 	Ledger   Ledger
-	ReadView func(ctx context.Context, device devices.ID) (store.DeviceView, error) // reads a device
-	Accounts Accounts                                                               // accounts at the broker; nil if the broker has none
+	ReadView func(ctx context.Context, device devices.ID) (store.DeviceView, error)
+	Accounts Accounts // nil if the broker has no accounts
 
 	FleetTokens []string  // zero, one or two tokens (two during a rotation)
 	FleetMode   FleetMode // what a fleet token may do

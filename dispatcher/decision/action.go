@@ -78,7 +78,7 @@ func (a Act) actionOn(subject Subject, id any) Action {
 	return action
 }
 
-// withRemedy returns the cause with a remedy and its actions. The command of each action replaces a %s in words.
+// withRemedy returns the cause with a remedy and its actions. The command of each action replaces a %s in format.
 func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {

@@ -13,18 +13,18 @@ import (
 // values: no clock, no store.
 type Situation struct {
 	Now              time.Time // the ledger's clock
-	Standstill       time.Time // after a restore, Holding is not delivered again before this time; zero if there was no restore
+	Standstill       time.Time // after a restore, HeldGrant is not delivered again before this time; zero if there was no restore
 	Blocked          bool
 	Accept           bool
 	MustStop         bool // a running task must stop, or could not be confirmed
 	HeldGrant        *store.Grant
-	Mentioned        bool // the report mentions Holding
+	Mentioned        bool // the report mentions HeldGrant
 	Candidates       []store.Candidate
 	FullPools        map[string]bool    // pools found full while this report was handled
 	UnreachablePools map[string]bool    // pools for which the semaphore does not answer
 	OfferedPools     []string           // pools in which a slot is offered to the device
 	Obstacles        map[int64]Obstacle // obstacles that policies found now, by task id
-	Callers          *store.CallerBound // bound of callers, as it applies to the reporter; nil if the reporter is a device
+	CallerBound      *store.CallerBound // bound of callers, as it applies to the reporter; nil if the reporter is a device
 }
 
 // ExpectedSituation returns the situation of the next report of a device, as far as the ledger knows
@@ -40,7 +40,7 @@ func ExpectedSituation(v store.DeviceView, obstacles map[int64]Obstacle) Situati
 // refusal.
 type Choice struct {
 	Reason        devices.Reason    // granted if Redeliver or Tasks is set; otherwise the reason of the refusal
-	Redeliver     bool              // deliver Holding again
+	Redeliver     bool              // deliver HeldGrant again
 	Tasks         []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
 	Until         time.Time         // when the reason may end; zero if unknown
 	Shared        bool              // many devices wait for Until
@@ -67,7 +67,7 @@ func Decide(s Situation) Choice {
 }
 
 // nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant
-// (see nearer). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the
+// (see nearerRefusal). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the
 // device, then the pool of the device's oldest batch. The semaphore decides which task of the pool starts, by
 // the order of all waiters.
 func nextTasks(s Situation) Choice {

@@ -41,7 +41,7 @@ func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	}
 }
 
-// afterMoment returns the time that is passed after moment.
+// afterMoment returns the time at which passed has elapsed since testMoment.
 func afterMoment(passed time.Duration) time.Time { return testMoment().Add(passed) }
 
 // acceptingSituation returns the situation of a device that accepts a task and has these open tasks.

@@ -31,7 +31,7 @@ func explainClosed(v store.TaskView) Cause {
 	r := Cause{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
 	switch {
 	case hasPassed(v.Batch.NotAfter, v.Now):
-		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, FormatTime(*v.Batch.NotAfter))
+		r.Detail = fmt.Sprintf("no task of batch %d starts after %s; the task expires within seconds", v.Batch.ID, FormatTime(*v.Batch.NotAfter))
 	case hasPassed(v.Task.NotAfter, v.Now):
 		r.Detail = fmt.Sprintf("task %d does not start after %s; it expires within seconds", v.Task.ID, FormatTime(*v.Task.NotAfter))
 	case exceedsMaxWait(v):
@@ -47,11 +47,11 @@ func addTooLateRemedy(c Cause, v store.TaskView) (Cause, bool) {
 	retry := ActRetry.actionOn(SubjectTask, v.Task.ID)
 	switch {
 	case hasPassed(v.Batch.NotAfter, v.Now):
-		return c.withRemedy("set a later one, %s, then: %s", ActEditEnd.actionOn(SubjectBatch, v.Batch.ID), retry), true
+		return c.withRemedy("set a later not_after: %s; then: %s", ActEditEnd.actionOn(SubjectBatch, v.Batch.ID), retry), true
 	case hasPassed(v.Task.NotAfter, v.Now):
-		return c.withRemedy("a task keeps its own not_after: queue it in a new batch"), true
+		return c.withRemedy("queue the task in a new batch: the not_after of a task cannot be changed"), true
 	case exceedsMaxWait(v):
-		return c.withRemedy("allow a longer wait, %s, then: %s", ActEditMaxWait.actionOn(SubjectBatch, v.Batch.ID), retry), true
+		return c.withRemedy("set a longer max_wait: %s; then: %s", ActEditMaxWait.actionOn(SubjectBatch, v.Batch.ID), retry), true
 	}
 	return c, false
 }
@@ -76,9 +76,9 @@ func explainRunning(v store.TaskView) []Cause {
 		Code: CodeRunning, Until: g.LeaseUntil,
 		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
 			g.Device, g.Slot, g.Pool, FormatTime(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), FormatTime(g.LeaseUntil)),
-	}.withRemedy("waits for its result; to stop it: %s", ActCancel.actionOn(SubjectTask, g.Task))
+	}.withRemedy("wait for its result; to stop it: %s", ActCancel.actionOn(SubjectTask, g.Task))
 	if g.Redelivered > 0 {
-		running.Detail += fmt.Sprintf("; delivered %d times more, as the device reported without it", g.Redelivered)
+		running.Detail += fmt.Sprintf("; redelivered %d times, because reports of the device did not mention it", g.Redelivered)
 	}
 	causes := []Cause{running}
 	if g.Remaining <= 0 {
@@ -88,7 +88,7 @@ func explainRunning(v store.TaskView) []Cause {
 		causes = append(causes, Cause{
 			Code: CodeToStop, Until: g.LeaseUntil,
 			Detail: fmt.Sprintf("the device is asked to stop%s: %s", cancelledByText(v), g.CancelWhy),
-			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now --reason R", g.Pool, g.Slot),
+			Remedy: fmt.Sprintf("wait for its next report or the end of its lease; to free the slot at once, which can exceed the cap: dispatcher pools release %s %d --now --reason R", g.Pool, g.Slot),
 		})
 	}
 	return causes
@@ -125,7 +125,7 @@ func explainEnded(v store.TaskView) []Cause {
 	causes := []Cause{addRetryRemedy(r, v)}
 	if v.LateResultAt != nil {
 		causes = append(causes, Cause{
-			Code: CodeLate, Detail: "a result came at " + FormatTime(*v.LateResultAt) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
+			Code: CodeLate, Detail: "a result arrived at " + FormatTime(*v.LateResultAt) + ", after its grant had ended; the result is kept", Remedy: "nothing to do",
 		})
 	}
 	return causes
@@ -135,14 +135,14 @@ func explainEnded(v store.TaskView) []Cause {
 func addRetryRemedy(c Cause, v store.TaskView) Cause {
 	switch {
 	case v.Task.State == store.Succeeded:
-		return c.withRemedy("nothing to do: it is done")
+		return c.withRemedy("nothing to do: the task succeeded")
 	case v.Batch.CancelledAt != nil:
 		return c.withRemedy(fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID))
 	}
 	if late, is := addTooLateRemedy(c, v); is {
 		return late
 	}
-	return c.withRemedy("to try it again: %s", ActRetry.actionOn(SubjectTask, v.Task.ID))
+	return c.withRemedy("to retry it: %s", ActRetry.actionOn(SubjectTask, v.Task.ID))
 }
 
 func lastAttemptText(v store.TaskView) string {

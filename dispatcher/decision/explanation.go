@@ -13,7 +13,7 @@ import (
 type Explanation struct {
 	At     time.Time // by the ledger's clock
 	State  store.TaskState
-	Causes []Cause // at least one; the first is the reason that the device is given
+	Causes []Cause // at least one; of a waiting task: a revoked token, the obstacles in the order of the rules, other causes
 	Mark   *Mark   // mark of the device; nil if unknown
 }
 
@@ -29,7 +29,7 @@ type Cause struct {
 	Code           Code
 	Detail         string    // for people
 	Until          time.Time // when the cause may end by itself; zero if unknown
-	Position       int       // place among the waiters of the pool, 1 is next; 0 if unknown, or if the task does not wait for its turn
+	Position       int       // CodeFull: as in PoolStatus, if it is the only obstacle; CodeCallersFull: place among the callers; otherwise 0
 	EstimatedStart time.Time // zero if it cannot be estimated
 	Remedy         string    // how the cause can be removed, for people
 	Actions        []Action  // actions of the remedy, in its order; empty if no single command helps
@@ -39,11 +39,11 @@ type Cause struct {
 // PoolStatus describes how full a pool is, and the place of a device in its queue.
 type PoolStatus struct {
 	Held, Capacity  int
-	UnreservedSlots int           // slots that are neither held nor offered
-	Unreachable     bool          // the semaphore did not answer
-	Position        int           // number of grants until the turn of the explained task; 0 if unknown
-	FirstTask       int64         // id of the first of the device's tasks that could start; 0 if unknown
-	InQueue         bool          // the device waits in the queue
+	UnreservedSlots int   // slots that are neither held nor offered
+	Unreachable     bool  // the semaphore did not answer
+	Position        int   // with which of the next grants of the pool the explained task starts, 1 is the next; 0 if unknown
+	FirstTask       int64 // id of the first of the device's tasks that could start; 0 if unknown
+	InQueue         bool
 	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue
 	OfferLeft       time.Duration // time for which a slot stays reserved for the device; 0 if no slot is offered to it
 	Waiting         int           // devices in the queue
@@ -68,11 +68,11 @@ type WaitFacts struct {
 	Seen         time.Time             // when the device last reported; zero if never
 	Period       time.Duration         // report period of an idle device
 	Hold         time.Duration         // usual hold time of grants of the task's pool; 0 if unknown
-	Callers      *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
+	CallerBound  *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
 }
 
 // Explain returns how a task ended or runs, or all obstacles between it and its start,
-// by the same rules as for reports. It calls known only for a waiting task.
+// by the same rules as for reports. It calls readFacts only for a waiting task.
 func Explain(v store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: v.Now, State: v.Task.State}
 	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
@@ -93,14 +93,14 @@ func Explain(v store.TaskView, readFacts func(waiting store.Candidate) WaitFacts
 // does not report.
 func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
 	s := ExpectedSituation(v.DeviceView, k.Obstacles)
-	s.FullPools, s.UnreachablePools, s.Callers = make(map[string]bool), make(map[string]bool), k.Callers
+	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), k.CallerBound
 	for pool, status := range k.PoolStatuses {
 		s.FullPools[pool], s.UnreachablePools[pool] = status.isFull(), status.Unreachable
 	}
 	x := causeWriter{TaskView: v, status: k.PoolStatuses[c.Pool], candidate: c, lastReport: k.Seen, period: k.Period}
-	x.turn = k.Hold * time.Duration(x.status.Position) / time.Duration(max(x.status.Capacity, 1))
-	if k.Callers != nil {
-		x.callers = *k.Callers
+	x.untilTurn = k.Hold * time.Duration(x.status.Position) / time.Duration(max(x.status.Capacity, 1))
+	if k.CallerBound != nil {
+		x.callerBound = *k.CallerBound
 	}
 	var causes []Cause
 	if v.Device != nil && v.Device.Revoked() {
@@ -132,7 +132,7 @@ func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
 
 // findEarlierTask returns another task that the device would get before c if the pool of c had a
 // free slot: a task of a pool that is tried earlier, or, in the pool of c, the task with the id
-// first. first comes from the semaphore. If first is 0, the semaphore did not answer, and the
+// firstTask. firstTask comes from the semaphore. If firstTask is 0, the semaphore did not answer, and the
 // order inside of the batch decides. findEarlierTask returns nil if there is no other task that goes
 // first, or if c cannot start anyway.
 func findEarlierTask(s Situation, c store.Candidate, firstTask int64) *store.Candidate {

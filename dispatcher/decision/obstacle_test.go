@@ -14,7 +14,7 @@ import (
 // testMoment returns the current time of generated situations.
 func testMoment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// drawTime draws the zero time or a time near moment.
+// drawTime draws the zero time or a time near testMoment.
 func drawTime(t *rapid.T, name string) time.Time {
 	offset := rapid.SampledFrom([]time.Duration{0, -time.Hour, -1, 1, time.Minute, time.Hour}).Draw(t, name)
 	if offset == 0 {
@@ -83,8 +83,8 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
-// A window obstacle has Own set exactly if a task with a shorter lease could start. The decision has
-// Own set if any of the obstacles has.
+// A window obstacle has BlocksOneTask set exactly if a task with a shorter lease could start. The decision has
+// BlocksOneTask set if any of the obstacles has.
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ExplainedTask is a waiting task with its first cause, which is the reason that its device is given.
+// ExplainedTask is a waiting task with the first cause of its explanation.
 type ExplainedTask struct {
 	Cause
 
@@ -19,48 +19,48 @@ type ExplainedTask struct {
 // CauseGroup groups waiting tasks with the same code.
 type CauseGroup struct {
 	Code      Code
-	Label     string          // a few words
-	Count     int64           // number of all tasks; an estimate if only a sample was evaluated
-	Evaluated int             // number of evaluated tasks
+	Label     string // a few words
+	Count     int64  // number of all tasks; an estimate if only a sample was evaluated
+	Evaluated int
 	Detail    string          // the detail of the tasks if it is the same for all, otherwise an example
 	Remedy    string          // the remedy of the tasks if it is the same for all, otherwise the remedy of the code
 	Actions   []Action        // actions that help every evaluated task
 	Until     time.Time       // earliest known time; zero if unknown
-	Examples  []ExplainedTask // the first tasks, limited by the constant examples
+	Examples  []ExplainedTask // the first tasks, at most maxExamples
 
 	mixed bool // the details differ
 }
 
-// maxExamples is the maximum number of examples of a part.
+// maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
-// GroupByCode groups total tasks by the codes of the evaluated sample. The counts of the parts add up
-// to total. The largest part comes first.
+// GroupByCode groups total tasks by the codes of the evaluated sample. The counts of the groups add up
+// to total. The largest group comes first.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
-	var parts []*CauseGroup
+	var groups []*CauseGroup
 	for _, j := range explained {
 		p := byCode[j.Code]
 		if p == nil {
 			p = &CauseGroup{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy, Actions: j.Actions}
 			byCode[j.Code], policies[j.Code] = p, make(map[string]int)
-			parts = append(parts, p)
+			groups = append(groups, p)
 		}
 		p.add(j)
 		policies[j.Code][j.Policy]++
 	}
-	slices.SortStableFunc(parts, func(a, b *CauseGroup) int {
+	slices.SortStableFunc(groups, func(a, b *CauseGroup) int {
 		return cmp.Or(cmp.Compare(b.Evaluated, a.Evaluated), cmp.Compare(a.Code, b.Code))
 	})
-	all := make([]CauseGroup, len(parts))
-	for i, p := range parts {
+	all := make([]CauseGroup, len(groups))
+	for i, p := range groups {
 		p.Label = groupLabel(p.Code, policies[p.Code])
 		all[i] = *p
 	}
 	scaleCounts(all, len(explained), total)
 	for i := range all {
-		if all[i].Count > int64(all[i].Evaluated) { // the part also has tasks of other devices
+		if all[i].Count > int64(all[i].Evaluated) { // the group also has tasks of other devices
 			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.helpsOneDevice)
 		}
 	}
@@ -84,25 +84,25 @@ func (p *CauseGroup) add(j ExplainedTask) {
 }
 
 // scaleCounts scales the counts of the evaluated tasks up to total. It rounds down, and
-// gives the remaining tasks to the parts with the largest remainders.
-func scaleCounts(parts []CauseGroup, evaluated int, total int64) {
+// gives the remaining tasks to the groups with the largest remainders.
+func scaleCounts(groups []CauseGroup, evaluated int, total int64) {
 	type rest struct {
-		part      int
+		group     int
 		remainder int64
 	}
-	rests, left := make([]rest, len(parts)), total
-	for i := range parts {
-		share := int64(parts[i].Evaluated) * total
-		parts[i].Count, rests[i] = share/int64(evaluated), rest{i, share % int64(evaluated)}
-		left -= parts[i].Count
+	rests, left := make([]rest, len(groups)), total
+	for i := range groups {
+		share := int64(groups[i].Evaluated) * total
+		groups[i].Count, rests[i] = share/int64(evaluated), rest{i, share % int64(evaluated)}
+		left -= groups[i].Count
 	}
 	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.remainder, a.remainder) })
 	for i := range left {
-		parts[rests[i].part].Count++
+		groups[rests[i].group].Count++
 	}
 }
 
-// codeText are the texts for a group of tasks with the same code.
+// codeText holds the texts for a group of tasks with the same code.
 type codeText struct {
 	code          Code
 	label, remedy string
@@ -113,30 +113,30 @@ func codeTexts() []codeText {
 	return []codeText{
 		{CodeRevoked, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
 		{CodeBlocked, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
-		{CodeBusy, "device busy", "wait for the results of those tasks, or the end of their leases"},
+		{CodeBusy, "device busy", "wait for the results of the tasks that the devices hold, or the end of their leases"},
 		{CodePoolPaused, "pool paused", "resume the pool: dispatcher pools resume POOL"},
 		{CodeBatchPaused, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
-		{CodeNotBefore, "not begun", NothingToDo},
-		{CodeBackoff, "to be tried again later", NothingToDo},
-		{CodeBatchWindow, "window of the batch closed", "wait for the windows; others may be set: dispatcher batches set BATCH --window W"},
-		{CodePoolWindow, "window of the pool closed", "wait for the windows; others may be set: dispatcher pools set POOL --window W"},
+		{CodeNotBefore, "not_before not reached", NothingToDo},
+		{CodeBackoff, "waiting for a retry", NothingToDo},
+		{CodeBatchWindow, "window of the batch closed", "wait for the windows to open; to set other windows: dispatcher batches set BATCH --window W"},
+		{CodePoolWindow, "window of the pool closed", "wait for the windows to open; to set other windows: dispatcher pools set POOL --window W"},
 		{CodeStandstill, "standstill after a restore", NothingToDo},
-		{CodeUnavailable, "cannot be decided now", "see what each task says; Redis may be away"},
-		{CodeLimited, "limited", "wait until then; or change the policies of pool, batch or profile"},
-		{CodeCallersFull, "for a slot of callers", "wait until a caller gives its slot back; or let callers hold more: dispatcher pools set POOL --callers N"},
-		{CodeFull, "for a free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
-		{CodeOtherFirst, "another task of the device first", "wait for those tasks; a higher priority goes first within a batch"},
-		{CodeDeviceDeleted, "device deleted", "register the devices again, or drop the tasks: dispatcher tasks cancel TASK"},
-		{CodeDeviceUnknown, "device not registered", "look whether their names are right; if they are, register the devices: dispatcher devices import -f FILE; or drop the tasks: dispatcher tasks cancel TASK"},
-		{CodeDeviceUnseen, "never reported", "look whether the devices run, and have their tokens and the address of this dispatcher"},
-		{CodeDeviceSilent, "device silent", "look whether the devices run and reach the dispatcher: only its own report can be granted anything"},
-		{CodeNextReport, "next in line", NothingToDo},
+		{CodeUnavailable, "cannot be evaluated now", "read the detail of each task; check whether Redis answers: dispatcher doctor"},
+		{CodeLimited, "limited", "wait until then; or change the policies of the pool, batch or profile"},
+		{CodeCallersFull, "no free slot for callers", "wait until a caller gives its slot back; or raise the maximum for callers: dispatcher pools set POOL --callers N"},
+		{CodeFull, "no free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
+		{CodeOtherFirst, "another task of the device first", "wait for the tasks that go first; within a batch, a higher priority goes first"},
+		{CodeDeviceDeleted, "device deleted", "register the devices again; or cancel the tasks: dispatcher tasks cancel TASK"},
+		{CodeDeviceUnknown, "device not registered", "check their names; if the names are right, register the devices: dispatcher devices import -f FILE; or cancel the tasks: dispatcher tasks cancel TASK"},
+		{CodeDeviceUnseen, "never reported", "check whether the devices run, and have their tokens and the address of this dispatcher"},
+		{CodeDeviceSilent, "device silent", "check whether the devices run and reach the dispatcher: a task is granted only to a report of its device"},
+		{CodeNextReport, "granted with the next report", NothingToDo},
 		{CodeCancelling, "about to be cancelled", NothingToDo},
-		{CodeExpiring, "about to expire", "set a later end or a longer wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},
+		{CodeExpiring, "about to expire", "set a later not_after or a longer max_wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},
 	}
 }
 
-// findCodeText returns the words of a code. A code without a row is its own label.
+// findCodeText returns the texts of a code. A code without a row is its own label.
 func findCodeText(code Code) codeText {
 	all := codeTexts()
 	if i := slices.IndexFunc(all, func(w codeText) bool { return w.code == code }); i >= 0 {
@@ -150,7 +150,7 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of a part, with the policy that refuses most of its tasks.
+// groupLabel returns the label of a group, with the policy that refuses most of its tasks.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

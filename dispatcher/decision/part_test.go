@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A part has the actions that help every evaluated task. If only a sample was evaluated, it has no
+// A group has the actions that help every evaluated task. If only a sample was evaluated, it has no
 // action on a single device or task, because the remaining tasks belong to other devices.
 func TestActionsOfPartsHelpAll(t *testing.T) {
 	t.Parallel()

@@ -32,12 +32,12 @@ const NothingToDo = "nothing to do: it passes by itself"
 // causeWriter writes the causes of one waiting task.
 type causeWriter struct {
 	store.TaskView
-	status     PoolStatus
-	candidate  store.Candidate
-	lastReport time.Time         // when the device last reported; zero if never
-	period     time.Duration     // report period of an idle device
-	turn       time.Duration     // time until the task's turn in a full pool; 0 if unknown
-	callers    store.CallerBound // bound of callers, as it applies to the task
+	status      PoolStatus
+	candidate   store.Candidate
+	lastReport  time.Time         // when the device last reported; zero if never
+	period      time.Duration     // report period of an idle device
+	untilTurn   time.Duration     // time until the task's turn in a full pool; 0 if unknown
+	callerBound store.CallerBound // bound of callers, as it applies to the task
 }
 
 // reportOnly returns the cause of an obstacle that only a report can have. No explanation contains it.
@@ -51,7 +51,7 @@ func (x causeWriter) blocked(Obstacle) Cause {
 
 func (x causeWriter) busy(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
+		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s; a device holds at most one task", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
 	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
@@ -68,45 +68,45 @@ func (x causeWriter) batchPaused(Obstacle) Cause {
 }
 
 func (x causeWriter) notBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, FormatTime(o.Until)), Remedy: NothingToDo}
+	return Cause{Detail: fmt.Sprintf("batch %d does not start before %s", x.Batch.ID, FormatTime(o.Until)), Remedy: NothingToDo}
 }
 
 func (x causeWriter) taskNotBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("task %d does not begin before %s", x.Task.ID, FormatTime(o.Until)), Remedy: NothingToDo}
+	return Cause{Detail: fmt.Sprintf("task %d does not start before %s", x.Task.ID, FormatTime(o.Until)), Remedy: NothingToDo}
 }
 
 func (x causeWriter) backoff(o Obstacle) Cause {
-	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is tried again after " + FormatTime(o.Until), Remedy: NothingToDo}
+	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is retried after " + FormatTime(o.Until), Remedy: NothingToDo}
 }
 
 func (x causeWriter) batchWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.windowText(x.candidate.Window)),
-	}.withRemedy("waits for a window; others may be set: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
+	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
 }
 
 func (x causeWriter) poolWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.windowText(x.candidate.PoolWindow)),
-	}.withRemedy("waits for a window; others may be set: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
+	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
 }
 
 func (x causeWriter) standstill(Obstacle) Cause {
-	return Cause{Detail: "the ledger was restored: its pool grants nothing until every lease that the ledger may have lost is over", Remedy: NothingToDo}
+	return Cause{Detail: "the ledger was restored: the pool makes no grant until every lease that the restored ledger may not know is over", Remedy: NothingToDo}
 }
 
 func (x causeWriter) limited(o Obstacle) Cause {
-	words := "waits until then"
+	words := "wait until then; or change the policy: %s"
 	if o.DropsTask {
-		words = "ends as suppressed, should its device ask for it before then"
+		words = "the task ends as suppressed if its device asks for it before then; to prevent this, change the policy: %s"
 	}
-	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.withRemedy(words+"; or change the policy: %s", x.editLimits(o.Owner))
+	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.withRemedy(words, x.editLimits(o.Owner))
 }
 
 func (x causeWriter) unavailable(o Obstacle) Cause {
 	return Cause{
-		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"),
-		Remedy: cmp.Or(o.Remedy, "bring Redis back"),
+		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and the number of free slots is unknown"),
+		Remedy: cmp.Or(o.Remedy, "start Redis, or repair the connection to it"),
 	}
 }
 
@@ -115,25 +115,25 @@ func (x causeWriter) full(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.status.Held, x.status.Capacity),
 		Position: x.status.Position,
-	}.withRemedy("waits for a free slot; or raise the capacity: %s", ActRaiseCapacity.actionOn(SubjectPool, x.Pool.Name))
+	}.withRemedy("wait for a free slot; or raise the capacity: %s", ActRaiseCapacity.actionOn(SubjectPool, x.Pool.Name))
 	if x.status.Held < x.status.Capacity {
-		r.Detail += ", and what is free is offered to others, which are about to report"
+		r.Detail += ", and the free slots are offered to other waiters, which are about to report"
 	}
 	if r.Position > 0 {
-		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
+		r.Detail += fmt.Sprintf(", and it is at position %d in the queue", r.Position)
 	}
 	r.Detail += x.urgentLaneText()
 	return r
 }
 
-// areCallersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
+// callersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
 // that wait before this one.
 func (x causeWriter) callersFull(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d of them wait before this one",
-			x.callers.Held, *x.callers.Bound, x.Pool.Name, x.callers.Ahead),
-		Position: x.callers.Ahead + 1,
-	}.withRemedy("waits until a caller gives its slot back; or let callers hold more: %s", ActRaiseCallers.actionOn(SubjectPool, x.Pool.Name))
+		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d callers wait before this one",
+			x.callerBound.Held, *x.callerBound.Bound, x.Pool.Name, x.callerBound.Ahead),
+		Position: x.callerBound.Ahead + 1,
+	}.withRemedy("wait until a caller gives its slot back; or raise the maximum for callers: %s", ActRaiseCallers.actionOn(SubjectPool, x.Pool.Name))
 }
 
 // urgentLaneText explains how the urgent batches of a full pool delay or advance the task.
@@ -141,9 +141,9 @@ func (x causeWriter) urgentLaneText() string {
 	lane := x.status.Lane
 	switch {
 	case x.candidate.Urgent && lane.Room > 0:
-		return fmt.Sprintf("; urgent: it goes before %d others", x.status.Waiting-lane.Waiting)
+		return fmt.Sprintf("; urgent: it goes before %d other waiters", x.status.Waiting-lane.Waiting)
 	case x.candidate.Urgent && lane.Held > 0:
-		return fmt.Sprintf("; urgent, but its lane's share of the pool (%d of %d) is in use: it waits by its weight", lane.Held+lane.Room, x.status.Capacity)
+		return fmt.Sprintf("; urgent, but the urgent lane's share of the pool (%d of %d slots) is in use: it waits by the weight of its batch", lane.Held+lane.Room, x.status.Capacity)
 	case !x.candidate.Urgent && lane.Room > 0 && lane.Waiting > 0:
 		return "; an urgent batch goes first"
 	}
@@ -180,9 +180,9 @@ func paused(by string, since *time.Time, reason string) string {
 func (x causeWriter) windowText(o store.Opening) string {
 	switch until := windowRetryTime(o, &x.candidate, x.Now); {
 	case until.IsZero():
-		return "closed; when they open again is being computed"
+		return "closed; the next opening is being computed"
 	case !o.From.After(x.Now):
-		return fmt.Sprintf("open until %s, which is less than its lease of %s", FormatTime(o.Until), x.candidate.Lease)
+		return fmt.Sprintf("open until %s, which is less than its lease of %s away", FormatTime(o.Until), x.candidate.Lease)
 	default:
 		return "closed until " + FormatTime(until)
 	}
@@ -193,7 +193,7 @@ func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	return Cause{
 		Code:   CodeOtherFirst,
 		Detail: fmt.Sprintf("device %s is given task %d of %sbatch %d before this one", x.Task.Device, other.Task, urgent[other.Urgent], other.Batch),
-	}.withRemedy("waits for that task; a higher priority goes first within a batch; to drop it: %s", ActCancel.actionOn(SubjectTask, other.Task))
+	}.withRemedy("wait for that task; within a batch, a higher priority goes first; to cancel that task: %s", ActCancel.actionOn(SubjectTask, other.Task))
 }
 
 func (x causeWriter) revoked() Cause {
@@ -214,18 +214,18 @@ func (x causeWriter) deviceSilent() (r Cause, is bool) {
 		return Cause{
 			Code:   CodeDeviceDeleted,
 			Detail: fmt.Sprintf("device %s was deleted", name),
-		}.withRemedy("register it again: %s; or drop the task: %s", ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
+		}.withRemedy("register it again: %s; or cancel the task: %s", ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
 	case x.Device == nil:
 		return Cause{
 			Code:   CodeDeviceUnknown,
-			Detail: fmt.Sprintf("no device %s is registered: it was never created or imported, and has never reported", name),
-		}.withRemedy("look whether the name is right; if it is, register the device: %s (with the fleet token, its first report registers it); or drop the task: %s",
+			Detail: fmt.Sprintf("device %s is not registered: it was never created or imported, and has never reported", name),
+		}.withRemedy("check the name; if the name is right, register the device: %s (with the fleet token, its first report registers it); or cancel the task: %s",
 			ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
 	case x.lastReport.IsZero():
 		return Cause{
 			Code:   CodeDeviceUnseen,
 			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, formatAgo(x.Now.Sub(x.Device.CreatedAt))),
-			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
+			Remedy: "check whether the device runs, and has its token and the address of this dispatcher",
 		}, true
 	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.lastReport) <= silentAfter*x.period+store.SeenPrecision:
 		return Cause{}, false
@@ -233,20 +233,20 @@ func (x causeWriter) deviceSilent() (r Cause, is bool) {
 	return Cause{
 		Code:   CodeDeviceSilent,
 		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, formatAgo(x.Now.Sub(x.lastReport)), FormatTime(x.lastReport)),
-		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
+		Remedy: "check whether the device runs and reaches the dispatcher: a task is granted only to a report of its device",
 	}, true
 }
 
 func (x causeWriter) nextReport() Cause {
 	r := Cause{
-		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
+		Code: CodeNextReport, Detail: "nothing delays the task: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.estimateStart(), Remedy: NothingToDo,
 	}
 	if name, is := store.HolderName(x.Task.Device); is {
-		r.Detail = "nothing stands in the way: it is granted with the next request of caller " + name
+		r.Detail = "nothing delays the task: it is granted with the next request of caller " + name
 	}
 	if x.status.OfferLeft > 0 {
-		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.status.OfferLeft.Round(100*time.Millisecond))
+		r.Detail += fmt.Sprintf("; a slot is reserved for it for another %s", x.status.OfferLeft.Round(100*time.Millisecond))
 	}
 	return r
 }
@@ -256,7 +256,7 @@ func (x causeWriter) nextReport() Cause {
 func (x causeWriter) estimateStart() time.Time {
 	turn := time.Duration(0)
 	if x.status.isFull() {
-		if turn = x.turn; turn == 0 || x.status.Capacity == 0 {
+		if turn = x.untilTurn; turn == 0 || x.status.Capacity == 0 {
 			return time.Time{}
 		}
 	}

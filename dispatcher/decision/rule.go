@@ -31,10 +31,10 @@ type rule struct {
 // the reason of the first obstacle.
 func deviceRules() []rule {
 	return []rule{
-		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, isBlocked, causeWriter.blocked},
-		{codeDeclined, devices.ReasonDeclined, blocksOneTask, hasDeclined, causeWriter.reportOnly},
-		{codeStopping, devices.ReasonBusy, blocksOneTask, isStopping, causeWriter.reportOnly},
-		{CodeBusy, devices.ReasonBusy, blocksOneTask, isBusy, causeWriter.busy},
+		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, blockedObstacle, causeWriter.blocked},
+		{codeDeclined, devices.ReasonDeclined, blocksOneTask, declinedObstacle, causeWriter.reportOnly},
+		{codeStopping, devices.ReasonBusy, blocksOneTask, stoppingObstacle, causeWriter.reportOnly},
+		{CodeBusy, devices.ReasonBusy, blocksOneTask, busyObstacle, causeWriter.busy},
 	}
 }
 
@@ -42,95 +42,101 @@ func deviceRules() []rule {
 // the reason of the first obstacle.
 func taskRules() []rule {
 	return []rule{
-		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, isPoolPaused, causeWriter.poolPaused},
-		{CodeBatchPaused, devices.ReasonPaused, blocksAllTasks, isBatchPaused, causeWriter.batchPaused},
-		{CodeNotBefore, devices.ReasonWindow, blocksAllTasks, isBeforeBatchStart, causeWriter.notBegun},
-		{CodeNotBefore, devices.ReasonWindow, blocksOneTask, isBeforeTaskStart, causeWriter.taskNotBegun},
-		{CodeBackoff, devices.ReasonWindow, blocksOneTask, isBackingOff, causeWriter.backoff},
-		{CodeBatchWindow, devices.ReasonWindow, blocksAllTasks, isBatchWindowClosed, causeWriter.batchWindowClosed},
-		{CodeBatchWindow, devices.ReasonWindow, blocksOneTask, exceedsBatchWindow, causeWriter.batchWindowClosed},
-		{CodePoolWindow, devices.ReasonWindow, blocksAllTasks, isPoolWindowClosed, causeWriter.poolWindowClosed},
-		{CodePoolWindow, devices.ReasonWindow, blocksOneTask, exceedsPoolWindow, causeWriter.poolWindowClosed},
-		{CodeStandstill, devices.ReasonUnavailable, blocksAllTasks, isInStandstill, causeWriter.standstill},
-		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, isUnreachable, causeWriter.unavailable},
-		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, isUnchecked, causeWriter.unavailable},
-		{CodeLimited, devices.ReasonLimited, blocksOneTask, isLimited, causeWriter.limited},
+		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, poolPausedObstacle, causeWriter.poolPaused},
+		{CodeBatchPaused, devices.ReasonPaused, blocksAllTasks, batchPausedObstacle, causeWriter.batchPaused},
+		{CodeNotBefore, devices.ReasonWindow, blocksAllTasks, batchStartObstacle, causeWriter.notBegun},
+		{CodeNotBefore, devices.ReasonWindow, blocksOneTask, taskStartObstacle, causeWriter.taskNotBegun},
+		{CodeBackoff, devices.ReasonWindow, blocksOneTask, backoffObstacle, causeWriter.backoff},
+		{CodeBatchWindow, devices.ReasonWindow, blocksAllTasks, batchWindowObstacle, causeWriter.batchWindowClosed},
+		{CodeBatchWindow, devices.ReasonWindow, blocksOneTask, batchWindowEndObstacle, causeWriter.batchWindowClosed},
+		{CodePoolWindow, devices.ReasonWindow, blocksAllTasks, poolWindowObstacle, causeWriter.poolWindowClosed},
+		{CodePoolWindow, devices.ReasonWindow, blocksOneTask, poolWindowEndObstacle, causeWriter.poolWindowClosed},
+		{CodeStandstill, devices.ReasonUnavailable, blocksAllTasks, standstillObstacle, causeWriter.standstill},
+		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, unreachableObstacle, causeWriter.unavailable},
+		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, uncheckedObstacle, causeWriter.unavailable},
+		{CodeLimited, devices.ReasonLimited, blocksOneTask, limitedObstacle, causeWriter.limited},
 		{CodeCallersFull, devices.ReasonCallersFull, blocksAllTasks, areCallersFull, causeWriter.callersFull},
-		{CodeFull, devices.ReasonFull, blocksAllTasks, isPoolFull, causeWriter.full},
+		{CodeFull, devices.ReasonFull, blocksAllTasks, poolFullObstacle, causeWriter.full},
 	}
 }
 
-func isBlocked(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Blocked }
+func blockedObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Blocked }
 
-func hasDeclined(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, !s.Accept }
+func declinedObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, !s.Accept
+}
 
-func isStopping(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.MustStop }
+func stoppingObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.MustStop
+}
 
-func isBusy(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	if s.HeldGrant == nil || !s.Mentioned && s.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
 	}
 	return Obstacle{Until: s.HeldGrant.LeaseUntil}, true
 }
 
-func isPoolPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.PoolPaused }
+func poolPausedObstacle(_ *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, c.PoolPaused
+}
 
-func isBatchPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) {
+func batchPausedObstacle(_ *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, c.BatchPaused
 }
 
-// isBeforeBatchStart is the obstacle of a batch before its start time. Here and below, Until is Shared if
+// batchStartObstacle is the obstacle of a batch before its start time. Here and below, Until is Shared if
 // all devices of a batch or a pool wait for it. It is not Shared if one task waits for it.
-func isBeforeBatchStart(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func batchStartObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }
 
-func isBeforeTaskStart(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func taskStartObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.RetryAt}, c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
 }
 
-func isBackingOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func backoffObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.RetryAt}, !c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
 }
 
-func isBatchWindowClosed(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func batchWindowObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isClosedNow(c.Window, s.Now)
 }
 
-func exceedsBatchWindow(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func batchWindowEndObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isTooShort(c.Window, c, s.Now)
 }
 
-func isPoolWindowClosed(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func poolWindowObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isClosedNow(c.PoolWindow, s.Now)
 }
 
-func exceedsPoolWindow(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func poolWindowEndObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isTooShort(c.PoolWindow, c, s.Now)
 }
 
-func isInStandstill(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func standstillObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.Standstill}, s.Now.Before(c.Standstill)
 }
 
-func isUnreachable(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func unreachableObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.UnreachablePools[c.Pool]
 }
 
-func isUnchecked(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func uncheckedObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	o, is := s.Obstacles[c.Task]
 	return o, is && o.Code == CodeUnavailable
 }
 
-func isLimited(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func limitedObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	o, is := s.Obstacles[c.Task]
 	return o, is && o.Code == CodeLimited
 }
 
 func areCallersFull(s *Situation, _ *store.Candidate) (Obstacle, bool) {
-	return Obstacle{}, s.Callers != nil && s.Callers.Full()
+	return Obstacle{}, s.CallerBound != nil && s.CallerBound.Full()
 }
 
-func isPoolFull(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func poolFullObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.FullPools[c.Pool]
 }

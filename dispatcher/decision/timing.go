@@ -28,9 +28,9 @@ type Timing struct {
 // DelayAfter returns the time after which a refused device reports again. It exceeds the report period
 // by at most the jitter, so that the device finds new work within a period. There are two
 // exceptions: a blocked or forbidden device reports later, and a device in the queue of a full pool
-// reports after turn.
-func (t Timing) DelayAfter(c Choice, now time.Time, turn time.Duration) time.Duration {
-	return WaitRuleFor(c.Reason).delay(t, c, now, turn)
+// reports after untilTurn, the time until the queue expects its report.
+func (t Timing) DelayAfter(c Choice, now time.Time, untilTurn time.Duration) time.Duration {
+	return WaitRuleFor(c.Reason).delay(t, c, now, untilTurn)
 }
 
 // DelayAfterRefusal returns the time until the next report of a device whose whole report was refused with reason.
@@ -38,7 +38,7 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// afterIdle and the functions below compute the times for the table waitings.
+// afterIdle and the functions below compute the times for the table in waitRules.
 func afterIdle(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return t.spread(t.Period, 0.2)
 }
@@ -55,8 +55,8 @@ func afterBlocked(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duratio
 	return t.spread(blockedDelay, 0.2)
 }
 
-func afterTurn(_ Timing, _ Choice, _ time.Time, turn time.Duration) time.Duration {
-	return ClampDelay(turn)
+func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
+	return ClampDelay(untilTurn)
 }
 
 // afterUntil returns a time that is not before c.Until, except if c.Until is more than a report period
@@ -77,10 +77,10 @@ func afterUntil(t Timing, c Choice, now time.Time, _ time.Duration) time.Duratio
 // something. Most servers answer again within seconds. If the outage lasts longer, devices report
 // at a random time within their period, as idle devices do, and not all of them every few seconds.
 // After a restore, c.Until is known.
-func afterOutage(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration {
+func afterOutage(t Timing, c Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !c.Until.IsZero():
-		return afterUntil(t, c, now, turn)
+		return afterUntil(t, c, now, untilTurn)
 	case t.Outage() < unavailableDelay:
 		return t.spread(unavailableDelay, 0.5)
 	}

@@ -15,7 +15,7 @@ type Queueing int
 const (
 	LeavesQueue Queueing = iota // the device could start no task: it leaves the queues
 	KeepsTurn                   // the device keeps its turn in each queue; an unused offer goes to another device
-	PassedOver                  // as Keeps, and the device is passed over until it reports again
+	PassedOver                  // as KeepsTurn, and the device is passed over until it reports again
 )
 
 // WaitRule is a row of the table of reasons: how a device waits after a refusal for Reason.
@@ -24,18 +24,18 @@ type WaitRule struct {
 	MayPark  bool // the reason may pass while the report is parked
 	Queueing Queueing
 
-	delay func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
+	delay func(t Timing, c Choice, now time.Time, untilTurn time.Duration) time.Duration
 }
 
-// waitRules returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have
-// different reasons, the device is given the reason of the last row. The table is an array, so that
-// a report needs no allocation for it.
+// waitRules returns the table of reasons, sorted by nearness to a grant: the last row is the nearest. If the tasks of a
+// device have different reasons, the device is given the reason whose row is last. The table is an array, so that a
+// report needs no allocation for it.
 func waitRules() [14]WaitRule {
 	return [...]WaitRule{
 		{Reason: devices.ReasonInvalid, delay: afterRefused},
 		{Reason: devices.ReasonTooLarge, delay: afterRefused},
 		{Reason: devices.ReasonForbidden, delay: afterForbidden},
-		{Reason: devices.ReasonBusyServer, delay: afterOutage},
+		{Reason: devices.ReasonBusyServer, delay: afterOutage}, // the replica has too many reports; ReasonBusy concerns the device
 		{Reason: devices.ReasonBlocked, delay: afterBlocked},
 		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: afterIdle},
 		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: afterUntil},
@@ -75,7 +75,7 @@ func nearerRefusal(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which nearer ranks a refusal. If the reason is unavailable until a known time, the
+// rankedReason returns the reason by which nearerRefusal ranks a refusal. If the reason is unavailable until a known time, the
 // cause is a standstill.
 func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {

@@ -7,7 +7,7 @@ import (
 )
 
 // closed reports whether task c may not start in a window now. The ledger's claims
-// use the same rule.
+// repeat this rule in SQL (windowOpen in package store).
 func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return isClosedNow(o, now) || isTooShort(o, c, now)
 }

@@ -6,10 +6,12 @@ import (
 )
 
 const (
-	// fresh is the time after the beginning of a read of the news during which missing marks are trusted.
+	// fresh is the time after the beginning of a read of the news during which missing marks are trusted. The pass "marks"
+	// reads the news every second.
 	fresh = 2 * time.Second
-	// maxTrustDelay is the maximum time after the commit of its news during which a missing mark may be trusted.
-	maxTrustDelay = 5 * time.Second
+	// maxWrongTrust is the maximum time for which a missing mark is trusted wrongly: the time from the commit of news at
+	// another replica until marks without these news are trusted no longer. It does not depend on Redis.
+	maxWrongTrust = 5 * time.Second
 )
 
 // trustState records what a replica knows of the news, to derive the position that marks must have reached to be
@@ -38,9 +40,10 @@ func (b *trustState) addReading(r newsReading) {
 	b.dropOld(r.began)
 }
 
-// dropOld removes the readings that are older than bound: marks must include newer news by now.
+// dropOld removes the readings that are older than maxWrongTrust. The oldest remaining reading tells which
+// position marks must have reached (requiredPosition).
 func (b *trustState) dropOld(now time.Time) {
-	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxTrustDelay {
+	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxWrongTrust {
 		b.readings = b.readings[1:]
 	}
 }

@@ -3,10 +3,10 @@
 // Each device with an open task has a mark in Redis; most devices of a fleet have none. The marks follow the
 // ledger: each change that creates work adds a row to the news of the ledger, in the order of the commits,
 // and each replica marks the devices of new rows. The marks are spread over hashes. A hash also stores the
-// position in the news that its marks include (upto), and the script that adds marks writes both in one step.
+// position in the news that its marks include, and the script that adds marks writes both in one step.
 // If Redis loses or rolls back data, it therefore loses both together.
 //
-// A missing mark is trusted only if upto is not behind the news that this replica read some seconds ago or
+// A missing mark is trusted only if this position is not behind the news that this replica read some seconds ago or
 // wrote itself. So a mark that is missing wrongly is trusted for five seconds at most. A mark that a device
 // should not have costs one read of the ledger, which removes it.
 //

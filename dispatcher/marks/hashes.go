@@ -65,23 +65,23 @@ func hashIndex(device string) int {
 
 func key(part int) string { return "marks:" + strconv.Itoa(part) }
 
-// ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its Sight has no
-// Version and its Upto is unread.
+// ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its MarkReading has no
+// Version and its Position is unreadHash.
 func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading {
-	sights := make([]MarkReading, len(devices))
-	for i := range sights {
-		sights[i].Position = unreadHash
+	readings := make([]MarkReading, len(devices))
+	for i := range readings {
+		readings[i].Position = unreadHash
 	}
-	_ = h.breakers.Do(ctx, key(0), 1, func() error { // a mark that cannot be read keeps its unread Sight
+	_ = h.breakers.Do(ctx, key(0), 1, func() error { // a mark that cannot be read keeps its unread MarkReading
 		return h.runPipeline(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
 			return pipe.HMGet(ctx, key(hashIndex(devices[i])), positionField, devices[i])
 		}, func(i int, done redis.Cmder) {
 			if fields, is := done.(*redis.SliceCmd); is && len(fields.Val()) == 2 {
-				sights[i] = parseReading(fields.Val())
+				readings[i] = parseReading(fields.Val())
 			}
 		})
 	})
-	return sights
+	return readings
 }
 
 func parseReading(fields []any) MarkReading {
@@ -114,12 +114,12 @@ func (h *Hashes) ReadPositions(ctx context.Context) (all [hashCount]int64, err e
 		}
 	})
 	if err != nil {
-		return all, fmt.Errorf("reading how far the marks have come: %w: %w", ErrUnavailable, err)
+		return all, fmt.Errorf("reading the position of the marks: %w: %w", ErrUnavailable, err)
 	}
 	return all, nil
 }
 
-// runPipeline sends n commands together and calls read for each reply, including the reply that a value does
+// runPipeline sends n commands together and calls handleReply for each reply, including the reply that a value does
 // not exist. It returns the first error.
 func (h *Hashes) runPipeline(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, handleReply func(int, redis.Cmder)) error {
 	pipe := h.client.Pipeline()
@@ -141,8 +141,8 @@ func (h *Hashes) runPipeline(ctx context.Context, n int, send func(redis.Pipelin
 
 // HashDevices is a list of devices of one hash.
 type HashDevices struct {
-	Part  int
-	Names []string
+	HashIndex int // index of the hash, as hashIndex returns it
+	Names     []string
 }
 
 // maxMarkedDevices is the maximum number of devices that are marked in one round trip. Redis executes nothing else
@@ -176,7 +176,7 @@ func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Cal
 	for _, name := range devices.Names {
 		args = append(args, name)
 	}
-	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.Part)}, Args: args}
+	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.HashIndex)}, Args: args}
 }
 
 // Unmark deletes the mark of a device if it still has this version, and reports whether it deleted the mark.
@@ -184,7 +184,7 @@ func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Cal
 func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
 	done, err := h.unmark.Run(ctx, h.client, []string{key(hashIndex(device))}, device, version).Bool()
 	if err != nil {
-		return false, fmt.Errorf("taking a mark away: %w: %w", ErrUnavailable, err)
+		return false, fmt.Errorf("deleting a mark: %w: %w", ErrUnavailable, err)
 	}
 	return done, nil
 }

@@ -28,22 +28,22 @@ const (
 
 func markDevices(t *testing.T, h *marks.Hashes, from, to int64, devices ...string) {
 	t.Helper()
-	if err := h.Mark(t.Context(), from, to, []marks.HashDevices{{Part: partA, Names: devices}}); err != nil {
+	if err := h.Mark(t.Context(), from, to, []marks.HashDevices{{HashIndex: partA, Names: devices}}); err != nil {
 		t.Errorf("marking from %d to %d: %v", from, to, err)
 	}
 }
 
-func expectSight(t *testing.T, h *marks.Hashes, upto int64, wantMark bool) (version string) {
+func expectReading(t *testing.T, h *marks.Hashes, position int64, wantMark bool) (version string) {
 	t.Helper()
 	sights := h.ReadMarks(t.Context(), []string{deviceB, deviceA})
-	if s := sights[1]; s.Position != upto || (s.Version != "") != wantMark {
-		t.Errorf("saw %+v, want upto %d, a mark: %t", s, upto, wantMark)
+	if s := sights[1]; s.Position != position || (s.Version != "") != wantMark {
+		t.Errorf("saw %+v, want upto %d, a mark: %t", s, position, wantMark)
 	}
 	if s := sights[0]; s.Position != -1 || s.Version != "" {
 		t.Errorf("saw %+v of a device in a hash that is not there", s)
 	}
 	all, err := h.ReadPositions(t.Context())
-	if err != nil || all[partA] != upto || all[partA+1] != -1 {
+	if err != nil || all[partA] != position || all[partA+1] != -1 {
 		t.Errorf("come to %d, %v", all[partA], err)
 	}
 	return sights[1].Version
@@ -54,19 +54,19 @@ func TestMarks(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, _ servers.RedisAt) {
 		t.Helper()
-		expectSight(t, h, -1, false)
+		expectReading(t, h, -1, false)
 		markDevices(t, h, 0, 3, deviceA)
-		expectSight(t, h, -1, false)
+		expectReading(t, h, -1, false)
 		markDevices(t, h, -1, 3, deviceA)
-		first := expectSight(t, h, 3, true)
+		first := expectReading(t, h, 3, true)
 		markDevices(t, h, 3, 5)
 		markDevices(t, h, 2, 4)
-		if v := expectSight(t, h, 5, true); v != first {
+		if v := expectReading(t, h, 5, true); v != first {
 			t.Error("another version of a mark that was not made again")
 		}
 		markDevices(t, h, 6, 7)
 		markDevices(t, h, 5, 6, deviceA)
-		second := expectSight(t, h, 6, true)
+		second := expectReading(t, h, 6, true)
 		for _, c := range []struct {
 			version string
 			want    bool
@@ -75,9 +75,9 @@ func TestMarks(t *testing.T) {
 				t.Errorf("taken away: %t, %v; want %t", done, err, c.want)
 			}
 		}
-		expectSight(t, h, 6, false)
+		expectReading(t, h, 6, false)
 		markDevices(t, h, -1, 2, deviceA) // the ledger lost data, so its newest news are older
-		expectSight(t, h, 2, true)
+		expectReading(t, h, 2, true)
 	})
 }
 
@@ -89,7 +89,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 		t.Helper()
 		all := make([]marks.HashDevices, 5)
 		for part := range all {
-			all[part].Part = part
+			all[part].HashIndex = part
 			for i := range 4_000 * part {
 				all[part].Names = append(all[part].Names, fmt.Sprint("device-", i))
 			}
@@ -114,7 +114,7 @@ func TestHashesAreMarkedTogether(t *testing.T) {
 		client.Set(t.Context(), "marks:7", "no hash", 0)
 		var all []marks.HashDevices
 		for part := range 256 {
-			all = append(all, marks.HashDevices{Part: part, Names: []string{fmt.Sprint(part)}})
+			all = append(all, marks.HashDevices{HashIndex: part, Names: []string{fmt.Sprint(part)}})
 		}
 		if err := h.Mark(t.Context(), -1, 1, all); !errors.Is(err, marks.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)

@@ -45,8 +45,8 @@ type Follower struct {
 	readCalls coalesce.Calls[struct{}, string, MarkReading]
 
 	updateMu    sync.Mutex // held while the marks are updated
-	lastNews    int64      // id of the last news that Told was called for; guarded by turn
-	minPosition int64      // minimum position that all marks have reached; guarded by turn
+	lastNews    int64      // id of the last news that OnNews was called for; guarded by updateMu
+	minPosition int64      // minimum position that all marks have reached; guarded by updateMu
 }
 
 // The limits of the coalesced calls that read marks.
@@ -72,36 +72,36 @@ func New(config Config) *Follower {
 type DeviceMark struct {
 	Version string    // version of the mark, for Clear; empty if the device has no mark
 	Read    bool      // true if Redis answered
-	Trusted bool      // true if a missing mark can be trusted
-	Now     time.Time // the time of the ledger, if Believed
+	Trusted bool      // if true and Version is empty, the device has no open task
+	Now     time.Time // the time of the ledger, if Trusted
 }
 
-// IsIdle reports whether the device has no open task.
+// IsIdle reports whether it is known that the device has no open task. If it returns false, the ledger must be read.
 func (a DeviceMark) IsIdle() bool { return a.Trusted && a.Version == "" }
 
 // ReadMark reads the mark of a device.
 func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
-	sight, err := f.readCalls.Do(ctx, struct{}{}, device)
+	reading, err := f.readCalls.Do(ctx, struct{}{}, device)
 	if err != nil {
 		return DeviceMark{}
 	}
-	return f.newDeviceMark(sight)
+	return f.newDeviceMark(reading)
 }
 
-func (f *Follower) newDeviceMark(sight MarkReading) DeviceMark {
+func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	need, now, ok := f.trust.requiredPosition(f.config.Now())
-	return DeviceMark{Version: sight.Version, Read: sight.Position != unreadHash, Trusted: ok && sight.Position >= need, Now: now}
+	return DeviceMark{Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now}
 }
 
 // IsMissing reports whether the mark of a device is missing although the device has work. The caller must have
 // read from the ledger that it has work.
 func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
-	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64)
+	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64) // only read.Newest is needed, and no rows
 	if err != nil {
 		return false, fmt.Errorf("reading the news: %w", err)
 	}
-	sight, err := f.readCalls.Do(ctx, struct{}{}, device)
-	return err == nil && sight.Version == "" && sight.Position >= read.Newest, err
+	reading, err := f.readCalls.Do(ctx, struct{}{}, device)
+	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
 // Clear deletes the mark of a device if it still has this version. The caller must read the version before it
@@ -172,23 +172,23 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// readNews reads the news after the lowest known position of the marks and of this process.
-func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (readNews store.NewsPage, err error) {
-	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.last is 0, Told was not called for any news yet
+// page reads the news after the lowest known position of the marks and of this process.
+func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
+	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {
 		if c != missingHash {
 			since = min(since, c)
 		}
 	}
-	if readNews, err = f.config.Ledger.NewsSince(ctx, since); err != nil {
-		return readNews, fmt.Errorf("reading the news: %w", err)
+	if page, err = f.config.Ledger.NewsSince(ctx, since); err != nil {
+		return page, fmt.Errorf("reading the news: %w", err)
 	}
-	f.trust.addReading(newsReading{began: began, newest: readNews.Newest, ledger: readNews.Now})
-	f.notifyNews(readNews)
-	return readNews, nil
+	f.trust.addReading(newsReading{began: began, newest: page.Newest, ledger: page.Now})
+	f.notifyNews(page)
+	return page, nil
 }
 
-// notifyNews calls Told for the devices of news that this process has not handled before.
+// notifyNews calls OnNews for the devices of news that this process has not handled before.
 func (f *Follower) notifyNews(read store.NewsPage) {
 	if f.lastNews < read.Oldest-1 || f.lastNews > read.Newest { // some news were deleted, or this is another ledger
 		f.config.OnNews("")

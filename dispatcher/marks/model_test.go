@@ -33,7 +33,7 @@ type worldModel struct {
 	oldestNews        int       // index of the oldest news that still exist
 	refusesMarksUntil time.Time // Redis accepts no marks before this time
 
-	redis, splitRedis *redisModel // other is the abandoned side of a network split
+	redis, splitRedis *redisModel // splitRedis is the abandoned side of a network split
 	replicas          []*replicaModel
 	depth             int // depth of nested events, which is bounded
 	missedWork        int
@@ -127,7 +127,7 @@ func (r *replicaModel) Mark(_ context.Context, from, to int64, all []HashDevices
 }
 
 func (r *replicaModel) markHash(from, to int64, devices HashDevices) error {
-	if len(devices.Names) > 0 || devices.Part%64 == 0 {
+	if len(devices.Names) > 0 || devices.HashIndex%64 == 0 {
 		if err := r.step(); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (r *replicaModel) markHash(from, to int64, devices HashDevices) error {
 	if r.world.now.Before(r.world.refusesMarksUntil) {
 		return errGone
 	}
-	all := &(*r.redis).parts[devices.Part]
+	all := &(*r.redis).parts[devices.HashIndex]
 	has := partUpto(*all)
 	if from >= 0 && has < from {
 		return nil
@@ -204,7 +204,7 @@ func (w *worldModel) newReplica() *replicaModel {
 	return r
 }
 
-// readMark reads a mark like Follower.Look, but without a coalesced call.
+// readMark reads a mark like Follower.ReadMark, but without a coalesced call.
 func (r *replicaModel) readMark(i int) DeviceMark {
 	return r.newDeviceMark(r.ReadMarks(context.Background(), []string{deviceName(i)})[0])
 }

@@ -17,9 +17,9 @@ const hashesPerRebuild = hashCount / 4
 // It skips a hash that loses its data during the update; the next call rebuilds it. If a call fails, the
 // remaining hashes also wait for the next call.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read store.NewsPage, to int64) error {
-	complete := read.Oldest - 1 // a hash below this position lacks news that no longer exist
+	complete := read.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range read.Rows {
-		if n.Batch == 0 && n.Device == "" {
+		if n.Batch == 0 && n.Device == "" { // the ledger was restored: any device may have work
 			complete = n.ID
 		}
 	}
@@ -58,12 +58,12 @@ func (m *devicesByHash) add(device string) {
 func (m *devicesByHash) hashEntries(which []int) []HashDevices {
 	all := make([]HashDevices, len(which))
 	for i, part := range which {
-		all[i] = HashDevices{Part: part, Names: slices.Collect(maps.Keys(m[part]))}
+		all[i] = HashDevices{HashIndex: part, Names: slices.Collect(maps.Keys(m[part]))}
 	}
 	return all
 }
 
-// markNews marks the devices of the news for the hashes in behind, which have all reached position `from`.
+// markNews marks the devices of the news for the hashes in outdated, which have all reached position `from`.
 func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
 	if len(outdated) == 0 {
 		return nil

@@ -13,10 +13,10 @@ import (
 type Set struct {
 	registerer prometheus.Registerer
 
-	mu     sync.Mutex
-	byPool []pooled // metrics with the label pool
-	first  []func(pool string)
-	tally  map[string]Tally
+	mu        sync.Mutex
+	byPool    []pooled            // metrics whose first label is pool
+	poolInits []func(pool string) // functions of OnNewPool
+	tally     map[string]Tally
 }
 
 // pooled is a metric with the label pool.
@@ -32,21 +32,21 @@ func New(r prometheus.Registerer) *Set {
 	return &Set{registerer: r, tally: make(map[string]Tally)}
 }
 
-// Counter creates and registers a counter.
+// Counter creates and registers a counter. A label pool must be the first label: else Forget keeps the metric.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(c, labels)
 	return c
 }
 
-// Histogram creates and registers a histogram.
+// Histogram creates and registers a histogram. labels is as in Counter.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.add(h, labels)
 	return h
 }
 
-// Gauge creates and registers a gauge.
+// Gauge creates and registers a gauge. labels is as in Counter.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(g, labels)
@@ -71,19 +71,19 @@ func (s *Set) add(metric interface {
 	}
 }
 
-// OnNewPool registers a function that Show calls for each pool. The function creates the counters of the pool
+// OnNewPool registers a function that InitPool calls for each pool. The function creates the counters of the pool
 // with the value 0, because Prometheus computes no increase for the first value of a counter.
-func (s *Set) OnNewPool(show func(pool string)) {
+func (s *Set) OnNewPool(initPool func(pool string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.first = append(s.first, show)
+	s.poolInits = append(s.poolInits, initPool)
 }
 
 // InitPool creates the counters of a pool.
 func (s *Set) InitPool(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, show := range s.first {
+	for _, show := range s.poolInits {
 		show(pool)
 	}
 }
@@ -98,7 +98,7 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolBuckets returns the buckets for metrics of single pools. There are fewer than in Seconds, because with
+// PoolBuckets returns the buckets for metrics of single pools. There are fewer than in DurationBuckets, because with
 // thousands of pools each bucket means thousands of series.
 func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}

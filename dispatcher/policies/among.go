@@ -23,7 +23,7 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 	var group rescue.Group
 	group.SetLimit(maxConcurrentChecks)
 	for _, v := range views {
-		open := slices.DeleteFunc(slices.Clone(v.Candidates), func(c store.Candidate) bool { return c.Pool != pool || !isLimited(c) })
+		open := slices.DeleteFunc(slices.Clone(v.Candidates), func(c store.Candidate) bool { return c.Pool != pool || !taskHasPolicies(c) })
 		if len(open) == 0 || v.Device == nil {
 			continue
 		}
@@ -40,13 +40,13 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Report("looking at limits", group.Wait()) // only a panic can be an error here
+	_ = k.config.Panicked.Report("checking limits", group.Wait()) // only a panic can be an error here
 	return obstacles
 }
 
 // HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
 // device that holds one of its slots.
 func (k *Checker) HasPolicies(pool string) bool {
-	pools := k.limitedPools.Load()
+	pools := k.poolsWithPolicies.Load()
 	return pools != nil && (*pools)[pool]
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxRepairs is the maximum number of times that one check is repeated after learn or rebuild has repaired
+// maxRepairs is the maximum number of times that one check is repeated after repairState has repaired
 // the state in Redis.
 const maxRepairs = 2
 
@@ -73,7 +73,7 @@ type Usage interface {
 	Publish(ctx context.Context) error
 }
 
-// Refusals counts refused starts. *limits.Refusals implements it.
+// Refusals counts refused starts. *limits.RefusalCounts implements it.
 type Refusals interface {
 	MostRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error)
 	Publish(ctx context.Context) error
@@ -93,14 +93,14 @@ type Config struct {
 type Checker struct {
 	Sets *Sets // decides the takes of callers
 
-	config       Config
-	metrics      *metrics
-	refusalLog   refusalLog
-	ruleCache    *ruleCache
-	uncounted    *uncountedStarts
-	limitedPools atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
-	rebuilding   singleflight.Group
-	filling      sync.Map // name of a running rebuild -> the time at which it began
+	config            Config
+	metrics           *metrics
+	refusalLog        refusalLog
+	ruleCache         *ruleCache
+	uncounted         *uncountedStarts
+	poolsWithPolicies atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
+	rebuilding        singleflight.Group
+	filling           sync.Map // name of a running rebuild -> the time at which it began
 }
 
 // New returns a Checker.

@@ -20,8 +20,8 @@ type metrics struct {
 
 func newMetrics(set *meters.Set) *metrics {
 	return &metrics{
-		checks:     set.Counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
-		suppressed: set.Counter("tasks_suppressed_total", "Tasks that ended because a policy refused their start and drops what it refuses.", "pool", "policy"),
+		checks:     set.Counter("limit_checks_total", "Starts checked against a policy, by outcome: passed, limited or unchecked.", "pool", "policy", "outcome"),
+		suppressed: set.Counter("tasks_suppressed_total", "Tasks that ended because a policy with on_limited drop refused their start.", "pool", "policy"),
 		labelled:   make(map[string]bool),
 	}
 }

@@ -21,12 +21,12 @@ const (
 	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from its beginning
 	pastPage     = 500              // starts read by one query: each may have a payload
 	pastDisorder = time.Minute      // maximum difference between the order by token and the order by grant time
-	recentStarts = 40 * time.Second // age up to which SettleAll counts starts again, in case no replica could count them
+	recentStarts = 40 * time.Second // age up to which SettleAll counts starts again; Count ignores a repetition within a minute
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
 // repairState repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
-// overdue reservations. again is true if the checks are to be sent again.
+// overdue reservations. It repairs only the first such answer. again is true if the checks are to be sent again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -71,9 +71,9 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	case result := <-done:
 		return result.Err
 	case <-wait.C:
-		return fmt.Errorf("limits of %s: %w", owner, limits.ErrBusy)
+		return fmt.Errorf("waiting for the limits of %s: %w", owner, limits.ErrBusy)
 	case <-ctx.Done():
-		return fmt.Errorf("limits of %s: %w", owner, ctx.Err())
+		return fmt.Errorf("waiting for the limits of %s: %w", owner, ctx.Err())
 	}
 }
 
@@ -100,7 +100,7 @@ func (k *Checker) startHistory(pool, owner string) limits.History {
 				if !slices.Contains([]string{poolOwner(pool), batchOwner(s.Batch), profileOwner(s.Profile)}, owner) {
 					continue
 				}
-				if !yield(limits.Start{Lease: s.Lease, Ago: s.Now.Sub(s.GrantedAt), Facts: startFacts(s)}, nil) {
+				if !yield(limits.Start{Lease: s.LeaseID, Ago: s.Now.Sub(s.GrantedAt), Facts: startFacts(s)}, nil) {
 					return
 				}
 			}
@@ -146,7 +146,7 @@ func (k *Checker) startCheck(s store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
 	})
-	return limits.NewCheck(s.Lease, "", rules, startFacts(s)), err
+	return limits.NewCheck(s.LeaseID, "", rules, startFacts(s)), err
 }
 
 // settleOverdue looks up in the ledger whether overdue reservations led to a start, and settles them.
@@ -157,7 +157,7 @@ func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	}
 	for _, lease := range leases {
 		if err := k.settleLease(ctx, pool, lease); err != nil {
-			return fmt.Errorf("settling %s: %w", lease, err)
+			return fmt.Errorf("settling the reservation %s: %w", lease, err)
 		}
 	}
 	return nil
@@ -167,7 +167,7 @@ func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
 	number, _, _ := strings.Cut(lease, ".")
 	task, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return fmt.Errorf("lease %q: %w", lease, err)
+		return fmt.Errorf("parsing lease %q: %w", lease, err)
 	}
 	start, err := k.config.Ledger.StartByLease(ctx, task, lease)
 	if errors.Is(err, store.ErrNotFound) {
@@ -199,15 +199,15 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	}
 	owners, err := k.config.Ledger.PolicyOwners(ctx)
 	if err != nil {
-		return result, fmt.Errorf("reading who has policies: %w", err)
+		return result, fmt.Errorf("reading the owners of policies: %w", err)
 	}
 	pools := make(map[string]bool)
 	for _, o := range owners {
 		pools[o.Pool] = true
 	}
 	limited := maps.Clone(pools)
-	k.limitedPools.Store(&limited)
-	for _, pool := range k.uncounted.names() { // includes pools whose policies were removed since
+	k.poolsWithPolicies.Store(&limited)
+	for _, pool := range k.uncounted.poolNames() { // includes pools whose policies were removed since
 		pools[pool] = true
 	}
 	errs := []error{k.config.Limits.Usage.Publish(ctx), k.config.Limits.Refusals.Publish(ctx)}

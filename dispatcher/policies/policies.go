@@ -22,17 +22,20 @@ const pendingAgain = time.Second
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
 var errNoLimits = errors.New("no limits are configured")
 
-// HasLimited reports whether at least one of the tasks has policies.
-func HasLimited(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
+// AnyHasPolicies reports whether at least one of the tasks has policies.
+func AnyHasPolicies(open []store.Candidate) bool { return slices.ContainsFunc(open, taskHasPolicies) }
 
-func isLimited(c store.Candidate) bool {
+func taskHasPolicies(c store.Candidate) bool {
 	return c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil
 }
 
-// Reserve checks the policies of tasks of one pool before a slot is acquired, so that no slot is held during
-// the check. It reserves each start that the policies allow, and returns the reservations; the caller then
+// Reserve checks the policies of open, tasks of one pool, before a slot is acquired, so that no slot is held
+// during the check. It reserves each start that the policies allow, and returns the reservations; the caller then
 // calls Settle. passed are the tasks that may start, including the tasks without policies. refused has the
 // obstacle of each other task.
+//
+// lease returns the lease that the start of a task would have. At most one task with the same group starts, so
+// the reservations of a group do not count against each other (limits.Check.Group).
 func (k *Checker) Reserve(
 	ctx context.Context, view store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
@@ -64,7 +67,7 @@ type checkResult struct {
 	obstacle  *decision.Obstacle   // nil means that the task may start
 }
 
-// checkFunc is a method of the limiter that answers checks of one pool.
+// checkFunc sends checks of one pool to the limiter. It is reserveAll or checkAll.
 type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
 // taskCheck is a task whose policies are to be checked.
@@ -84,18 +87,18 @@ func (k *Checker) checkTasks(ctx context.Context, v store.DeviceView, open []sto
 	return out
 }
 
-// newTaskChecks returns a question for each task that has policies. If the policies of a task cannot be read,
+// newTaskChecks returns a check for each task that has policies. If the policies of a task cannot be read,
 // unreadable has the result for this task instead.
 func (k *Checker) newTaskChecks(ctx context.Context, v store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string) (list []taskCheck, unreadable map[int64]checkResult) {
 	unreadable = make(map[int64]checkResult)
 	for _, c := range open {
-		if !isLimited(c) {
+		if !taskHasPolicies(c) {
 			continue
 		}
 		rules, err := k.ruleCache.rulesFor(candidatePolicies(c, v.Device))
 		if err != nil {
 			k.config.Logger.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			unreadable[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
+			unreadable[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "set the policies again, or upgrade this replica: a later release may have written them")}
 			continue
 		}
 		list = append(list, taskCheck{
@@ -106,7 +109,7 @@ func (k *Checker) newTaskChecks(ctx context.Context, v store.DeviceView, open []
 	return list, unreadable
 }
 
-// runChecks sends questions of one pool in one call and returns the result of each, in the same order.
+// runChecks sends the checks of one pool in one call and returns the result of each, in the same order.
 func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, how checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil
@@ -174,7 +177,7 @@ func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bo
 		return j
 	case limits.StatusLimited:
 	default:
-		return uncheckedResult(c, "its policies are being counted anew", decision.NothingToDo)
+		return uncheckedResult(c, "the counts of its policies are being rebuilt", decision.NothingToDo)
 	}
 	j.refused = a.Refusals
 	last, drops := decisiveRefusal(c, a, neverDrop)
@@ -184,16 +187,16 @@ func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bo
 		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Owner: decision.Subject(owner),
 		Policy: item.Rule.Name, Allows: item.Rule.DescribeWindow(last.Window), DropsTask: drops,
 	}
-	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.DescribeWindow(last.Window), item.Subject.Label)
+	what := fmt.Sprintf("policy %s of %s allows %s for %s", item.Rule.Name, item.Rule.Owner, item.Rule.DescribeWindow(last.Window), item.Subject.Label)
 	switch {
 	case last.Pending:
 		o.Until = now.Add(pendingAgain)
-		o.Detail = what + ", and another one is just being decided"
+		o.Detail = what + ", and another start is being decided"
 	case item.Rule.Algorithm == limits.Calendar: // calendar periods begin on a full minute; now was read before the answer arrived
 		o.Until = o.Until.Round(time.Minute)
-		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, decision.FormatTime(now.Add(-last.Oldest).Round(time.Minute)), decision.FormatTime(o.Until))
+		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next start is allowed at %s", what, item.Rule.Period, decision.FormatTime(now.Add(-last.Oldest).Round(time.Minute)), decision.FormatTime(o.Until))
 	default:
-		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, decision.FormatTime(now.Add(-last.Oldest)), decision.FormatTime(o.Until))
+		o.Detail = fmt.Sprintf("%s; the oldest counted start was at %s, and the next start is allowed at %s", what, decision.FormatTime(now.Add(-last.Oldest)), decision.FormatTime(o.Until))
 	}
 	j.obstacle = o
 	return j
@@ -203,7 +206,7 @@ func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bo
 // returns the last one of their refusals to open, and drops is true. Otherwise it returns the last one of all
 // refusals to open.
 //
-// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If keep
+// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop
 // is true, nothing is dropped, because an earlier start of the same task may be the reason for the refusal.
 func decisiveRefusal(c limits.Check, a limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.ItemRefusal) bool {
@@ -230,7 +233,7 @@ func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved [
 		err = k.config.Limits.Reservations.Release(ctx, pool, reserved)
 	}
 	if err != nil {
-		k.config.Logger.WarnContext(ctx, "what started is counted later", "pool", pool, "err", err)
+		k.config.Logger.WarnContext(ctx, "starts not counted; counted later", "pool", pool, "err", err)
 	}
 }
 
@@ -250,7 +253,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		}
 		if err != nil || again {
 			if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
-				k.config.Logger.WarnContext(ctx, "reservations are given back later", "pool", pool, "err", released)
+				k.config.Logger.WarnContext(ctx, "reservations not given back; given back later", "pool", pool, "err", released)
 			}
 		}
 		return answers, err
@@ -271,14 +274,14 @@ func (k *Checker) FindObstacles(ctx context.Context, v store.TaskView) map[int64
 	return k.FindAllObstacles(ctx, []store.TaskView{v})[0]
 }
 
-// FindAllObstacles runs Of for many views. It calls the limiter once for each pool, and returns the obstacles in the
+// FindAllObstacles runs FindObstacles for many views. It calls the limiter once for each pool, and returns the obstacles in the
 // order of the views.
 func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)
 	for i, v := range views {
 		found[i] = make(map[int64]decision.Obstacle)
-		if HasLimited(v.Candidates) {
+		if AnyHasPolicies(v.Candidates) {
 			k.collectChecks(ctx, v, i, byPool, found[i])
 		}
 	}
@@ -290,7 +293,7 @@ func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) 
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Report("looking at limits", group.Wait()) // only a panic can be an error here
+	_ = k.config.Panicked.Report("checking limits", group.Wait()) // only a panic can be an error here
 	for _, l := range byPool {
 		for i, j := range l.answers {
 			if j.obstacle != nil {
@@ -301,15 +304,15 @@ func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) 
 	return found
 }
 
-// poolChecks collects the questions of many views about tasks of one pool.
+// poolChecks collects the checks of many views about tasks of one pool.
 type poolChecks struct {
 	checks  []taskCheck
-	views   []int // for each question, the index of its view
+	views   []int // for each check, the index of its view
 	answers []checkResult
 }
 
-// collectChecks adds the questions of one view to byPool. If the policies of a task cannot be read,
-// collect adds its obstacle to found.
+// collectChecks adds the checks of one view to byPool. If the policies of a task cannot be read,
+// collectChecks adds its obstacle to found.
 func (k *Checker) collectChecks(ctx context.Context, v store.TaskView, index int, byPool map[string]*poolChecks, found map[int64]decision.Obstacle) {
 	if store.IsCaller(v.Task.Device) { // callers are not registered; policies count by the caller's name
 		v.Device = &store.Device{ID: v.Task.Device}

@@ -64,11 +64,11 @@ func (b *ruleCache) compile(owner string, text json.RawMessage) ([]*limits.Rule,
 	}
 	policies, err := policy.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("policies of %s: %w", owner, err)
+		return nil, fmt.Errorf("reading the policies of %s: %w", owner, err)
 	}
 	rules, err := limits.Compile(owner, policies)
 	if err != nil {
-		return nil, fmt.Errorf("policies of %s: %w", owner, err)
+		return nil, fmt.Errorf("reading the policies of %s: %w", owner, err)
 	}
 	if len(b.all) >= keptRules {
 		clear(b.all)

@@ -31,7 +31,7 @@ type Sets struct {
 	byName map[string]*cachedSet
 	drops  int // number of times a set was forgotten
 
-	readings int // number of version reads by Follow
+	readings int // number of version reads by ForgetChanged
 }
 
 // cachedSet is a set that is in use.
@@ -40,7 +40,7 @@ type cachedSet struct {
 	rules  []*limits.Rule
 	counts takeCounters
 	used   atomic.Bool // true if a take used the set since the last read of its version
-	idle   int         // consecutive version reads without a take; only Follow uses it
+	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
 // setScope returns the scope in which Redis counts the takes of a set. No pool has such a name.
@@ -51,7 +51,7 @@ func newSets(config Config) *Sets {
 }
 
 // load returns the set with this name. It returns store.ErrNotFound if there is no such set, and
-// devices.ErrUnavailable if its policies cannot be compiled. If any set is forgotten during the read, of
+// devices.ErrUnavailable if its policies cannot be compiled. If any set is forgotten during the read, load
 // reads the set again, because the forgotten set may be this one and the read may be older than its change.
 func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
 	set, drops := s.lookUp(name)
@@ -97,7 +97,7 @@ func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	policies, err := ParseSet(set.Limits)
 	if err != nil {
-		return nil, fmt.Errorf("policies of limit set %s: %w", set.Name, err)
+		return nil, fmt.Errorf("reading the policies of limit set %s: %w", set.Name, err)
 	}
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
@@ -117,7 +117,7 @@ func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 }
 
 // cacheSet stores a set that was read, creates its metrics, and reports whether it stored the set. If a set was
-// forgotten since drops was read, keep stores nothing and returns false.
+// forgotten since drops was read, cacheSet stores nothing and returns false.
 func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ func (l *setLedger) putSet(maxPerSecond int, version int64, created time.Time) {
 	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
 }
 
-// TestTakesSpareTheLedger checks that a take of a known set does not call the ledger, and that Follow finds
+// TestTakesSpareTheLedger checks that a take of a known set does not call the ledger, and that ForgetChanged finds
 // changed and deleted sets by their versions.
 func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,7 @@ type CostError struct {
 
 // Error returns a message with the name of the policy and the maximum cost.
 func (e *CostError) Error() string {
-	return fmt.Sprintf("policy %s allows a cost of %d at most", e.Policy, e.MaxCost)
+	return fmt.Sprintf("policy %s allows a cost of at most %d", e.Policy, e.MaxCost)
 }
 
 // uncheckedAgain is the Wait of a take that was refused because it could not be checked.
@@ -134,7 +134,7 @@ func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	}
 	returned, err := s.config.Limits.Takes.Return(ctx, setScope(set), takings)
 	if err != nil {
-		return 0, fmt.Errorf("giving back to limit set %s: %w", set, err)
+		return 0, fmt.Errorf("returning a take to limit set %s: %w", set, err)
 	}
 	return returned[0], nil
 }
@@ -148,7 +148,7 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	}
 	uses, err := s.config.Limits.Usage.ReadUses(ctx, setScope(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
 	if err != nil {
-		return nil, fmt.Errorf("usage of limit set %s: %w", set, err)
+		return nil, fmt.Errorf("reading the usage of limit set %s: %w", set, err)
 	}
 	return uses, nil
 }
@@ -162,7 +162,7 @@ func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Sub
 	}
 	uses, err := s.config.Limits.Usage.Highest(ctx, setScope(set), found.rules, limit)
 	if err != nil {
-		return nil, fmt.Errorf("highest usage of limit set %s: %w", set, err)
+		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", set, err)
 	}
 	return uses, nil
 }
@@ -234,7 +234,7 @@ type takeMetrics struct {
 
 func newTakeMetrics(set *meters.Set) takeMetrics {
 	return takeMetrics{
-		set.Counter("limit_takes_total", "Takes from limit sets: allowed, refused (by a policy of a kind), repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).",
+		set.Counter("limit_takes_total", "Takes from limit sets, by outcome: allowed, refused (with the policy and its kind), repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).",
 			"set", "outcome", "policy", "kind"),
 		make(map[string]map[refusalLabels]bool),
 	}

@@ -90,10 +90,10 @@ func (s *refusingReplica) followSets() {
 	}
 }
 
-func (s *refusingReplica) expectSeries(expectSeries map[string]float64) {
+func (s *refusingReplica) expectSeries(want map[string]float64) {
 	s.Helper()
-	if got := refusedSeries(s.T, s.registry); !maps.Equal(got, expectSeries) {
-		s.Errorf("series of refused takes: %v, want %v", got, expectSeries)
+	if got := refusedSeries(s.T, s.registry); !maps.Equal(got, want) {
+		s.Errorf("series of refused takes: %v, want %v", got, want)
 	}
 }
 

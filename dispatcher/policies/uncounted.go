@@ -9,9 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncountedStarts holds, by pool, the rules that let a task start while they could not be checked (on_error: open),
-// until a pass over the limits has counted the start. They must be remembered, because the ledger does not
-// record which starts were counted, and a rule that counted all starts again would count too many.
+// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start, until SettleAll has
+// settled the start. It must remember the rules, because the ledger does not record which starts were counted.
+// SettleAll counts a recent start again, which has no effect if it was counted (limits.Reservations.Count). An
+// older start could be counted twice; so SettleAll deletes the counts of its rules, and they are filled again.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules
@@ -27,7 +28,7 @@ func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
 
-// add records, for the policies of checks that let pass what cannot be checked, that a start may be missing in their counts.
+// add records that the rules of checks may have missed a start. It ignores each check that has a rule without on_error: open.
 func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
@@ -54,7 +55,7 @@ func (u *uncountedStarts) put(pool string, m missedRules) {
 	u.pools[pool] = m
 }
 
-// take returns the missed starts of a pool and removes them.
+// take removes and returns the rules of a pool that may have missed a start.
 func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,8 +64,8 @@ func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
 	return m, found
 }
 
-// names returns the pools with missed starts.
-func (u *uncountedStarts) names() []string {
+// poolNames returns the names of the pools that have such rules.
+func (u *uncountedStarts) poolNames() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Collect(maps.Keys(u.pools))

@@ -53,7 +53,7 @@ func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item
 		}
 		owner := uses[unknown].Rule.Owner
 		if mends == maxRepairs {
-			return nil, fmt.Errorf("limits of %s: %w", owner, limits.ErrBusy)
+			return nil, fmt.Errorf("reading the usage of %s: %w", owner, limits.ErrBusy)
 		}
 		if err := k.rebuild(ctx, pool, owner, itemRules(items)); err != nil {
 			return nil, err

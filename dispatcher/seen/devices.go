@@ -45,7 +45,7 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 }
 
 // Record records a report of a device whose reach equals the reach that the ledger had when the report
-// was handled. If another reach waits for FlushReached, or its last call wrote another one, Mark
+// was handled. If another reach waits for FlushReached, or its last call wrote another one, Record
 // records the report like RecordReach.
 func (d *Devices) Record(device string, seen store.LastReport) {
 	d.reached.correct(device, seen)
@@ -59,7 +59,7 @@ func (d *Devices) Record(device string, seen store.LastReport) {
 	}
 }
 
-// RecordReach is Mark for a device whose reach differs from the reach that the ledger has. FlushReached soon
+// RecordReach is Record for a device whose reach differs from the reach that the ledger has. FlushReached soon
 // writes the new reach, so that tasks that are queued for the device find it.
 func (d *Devices) RecordReach(device string, seen store.LastReport) {
 	d.Record(device, seen)
@@ -143,11 +143,11 @@ func (s *times) putBack(times map[string]store.LastReport) {
 	maps.Copy(s.seen, newer)
 }
 
-// seenPart is the maximum number of devices in one statement, which locks the devices that it writes.
-const seenPart = 5000
+// maxDevicesPerWrite is the maximum number of devices that one statement writes, because the statement locks them.
+const maxDevicesPerWrite = 5000
 
 // FlushRecent adds the collected reports to the list of the devices that reported last. If that fails, it
-// keeps the newest Kept reports for the next call.
+// keeps the newest MaxRecent reports for the next call.
 func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil
@@ -165,13 +165,14 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 			kept[s.Device] = store.LastReport{At: s.At}
 		}
 		d.fresh.putBack(kept)
-		return fmt.Errorf("telling who was seen last: %w", err)
+		return fmt.Errorf("announcing last-seen times: %w", err)
 	}
 	return nil
 }
 
 // Flush writes the collected last-seen times and reaches of devices, and the uses of tokens. It must be
-// called every ten seconds.
+// called every ten seconds: rounds, store.SeenPrecision and the search of package waiters for sleeping devices
+// assume this time.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
@@ -185,7 +186,7 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	// every statement writes to every page.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
-		n := min(len(left), seenPart)
+		n := min(len(left), maxDevicesPerWrite)
 		if err := d.ledger.TouchDevices(ctx, subset(times, left[:n])); err != nil {
 			seen.putBack(subset(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)

@@ -37,7 +37,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	t.Parallel()
 	ledger := &sizeRecorder{failAt: 2}
 	d := NewDevices(ledger, nil, time.Now)
-	for i := range 2*seenPart + 1 {
+	for i := range 2*maxDevicesPerWrite + 1 {
 		d.Record(fmt.Sprint(i), store.LastReport{At: time.Unix(int64(i), 0)})
 	}
 	if err := d.Flush(t.Context()); err == nil {
@@ -48,7 +48,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := []int{seenPart, seenPart, seenPart, 1}; !slices.Equal(ledger.sizes, want) {
+	if want := []int{maxDevicesPerWrite, maxDevicesPerWrite, maxDevicesPerWrite, 1}; !slices.Equal(ledger.sizes, want) {
 		t.Errorf("parts %v, want %v: the second failed", ledger.sizes, want)
 	}
 }
@@ -113,7 +113,7 @@ func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastRe
 func (lastWrites) TouchTokens(context.Context, []int64) error { return nil }
 
 // A device that polls is written about once a minute, so that the precision of its last report in the ledger
-// is store.SeenWithin. A device that can be woken is written in each flush.
+// is store.SeenPrecision. A device that can be woken is written in each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second

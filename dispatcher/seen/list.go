@@ -42,7 +42,7 @@ func NewList(client redis.UniversalClient) *List {
 }
 
 // Add records reports of devices, in any order. The latest time of each device counts. If there are more than
-// Kept, it sends only the newest. It returns ErrUnavailable if Redis does not answer.
+// MaxRecent, it sends only the newest. It returns ErrUnavailable if Redis does not answer.
 func (l *List) Add(ctx context.Context, seen []Sighting) error {
 	if len(seen) == 0 {
 		return nil
@@ -55,17 +55,17 @@ func (l *List) Add(ctx context.Context, seen []Sighting) error {
 		args = append(args, s.At.UnixMilli(), s.Device)
 	}
 	if err := l.add.Run(ctx, l.client, []string{key}, args...).Err(); err != nil {
-		return fmt.Errorf("noting who was seen: %w: %w", ErrUnavailable, err)
+		return fmt.Errorf("recording last-seen times: %w: %w", ErrUnavailable, err)
 	}
 	return nil
 }
 
-// Newest returns the devices of the list, at most Kept, newest first. It returns ErrUnavailable if Redis does
+// Newest returns the devices of the list, at most MaxRecent, newest first. It returns ErrUnavailable if Redis does
 // not answer.
 func (l *List) Newest(ctx context.Context) ([]Sighting, error) {
 	entries, err := l.client.ZRevRangeWithScores(ctx, key, 0, MaxRecent-1).Result()
 	if err != nil {
-		return nil, fmt.Errorf("reading who was seen last: %w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("reading last-seen times: %w: %w", ErrUnavailable, err)
 	}
 	seen := make([]Sighting, len(entries))
 	for i, e := range entries {

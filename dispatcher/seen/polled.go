@@ -5,8 +5,8 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the number of flushes, one each ten seconds, during which a device that only polls is not
-// recorded again. With the time until the flush that writes it, this is store.SeenWithin.
+// rounds is the maximum number of flushes, one each ten seconds, during which a device that only polls is not
+// recorded again. With one more flush, which writes the device, this is store.SeenPrecision: (rounds + 1) * 10 s.
 const rounds = 5
 
 // polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a

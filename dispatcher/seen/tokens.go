@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// usedWithin is the precision of the last use of an operator token. A token causes at most one write an hour,
+// lastUsePrecision is the precision of the stored last use of an operator token. A token causes at most one write an hour,
 // and a request none.
-const usedWithin = time.Hour
+const lastUsePrecision = time.Hour
 
 // Tokens collects the operator tokens that were used, until they are written to the ledger. It is safe for
 // concurrent use.
@@ -32,7 +32,7 @@ func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 func (t *Tokens) Use(id int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, isRecent := t.written[id]; !isRecent || t.now().Sub(at) >= usedWithin {
+	if at, isRecent := t.written[id]; !isRecent || t.now().Sub(at) >= lastUsePrecision {
 		t.waiting[id] = struct{}{}
 	}
 }
@@ -51,7 +51,7 @@ func (t *Tokens) flush(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
-	maps.DeleteFunc(t.written, func(_ int64, at time.Time) bool { return now.Sub(at) >= usedWithin })
+	maps.DeleteFunc(t.written, func(_ int64, at time.Time) bool { return now.Sub(at) >= lastUsePrecision })
 	for _, id := range ids {
 		delete(t.waiting, id)
 		t.written[id] = now

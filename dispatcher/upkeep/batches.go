@@ -20,8 +20,8 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 
 // waitSearch is the position of the search for tasks that waited too long. The next pass continues from mark.
 type waitSearch struct {
-	mu   sync.Mutex
-	mark store.ExpiryPosition
+	mu       sync.Mutex
+	position store.ExpiryPosition
 }
 
 // maxFruitlessParts is the number of fruitless parts of this search after which a pass stops. A part is fruitless if
@@ -32,11 +32,11 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	k.waitSearch.mu.Lock()
 	defer k.waitSearch.mu.Unlock()
 	for vain := 0; vain < maxFruitlessParts; {
-		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waitSearch.mark, partSize)
+		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waitSearch.position, partSize)
 		if err != nil {
 			return expired, fmt.Errorf("expiring tasks: %w", err)
 		}
-		expired, k.waitSearch.mark = expired+n, next
+		expired, k.waitSearch.position = expired+n, next
 		if next == (store.ExpiryPosition{}) {
 			break
 		}
@@ -53,19 +53,19 @@ func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
-// foldBatch is the maximum number of count changes that one transaction folds.
-const foldBatch = 10_000
+// changesPerFold is the maximum number of count changes that one transaction folds.
+const changesPerFold = 10_000
 
-// Fold adds the recorded changes of task states to the counts of batches. It returns the batches that it
-// paused because too many of their tasks fail.
+// Fold adds the recorded changes of task states to the counts of batches. aborted holds the ids of the batches that
+// it paused by their abort rule, because too many of their tasks failed.
 func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 	for {
-		n, paused, err := k.config.Ledger.Fold(ctx, foldBatch)
+		n, paused, err := k.config.Ledger.Fold(ctx, changesPerFold)
 		aborted = append(aborted, paused...)
 		if err != nil {
 			return aborted, fmt.Errorf("folding: %w", err)
 		}
-		if n < foldBatch {
+		if n < changesPerFold {
 			return aborted, nil
 		}
 	}

@@ -20,9 +20,9 @@ const (
 // clock may step or be slewed. Elapsed time comes from the monotonic clock of this process (own time). The
 // offset is the time of the ledger minus the own time. A lease in force was granted or renewed at most its
 // own length ago, with the offset of that moment. It has ended when own time plus that offset reaches its
-// end. The guard therefore uses the lowest offset of that period:
+// end. The guard therefore uses the lowest offset of that period. For leases of one length:
 //
-//	believed(lease) = own time + the least offset since (own time - lease)
+//	trusted(length) = own time + the least offset since (own time - length)
 //
 // No lease ends early, whatever the ledger's clock does. A step forward ends no lease early: when the new
 // offset is the lowest one, every lease that was granted before the step has ended in real time. A slew ends
@@ -42,7 +42,7 @@ type clockGuard struct {
 	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
-// clockOffset is the offset since a moment. It is a range from least to most, because a reading takes some
+// clockOffset is the offset since a moment. It is a range from low to high, because a reading takes some
 // time.
 type clockOffset struct {
 	since     time.Duration // own time
@@ -54,8 +54,9 @@ func (o clockOffset) overlaps(other clockOffset) bool {
 	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// findLapses records a reading and returns which leases have ended. asked and answered are the times of this
-// process's clock before and after the reading; both have a monotonic part.
+// findLapses records a reading. It returns, for each length in clock.Lengths, the trusted time: a lease of this
+// length has ended if its end is before that time. asked and answered are the times of this process's clock before
+// and after the reading; both have a monotonic part.
 func (g *clockGuard) findLapses(clock store.LeaseClock, asked, answered time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,24 +66,24 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, asked, answered time.Tim
 	own := asked.Sub(g.origin)
 	reading := clockOffset{since: own, low: clock.Now.Add(-answered.Sub(g.origin)), high: clock.Now.Add(-own)}
 	switch {
-	case len(clock.Leases) == 0: // without leases, earlier offsets do not matter
+	case len(clock.Lengths) == 0: // without leases, earlier offsets do not matter
 		g.offsets = []clockOffset{reading}
 	case g.offsets == nil:
-		g.offsets = []clockOffset{before(clock.StoredPair, reading, asked)}
+		g.offsets = []clockOffset{offsetBefore(clock.StoredPair, reading, asked)}
 	}
 	g.addReading(reading)
 	lapses := store.LapseCutoffs{}
 	var longest time.Duration
-	for _, lease := range clock.Leases {
-		lapses[lease] = g.offsets[g.indexAt(own-lease)].low.Add(own)
-		longest = max(longest, lease)
+	for _, length := range clock.Lengths {
+		lapses[length] = g.offsets[g.indexAt(own-length)].low.Add(own)
+		longest = max(longest, length)
 	}
 	g.offsets = slices.Delete(g.offsets, 0, g.indexAt(own-longest))
 	return lapses
 }
 
-// before returns the offset before the first reading. The zero value means unknown.
-func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffset {
+// offsetBefore returns the offset before the first reading. The zero value means unknown.
+func offsetBefore(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffset {
 	if kept == nil {
 		return clockOffset{}
 	}

@@ -17,7 +17,7 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	const lease, step, second = 10 * time.Second, time.Hour, time.Second
 	guard, own := &clockGuard{}, time.Now()
 	ended := func(at, shows, until time.Duration) bool {
-		clock := store.LeaseClock{Now: clockStart().Add(shows), Leases: []time.Duration{lease}}
+		clock := store.LeaseClock{Now: clockStart().Add(shows), Lengths: []time.Duration{lease}}
 		return clockStart().Add(until).Before(guard.findLapses(clock, own.Add(at), own.Add(at))[lease])
 	}
 	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
@@ -48,14 +48,14 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 type lateLeaseRun struct {
 	guard         clockGuard
 	start         time.Time
-	elapsed       time.Duration // elapsed time
+	elapsed       time.Duration
 	lead          time.Duration // lead of the ledger's clock over own time
 	lease         time.Duration
-	until         time.Time     // the end of the lease, by the ledger's clock
-	leadAtGrant   time.Duration // lead when the lease was granted
+	until         time.Time // the end of the lease, by the ledger's clock
+	leadAtGrant   time.Duration
 	minLead       time.Duration // lowest lead since the grant
 	firstReading  time.Duration // time of the first reading after the grant, or after the last start of a replica
-	awaitsReading bool          // the next reading sets noted
+	awaitsReading bool          // the next reading sets firstReading
 }
 
 // TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md with random steps in both
@@ -92,11 +92,11 @@ func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 
 func (r *lateLeaseRun) ledgerTime() time.Time { return clockStart().Add(r.elapsed + r.lead) }
 
-// readClock takes a reading without delay, and returns the time before which leases have ended.
+// readClock takes a reading without delay. Leases that end before the returned time have ended.
 func (r *lateLeaseRun) readClock() (endedBefore time.Time) {
 	if r.awaitsReading {
 		r.firstReading, r.awaitsReading = r.elapsed, false
 	}
 	at := r.start.Add(r.elapsed)
-	return r.guard.findLapses(store.LeaseClock{Now: r.ledgerTime(), Leases: []time.Duration{r.lease}}, at, at)[r.lease]
+	return r.guard.findLapses(store.LeaseClock{Now: r.ledgerTime(), Lengths: []time.Duration{r.lease}}, at, at)[r.lease]
 }

@@ -74,7 +74,7 @@ func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 			guard.findLapses(store.LeaseClock{Now: clockStart().Add(all[0].ledgerTime)}, own, own.Add(all[0].took))
 			for i, l := range all {
 				at := own.Add(l.elapsed)
-				clock := store.LeaseClock{Now: clockStart().Add(l.ledgerTime), Leases: []time.Duration{usualLease}}
+				clock := store.LeaseClock{Now: clockStart().Add(l.ledgerTime), Lengths: []time.Duration{usualLease}}
 				got := guard.findLapses(clock, at, at.Add(l.took))[usualLease]
 				if got := got.Sub(clockStart()); got != l.wantEnded {
 					t.Fatalf("reading %d: leases ended by %s, want %s", i, got, l.wantEnded)
@@ -90,7 +90,7 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	guard, own := &clockGuard{}, time.Now()
 	day := 24 * time.Hour
 	read := func(at, shows time.Duration) store.LapseCutoffs {
-		clock := store.LeaseClock{Now: clockStart().Add(shows), Leases: []time.Duration{day, time.Minute}}
+		clock := store.LeaseClock{Now: clockStart().Add(shows), Lengths: []time.Duration{day, time.Minute}}
 		return guard.findLapses(clock, own.Add(at), own.Add(at))
 	}
 	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
@@ -123,7 +123,7 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 			t.Parallel()
 			guard := &clockGuard{}
 			read := func(at time.Duration) time.Time {
-				clock := store.LeaseClock{Now: clockStart().Add(at), Leases: []time.Duration{usualLease}, StoredPair: c.pair}
+				clock := store.LeaseClock{Now: clockStart().Add(at), Lengths: []time.Duration{usualLease}, StoredPair: c.pair}
 				return guard.findLapses(clock, own.Add(at), own.Add(at))[usualLease]
 			}
 			for _, at := range []time.Duration{0, time.Second, usualLease - 1} {
@@ -143,18 +143,18 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
-	clock := store.LeaseClock{Now: clockStart(), Leases: []time.Duration{usualLease}}
+	clock := store.LeaseClock{Now: clockStart(), Lengths: []time.Duration{usualLease}}
 	guard.findLapses(clock, own, own)
 	if pair, changed := guard.changedPair(nil, own); changed {
 		t.Errorf("kept %+v, of a clock of which nothing is known", pair)
 	}
-	clock.Leases = nil
+	clock.Lengths = nil
 	guard.findLapses(clock, own, own)
 	pair, changed := guard.changedPair(nil, own)
 	if !changed || !pair.Ledger.Equal(clockStart()) || !pair.Wall.Equal(own) {
 		t.Errorf("keeps %+v, %t", pair, changed)
 	}
-	clock = store.LeaseClock{Now: clockStart().Add(time.Hour), Leases: []time.Duration{usualLease}}
+	clock = store.LeaseClock{Now: clockStart().Add(time.Hour), Lengths: []time.Duration{usualLease}}
 	guard.findLapses(clock, own.Add(time.Second), own.Add(time.Second))
 	if again, changed := guard.changedPair(&pair, own.Add(time.Second)); changed {
 		t.Errorf("keeps %+v after a step that is doubted", again)
@@ -171,7 +171,7 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 type clockRun struct {
 	guard   clockGuard
 	start   time.Time
-	elapsed time.Duration // elapsed time
+	elapsed time.Duration
 	lead    time.Duration // lead of the ledger's clock over own time
 	slowest time.Duration // duration of the slowest reading
 	pair    *store.ClockPair
@@ -254,7 +254,7 @@ func (r *clockRun) readClock(rt *rapid.T) {
 	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way there"))
 	clock := store.LeaseClock{Now: r.ledgerTime(), StoredPair: r.pair}
 	for _, l := range r.leases {
-		clock.Leases = append(clock.Leases, l.longest)
+		clock.Lengths = append(clock.Lengths, l.longest)
 	}
 	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
 	r.slowest = max(r.slowest, r.start.Add(r.elapsed).Sub(asked))

@@ -14,7 +14,7 @@ import (
 // its COMMIT, by at most the maximum duration of a transaction.
 const changeOverlap = 15 * time.Second
 
-// followState is the state that a replica keeps between two passes of Follow.
+// followState is the state that a replica keeps between two passes of FollowChanges.
 type followState struct {
 	mu        sync.Mutex
 	read      time.Time        // this process's time of the last reading; the zero value means none
@@ -29,8 +29,8 @@ func newFollowState() *followState {
 }
 
 // FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
-// answers again after an outage, Follow reconciles all pools. A change that cannot be written is remembered
-// until it can. Follow is cheap enough to run several times a second.
+// answers again after an outage, FollowChanges reconciles all pools. A change that cannot be written is remembered
+// until it can. FollowChanges is cheap enough to run several times a second.
 func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	if !k.followState.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil
@@ -135,7 +135,7 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 }
 
 // writeChange writes the version of a pool to the semaphore, unless the semaphore has it. Usually the replica that
-// took the change has written it already. If the pool was deleted since, tell does nothing.
+// took the change has written it already. If the pool was deleted since, writeChange does nothing.
 func (k *Keeper) writeChange(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {

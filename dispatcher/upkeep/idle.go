@@ -21,7 +21,8 @@ type idleSchedule struct {
 }
 
 // CountIdle adds up the slot-seconds that were free while a device could have used them. For each pool it
-// counts a free slot for each waiting device that reported within three report periods.
+// counts the devices that could be granted a task, hold no slot, and reported within three report periods, but not
+// more than there are free slots. It does not count callers.
 //
 // It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.

@@ -17,10 +17,10 @@ type metrics struct {
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:           set,
-		reaped:        set.Counter("slots_reaped_total", "Slots taken back from devices whose lease ran out, by what became of the task.", "pool", "outcome"),
-		idle:          set.Counter("slot_idle_seconds_total", "Slot-seconds free while the task of a device that is there could have used them.", "pool"),
+		reaped:        set.Counter("slots_reaped_total", "Slots taken back because the lease ended, by outcome of the task.", "pool", "outcome"),
+		idle:          set.Counter("slot_idle_seconds_total", "Slot-seconds in which a slot was free although a device that reports had a task for it.", "pool"),
 		drift:         set.Gauge("slot_drift", "Slots on which Redis and the ledger disagreed at the last reconciliation.", "pool"),
-		reaperSuccess: set.Gauge("reaper_last_success_timestamp_seconds", "When this replica's reaper last finished a pass.").WithLabelValues(),
+		reaperSuccess: set.Gauge("reaper_last_success_timestamp_seconds", "Time at which this replica's reaper last finished a pass.").WithLabelValues(),
 	}
 	set.OnNewPool(func(pool string) {
 		m.idle.WithLabelValues(pool)

@@ -11,16 +11,16 @@ import (
 // minuteLedger counts the events of each pool by minute.
 type minuteLedger interface {
 	ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error)
-	EventsComplete(ctx context.Context, mark store.EventPosition) (bool, error)
+	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
 	CountMinutes(ctx context.Context, upTo int64, limit int) (int, error)
 }
 
 // minuteProgress is the position up to which this replica knows the events to be counted.
 type minuteProgress struct {
-	mu      sync.Mutex
-	counted int64               // all events with id <= counted are counted
-	mark    store.EventPosition // the next position; valid if marked
-	marked  bool
+	mu          sync.Mutex
+	counted     int64               // all events with id <= counted are counted
+	position    store.EventPosition // the next position; valid if marked
+	hasPosition bool
 }
 
 // minutesPart is the number of events that one transaction counts.
@@ -32,24 +32,24 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.marked {
-		mark, err := k.config.Ledger.ReadEventPosition(ctx, m.counted)
-		if err != nil || mark.Last == m.counted {
+	if !m.hasPosition {
+		position, err := k.config.Ledger.ReadEventPosition(ctx, m.counted)
+		if err != nil || position.Last == m.counted {
 			return err //nolint:wrapcheck // says what it read
 		}
-		m.mark, m.marked = mark, true
+		m.position, m.hasPosition = position, true
 	}
-	isComplete, err := k.config.Ledger.EventsComplete(ctx, m.mark)
+	isComplete, err := k.config.Ledger.EventsComplete(ctx, m.position)
 	if err != nil || !isComplete {
 		return err //nolint:wrapcheck // likewise
 	}
 	for {
-		n, err := k.config.Ledger.CountMinutes(ctx, m.mark.Last, minutesPart)
+		n, err := k.config.Ledger.CountMinutes(ctx, m.position.Last, minutesPart)
 		if err != nil {
-			return fmt.Errorf("counting by the minute: %w", err)
+			return fmt.Errorf("updating the counts per minute: %w", err)
 		}
 		if n < minutesPart {
-			m.counted, m.marked = m.mark.Last, false
+			m.counted, m.hasPosition = m.position.Last, false
 			return nil
 		}
 	}

@@ -44,7 +44,7 @@ func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	defer cancel()
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {
-		k.config.Logger.WarnContext(ctx, "slots shown without those that are kept", "pool", pool, "err", err)
+		k.config.Logger.WarnContext(ctx, "slots shown without the reserved ones", "pool", pool, "err", err)
 		return nil
 	}
 	held := make(map[string]bool, len(snapshot.Leases))

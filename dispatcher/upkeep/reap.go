@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	reapBatch = 200  // grants ended in one transaction
-	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
+	grantsPerReap = 200  // grants ended in one transaction
+	partSize      = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
 // The outcomes of a task whose lease ended, as values of a metric label.
@@ -36,7 +36,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 		return result, err
 	}
 	for more := len(lapses) > 0; more; {
-		reaped, err := k.config.Ledger.Reap(ctx, lapses, reapBatch, k.config.Settle)
+		reaped, err := k.config.Ledger.Reap(ctx, lapses, grantsPerReap, k.config.Settle)
 		k.releaseAll(ctx, k.countReaped(reaped, &result))
 		k.wakeCallers(reaped)
 		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left
@@ -79,8 +79,9 @@ func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	}
 }
 
-// readLapses reads the ledger's clock and returns which leases have ended, as far as the clock can be trusted. It
-// stores the offset between this host's clock and the ledger's clock for replicas that start later.
+// readLapses reads the ledger's clock and returns, for each length of a lease, the time before which leases have
+// ended, as far as the clock can be trusted. It stores the offset between this host's clock and the ledger's clock
+// for replicas that start later.
 func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
@@ -89,7 +90,7 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	}
 	lapses := k.guard.findLapses(clock, asked, k.config.Now())
 	if back := k.guard.takeStepBack(); back > clockSlack {
-		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were given before end as much later", "by", back)
+		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases granted before end later by this time", "by", back)
 	}
 	k.logClockTrust(ctx, clock.Now, lapses)
 	if pair, changed := k.guard.changedPair(clock.StoredPair, asked); changed {
@@ -101,15 +102,15 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 // logClockTrust logs when the clock stops being trusted, and when it is trusted again.
 func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, lapses store.LapseCutoffs) {
 	distrusted := false
-	for _, before := range lapses {
-		distrusted = distrusted || now.Sub(before) > clockSlack
+	for _, cutoff := range lapses {
+		distrusted = distrusted || now.Sub(cutoff) > clockSlack
 	}
 	switch {
 	case k.loggedDistrust.Swap(distrusted) == distrusted:
 	case distrusted:
-		k.config.Logger.WarnContext(ctx, "the database clock stepped, or nothing is known of it from before this process; leases end by elapsed time")
+		k.config.Logger.WarnContext(ctx, "the database clock is not trusted: it stepped, or was not read before this process; leases end by elapsed time")
 	default:
-		k.config.Logger.InfoContext(ctx, "the database clock is believed again")
+		k.config.Logger.InfoContext(ctx, "the database clock is trusted again")
 	}
 }
 
@@ -124,7 +125,7 @@ func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[stri
 			result.Ended++
 		}
 		k.metrics.reaped.WithLabelValues(r.Grant.Pool, outcome).Inc()
-		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.Lease)
+		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.LeaseID)
 	}
 	return leases
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // orphanAge is the minimum age of a slot without a grant before it is freed. A younger slot may belong to a
-// claim in progress, for which claimAge is the limit.
+// claim in progress. A claim ends at most claimAge + claimLimit (8 s, package dispatcher) after its slot was acquired.
 const orphanAge = 10 * time.Second
 
 // restoreLimit is the maximum duration of the restoring of one pool. Reports wait for it.
@@ -165,7 +165,7 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
-		granted[g.Lease] = true
+		granted[g.LeaseID] = true
 	}
 	var orphans []string
 	var young []store.TaskLease
@@ -175,7 +175,7 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 		case l.Age.Abs() > orphanAge:
 			orphans = append(orphans, l.ID)
 		default:
-			young = append(young, store.TaskLease{Task: decision.LeaseTask(l.ID), Lease: l.ID})
+			young = append(young, store.TaskLease{Task: decision.LeaseTask(l.ID), LeaseID: l.ID})
 		}
 	}
 	ended, err := k.config.Ledger.EndedLeases(ctx, young)
@@ -203,7 +203,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	}
 	var missing []store.Grant
 	for _, g := range grants {
-		if !inSemaphore[g.Lease] {
+		if !inSemaphore[g.LeaseID] {
 			missing = append(missing, g)
 		}
 	}
@@ -222,7 +222,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {
-		leases[i] = g.Lease
+		leases[i] = g.LeaseID
 	}
 	live, err := k.config.Ledger.LiveLeases(ctx, leases)
 	if err != nil {
@@ -238,7 +238,7 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 		return nil
 	}
 	if _, err := k.config.Waiters.Slots.Release(ctx, pool, ended); err != nil {
-		return fmt.Errorf("taking back ended grants of pool %s: %w", pool, err)
+		return fmt.Errorf("freeing slots of ended grants of pool %s: %w", pool, err)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func holdings(grants []store.Grant) []slots.LedgerGrant {
 	held := make([]slots.LedgerGrant, len(grants))
 	for i, g := range grants {
 		held[i] = slots.LedgerGrant{
-			Lease: g.Lease, Device: g.Device, Slot: g.Slot, Batch: g.Batch, Remaining: g.Remaining,
+			Lease: g.LeaseID, Device: g.Device, Slot: g.Slot, Batch: g.Batch, Remaining: g.Remaining,
 			Age: g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt),
 		}
 	}

@@ -8,27 +8,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// retainBatch is the maximum number of rows that one statement of Retain deletes.
-const retainBatch = 2000
+// rowsPerRetain is the maximum number of rows that one statement of Retain deletes.
+const rowsPerRetain = 2000
 
-// Retain deletes rows that are older than keep, in batches, until nothing is left to delete or ctx ends. If
+// Retain deletes rows that are older than keep, in parts, until nothing is left to delete or ctx ends. If
 // keep is 0, it deletes only rows that have their own retention time. It returns the numbers of deleted rows.
 func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.DeletedCounts, error) {
 	var total store.DeletedCounts
 	for {
-		removed, err := k.config.Ledger.Retain(ctx, keep, retainBatch)
+		removed, err := k.config.Ledger.Retain(ctx, keep, rowsPerRetain)
 		total.Events += removed.Events
 		total.Attempts += removed.Attempts
 		total.Results += removed.Results
 		total.Answers += removed.Answers
 		total.TokenChanges += removed.TokenChanges
+		total.News += removed.News
 		total.Minutes += removed.Minutes
 		total.Tasks += removed.Tasks
 		total.Batches += removed.Batches
 		if err != nil {
-			return total, fmt.Errorf("retention: %w", err)
+			return total, fmt.Errorf("deleting old rows: %w", err)
 		}
-		if removed.Largest() < retainBatch {
+		if removed.Largest() < rowsPerRetain {
 			return total, nil
 		}
 	}

@@ -26,7 +26,7 @@ func (b *background) start(work func(context.Context)) {
 	if b.stopped {
 		return
 	}
-	b.crew.Go("handing on", func() { work(b.ctx) })
+	b.crew.Go("handing off slots", func() { work(b.ctx) })
 }
 
 // stop waits for the work in progress, as long as ctx allows.
@@ -62,7 +62,7 @@ func (m *mergedWork[W]) start(pool string, work W) {
 	}
 }
 
-// add adds work. mine reports whether no goroutine works for the pool: then the caller must call run.
+// add adds work. mustRun reports whether no goroutine works for the pool: then the caller must call run.
 func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,7 @@ func TestPanicsAreTold(t *testing.T) {
 	if err := b.stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if doing := <-reported; doing != "handing on" {
+	if doing := <-reported; doing != "handing off slots" {
 		t.Errorf("told of %q", doing)
 	}
 }

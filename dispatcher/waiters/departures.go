@@ -16,15 +16,15 @@ import (
 // ends thousands of connections at once.
 const departuresAtOnce = 500
 
-// Departures gives back the slots that are reserved for devices whose connections broke while
-// their reports were parked: such a device cannot be notified.
+// Departures gives back the slots that are reserved for devices whose connections broke before
+// their reports were answered: such a device cannot be notified.
 type Departures struct {
 	parks       *Parks
 	relay       *Relay
 	offers      *Offers
 	ledger      Ledger
 	unreachable func(view store.DeviceView)
-	reports     *mergedWork[[]parked.Report] // reports that ended; the pool is always ""
+	reports     *mergedWork[[]parked.Report] // reports that ended; their pools are not known yet, so the pool of this work is always ""
 }
 
 // Add ends the parked report p of a device whose connection broke, and gives back in the
@@ -57,7 +57,7 @@ func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) e
 	}
 	views, err := d.ledger.DeviceViews(ctx, names) // read before findGone, so that findGone finds devices that return during the read
 	if err != nil {
-		return fmt.Errorf("looking at devices that left: %w", err)
+		return fmt.Errorf("reading devices that left: %w", err)
 	}
 	gone, err := d.relay.findGone(ctx, reports)
 	if err != nil {

@@ -7,6 +7,9 @@
 // without waiters. Relay parks and wakes reports. Departures gives back the slots that are reserved
 // for devices that left.
 //
+// A caller waits like a device: in this package, device also means the holder of a caller
+// (store.IsCaller). Callers are notified by the answer to a parked report, never by a push.
+//
 // Offers, queues and messages are only hints. An offer is not a grant: the device must report, and
 // its report is decided like any other report. A lost hint costs time, until a pass of any replica
 // repairs the loss.

@@ -31,19 +31,19 @@ type Filler struct {
 // fillRequest is a request to find devices for the free slots of a pool. The zero value considers
 // only devices in the queue.
 type fillRequest struct {
-	mayWake   bool // also search for devices that sleep
-	restarts  bool // begin the search with the first batch, because there are new tasks or slots
-	hasUrgent bool // a task of an urgent batch may start
+	searchesSleepers bool // also search for devices that sleep and are in no queue (sleepers)
+	restarts         bool // begin the search with the first batch, because there are new tasks or slots
+	hasUrgent        bool // a task of an urgent batch may start
 }
 
 func (r fillRequest) add(more fillRequest) fillRequest {
-	return fillRequest{mayWake: r.mayWake || more.mayWake, restarts: r.restarts || more.restarts, hasUrgent: r.hasUrgent || more.hasUrgent}
+	return fillRequest{searchesSleepers: r.searchesSleepers || more.searchesSleepers, restarts: r.restarts || more.restarts, hasUrgent: r.hasUrgent || more.hasUrgent}
 }
 
 // Fill finds devices for the free slots of a pool in the background, after the pool was resumed
 // or has grown, or tasks were queued in it. The next pass of each replica would find them, too.
 func (f *Filler) Fill(pool string) {
-	f.requests.start(pool, fillRequest{mayWake: true, restarts: true})
+	f.requests.start(pool, fillRequest{searchesSleepers: true, restarts: true})
 }
 
 // FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is
@@ -53,7 +53,7 @@ func (f *Filler) Fill(pool string) {
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
-		return fmt.Errorf("handing on: %w", err)
+		return fmt.Errorf("handing off slots: %w", err)
 	}
 	requests := make(map[string]fillRequest, len(due))
 	for _, pool := range append(due, f.pools.setWaiting(waiting)...) {
@@ -67,7 +67,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 		failed = errors.Join(failed, err)
 	}
 	for _, pool := range searched {
-		requests[pool] = fillRequest{mayWake: true, hasUrgent: slices.Contains(urgent, pool)}
+		requests[pool] = fillRequest{searchesSleepers: true, hasUrgent: slices.Contains(urgent, pool)}
 	}
 	var group rescue.Group
 	group.SetLimit(poolsAtOnce)
@@ -85,15 +85,15 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var updates []slots.Update
-	if f.parks.countParked() > 0 { // only this replica can wake its parked reports, and may have missed a message to do so
-		updates = []slots.Update{{Kind: slots.OffersMissed}}
+	if f.parks.countParked() > 0 { // only this replica can wake its parked reports, and a message to do so may have been lost
+		updates = []slots.Update{{Kind: slots.ResendParkedOffers}}
 	}
 	queue, err := f.semaphore.OfferSlots(ctx, pool, f.pools.Pace(pool), updates)
 	if err != nil {
-		return fmt.Errorf("handing on in pool %s: %w", pool, err)
+		return fmt.Errorf("handing off slots of pool %s: %w", pool, err)
 	}
 	f.offers.Send(pool, queue.Offers, time.Time{})
-	if !queue.PoolKnown || !request.mayWake {
+	if !queue.PoolKnown || !request.searchesSleepers {
 		return nil
 	}
 	joiners, err := f.sleepers.find(ctx, pool, queue, request)

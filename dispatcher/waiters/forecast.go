@@ -22,7 +22,7 @@ type forecast struct {
 func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, names)
 	if err != nil {
-		return nil, fmt.Errorf("looking at devices for pool %s: %w", pool, err)
+		return nil, fmt.Errorf("reading devices for pool %s: %w", pool, err)
 	}
 	obstacles, kinds := f.policies.LimitedTasks(ctx, pool, views), make([]slots.UpdateKind, len(views))
 	for i, view := range views {
@@ -32,7 +32,7 @@ func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([
 }
 
 // predictOutcome returns OfferSent if the device could start a task of the pool, WaiterPassedOver if it is
-// only busy, and WaiterLeft if it should leave the queue. limited holds the obstacles that
+// only busy, and WaiterLeft if it should leave the queue. obstacles holds the obstacles that
 // policies found for its tasks.
 func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })

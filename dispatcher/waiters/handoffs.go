@@ -11,7 +11,9 @@ import (
 )
 
 // Handoffs records how long handoffs take: from the time at which a slot becomes free until the
-// next device is notified of it.
+// next device is notified of it. Offers records a handoff by push, when it sends the push. The
+// dispatcher records a handoff to a parked report, when the grant is committed. A handoff to a
+// device that polls, or of a slot that became free at an unknown time, is not recorded.
 type Handoffs struct {
 	seconds *prometheus.HistogramVec
 	debug   *slog.Logger // for the steps of each handoff
@@ -22,7 +24,7 @@ type Handoffs struct {
 func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	return &Handoffs{debug: debug, seconds: set.Histogram(
 		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",
-		"Time from a slot falling free until the device it is kept for was told: by a push, or by the grant that its held request is answered with.", "pool",
+		"Time from the release of a slot until its next device was notified: by a push, or by a grant in the answer to its parked report.", "pool",
 	)}
 }
 

@@ -49,7 +49,7 @@ type Policies interface {
 
 // Parking exchanges messages about parked reports between replicas. *parked.Board implements it.
 type Parking interface {
-	RegisterNewest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
+	RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error)
 	RecordEnded(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
 	Wake(ctx context.Context, calls []parked.WakeMessage) error
 }
@@ -109,19 +109,19 @@ func New(config Config) *Notifier {
 	offers := &Offers{pools: pools, relay: relay, forecast: forecast, handoffs: handoffs, semaphore: config.Semaphore, waker: config.Waker, now: config.Now}
 	offers.rounds = &mergedWork[round]{
 		background: background, log: log, merge: round.add, runWork: offers.runRounds,
-		doing: "handing on", warning: "slots are handed on by the next pass",
+		doing: "handing off slots", warning: "slots are handed off by the next pass",
 	}
 	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, period: config.ReportPeriod, urgentShare: config.UrgentShare, now: config.Now}
 	filler := &Filler{pools: pools, parks: parks, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
 	filler.requests = &mergedWork[fillRequest]{
 		background: background, log: log, merge: fillRequest.add, runWork: filler.fillPool,
-		doing: "handing on", warning: "free slots are offered by the next pass",
+		doing: "handing off slots", warning: "free slots are offered by the next pass",
 	}
 	departures := &Departures{parks: parks, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
 	merge := func(earlier, more []parked.Report) []parked.Report { return append(earlier, more...) }
 	departures.reports = &mergedWork[[]parked.Report]{
 		background: background, log: log, merge: merge, runWork: departures.leaveAllQueues,
-		doing: "letting go who left", warning: "devices that left are passed over when they miss their offers",
+		doing: "releasing devices that left", warning: "devices that left are skipped when they miss their offers",
 	}
 	return &Notifier{
 		Pools: pools, Parks: parks, Relay: relay, Handoffs: handoffs, Offers: offers, Slots: newSlots(config, pools, offers),
@@ -132,7 +132,7 @@ func New(config Config) *Notifier {
 // Stop waits for the work in progress, and starts no new work. The other replicas do the remaining work.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
-		return fmt.Errorf("handing on: %w", err)
+		return fmt.Errorf("handing off slots: %w", err)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, r round) error {
 		asked := o.now()
 		queue, err := o.semaphore.OfferSlots(ctx, pool, o.pools.Pace(pool), updates)
 		if err != nil {
-			return errors.Join(failed, fmt.Errorf("telling the queue of pool %s: %w", pool, err))
+			return errors.Join(failed, fmt.Errorf("updating the queue of pool %s: %w", pool, err))
 		}
 		if len(queue.Offers) == 0 {
 			break

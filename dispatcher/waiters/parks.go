@@ -14,10 +14,11 @@ const (
 	maxConcurrentDecisions = 64     // maximum number of parked reports that are decided concurrently
 )
 
-// WaitState is the reason why the wait of a report ended.
+// WaitState says whether Parks has ended the wait of a report, and why. The dispatcher itself ends the wait
+// when a decision is final or when Wait is over: there is no WaitState for that.
 type WaitState int
 
-// The endings. Parked means that the wait has not ended.
+// The states. Parked means that Parks has not ended the wait.
 const (
 	Parked     WaitState = iota
 	Superseded           // the device sent a newer report
@@ -25,13 +26,13 @@ const (
 )
 
 // ParkedReport is the newest report of a device, if the device lets the answer wait. It is
-// entered in Parks before the report is first decided, so that no call between this
-// decision and the wait is missed.
+// entered in Parks before the report is first decided, so that no WakeMessage between this
+// decision and the wait is missed. It knows no pool: the waiters of a pool are in the queue.
 type ParkedReport struct {
 	Device string
 	Wait   time.Duration // maximum time for which the report is parked
 
-	signal chan struct{} // holds a value while ending or call is unread
+	signal chan struct{} // holds a value while Poll has not returned the latest state or call
 
 	// Guarded by Parks.mu.
 	isParked bool  // the report is parked, and its first attempt is over
@@ -40,23 +41,23 @@ type ParkedReport struct {
 	call     WakeCall
 }
 
-// NewParkedReport returns a Park that is not entered in Parks yet.
+// NewParkedReport returns a ParkedReport that is not entered in Parks yet.
 func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 	return &ParkedReport{Device: device, Wait: wait, signal: make(chan struct{}, 1)}
 }
 
-// Signal returns a channel that receives a value when Look has something new to return.
+// Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall is the offer for which a report was woken. If Pool is empty, the report was woken for another reason.
+// WakeCall is the latest WakeMessage to a report since the previous Poll. The zero value means that the report was not woken.
 type WakeCall struct {
-	Woken   bool // the report was woken
-	Pool    string
+	Woken   bool
+	Pool    string    // as in WakeMessage
 	FreedAt time.Time // when the slot became free, by this process's clock; zero if unknown
-	WokenAt time.Time // when the report was woken
+	WokenAt time.Time
 }
 
-// OfferedPools returns the pools in which a slot is offered to the device: one pool, or nil.
+// OfferedPools returns the pools in which a slot may be offered to the device: Pool, or nil.
 func (c WakeCall) OfferedPools() []string {
 	if c.Pool == "" {
 		return nil
@@ -95,7 +96,7 @@ func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
 func (p *ParkedReport) notify() {
 	select {
 	case p.signal <- struct{}{}:
-	default: // p was notified already, and Look was not called yet
+	default: // p was notified already, and Poll was not called yet
 	}
 }
 
@@ -104,9 +105,9 @@ func (p *ParkedReport) endWait(why WaitState) {
 	p.notify()
 }
 
-// Replace ends the wait of an older report of the device. If p is not nil and there is room,
-// Arrive enters p, which then may be parked.
-func (s *Parks) Replace(device string, p *ParkedReport) (entered bool) {
+// ReplaceOlder ends the wait of an older report of the device. If p is not nil and there is room,
+// Replace enters p, which then may be parked.
+func (s *Parks) ReplaceOlder(device string, p *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if older := s.all[device]; older != nil {
@@ -120,7 +121,8 @@ func (s *Parks) Replace(device string, p *ParkedReport) (entered bool) {
 	return true
 }
 
-// Leave removes an answered report, and returns how its wait ended.
+// Leave removes a report that is answered or whose connection broke, and returns its state. If the report was
+// removed already, Leave only returns the state.
 func (s *Parks) Leave(p *ParkedReport) WaitState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +136,7 @@ func (s *Parks) Leave(p *ParkedReport) WaitState {
 	return p.state
 }
 
-// Poll returns the ending and the latest call of a report, and resets the call.
+// Poll returns the state of a report and its WakeCall, and resets the WakeCall.
 func (s *Parks) Poll(p *ParkedReport) (WaitState, WakeCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +180,8 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 // OnWake wakes the reports that are parked here.
 func (s *Parks) OnWake(calls []parked.WakeMessage) { s.wake(calls) }
 
-// wake wakes the reports that are parked here, and returns the calls of all other
-// reports.
+// wake wakes the reports that are parked here, and returns the messages to all other
+// reports. A message replaces an earlier message that Poll has not returned yet.
 func (s *Parks) wake(calls []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +200,7 @@ func (s *Parks) wake(calls []parked.WakeMessage) (elsewhere []parked.WakeMessage
 	return elsewhere
 }
 
-// Stop ends the wait of all reports. After Stop, Arrive enters no report.
+// Stop ends the wait of all reports. After Stop, ReplaceOlder enters no report.
 func (s *Parks) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

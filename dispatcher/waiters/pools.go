@@ -34,7 +34,7 @@ type Pools struct {
 // poolState is the state of one pool.
 type poolState struct {
 	listed          bool                     // the ledger has the pool
-	waiting         bool                     // devices wait in its queue, as of the last pass and later calls of Wait
+	waiting         bool                     // devices wait in its queue, as of the last pass and later calls of MarkWaiting
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew
@@ -43,7 +43,7 @@ type poolState struct {
 
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
-// stateOf returns the state of a pool, and makes it if there is no state yet. mu must be held.
+// stateOf returns the state of a pool, and creates it if it does not exist. mu must be held.
 func (p *Pools) stateOf(name string) *poolState {
 	if p.all[name] == nil {
 		p.all[name] = &poolState{kinds: make(map[string]time.Duration)}
@@ -105,7 +105,7 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools of the latest call of next that have work, at most
+// poolsToSearch returns the pools of the latest call of nextToRead that have work, at most
 // searchesAPass of them. The next pass continues behind the last pool that was returned
 // or had no work.
 func (p *Pools) poolsToSearch(work []string) (searched []string) {
@@ -123,7 +123,7 @@ func (p *Pools) poolsToSearch(work []string) (searched []string) {
 	return searched
 }
 
-// roundRobin returns at most `most` elements of the sorted list all, beginning behind last
+// roundRobin returns at most limit elements of the sorted list all, beginning behind last
 // and continuing at the start of the list. newLast is the last returned element, or last if
 // part is empty.
 func roundRobin(all []string, last string, limit int) (part []string, newLast string) {
@@ -180,7 +180,7 @@ func (p *Pools) searchProgress(name string, restarts bool) *search {
 	defer p.mu.Unlock()
 	one := p.stateOf(name)
 	if restarts || one.search == nil {
-		one.search = &search{marks: make(map[int64]store.TaskPosition)}
+		one.search = &search{positions: make(map[int64]store.TaskPosition)}
 	}
 	return one.search
 }
@@ -226,8 +226,8 @@ func updateMean(mean, held time.Duration) time.Duration {
 	return mean + time.Duration(holdWeight*float64(held-mean))
 }
 
-// UsualHold returns the usual hold time of grants of a pool. known reports whether a grant of the pool has ended at this
-// replica.
+// UsualHold returns the usual hold time of grants of a pool. isMeasured reports whether a grant of the pool has ended at
+// this replica.
 func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 			work = append(work, fmt.Sprintf("work%05d", i))
 		}
 		seen := map[string]int{}
-		for range passes + 2*pools/poolsPerRead + 1 { // pools without work are also returned by next
+		for range passes + 2*pools/poolsPerRead + 1 { // pools without work are also returned by nextToRead
 			l.nextToRead()
 			searched := l.poolsToSearch(work)
 			if len(searched) > searchesAPass {

@@ -14,7 +14,7 @@ import (
 const callersAtOnce = 64
 
 // Relay parks and wakes reports over all replicas. It wakes the reports that are parked at this
-// replica, and sends all other calls to the other replicas.
+// replica, and sends the messages to all other reports to the other replicas.
 type Relay struct {
 	parks      *Parks
 	board      Parking // if nil, no other replica parks reports
@@ -23,14 +23,16 @@ type Relay struct {
 	log        *slog.Logger
 }
 
-// Park ends the older parked reports of the device at other replicas, and parks p for at most
-// remembered. It does so even if ctx has ended because the device left: Departures needs the number of p.
-func (r *Relay) Park(ctx context.Context, p *ParkedReport, remembered time.Duration) error {
+// Park ends the older parked report of the device at another replica, and marks p as parked. It neither
+// blocks nor ends the wait: the dispatcher ends it after p.Wait. Redis keeps the number of p for numberTTL, which
+// must be longer than p.Wait. Park works even if ctx has ended because the device left: Departures needs the
+// number of p.
+func (r *Relay) Park(ctx context.Context, p *ParkedReport, numberTTL time.Duration) error {
 	var number int64
 	var gap bool
 	if r.board != nil {
 		var err error
-		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), p.Device, remembered); err != nil {
+		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), p.Device, numberTTL); err != nil {
 			return err //nolint:wrapcheck // the board says what it was doing
 		}
 	}
@@ -41,8 +43,8 @@ func (r *Relay) Park(ctx context.Context, p *ParkedReport, remembered time.Durat
 	return nil
 }
 
-// Wake wakes the parked reports of devices. It returns the calls of the reports that are not
-// parked here. It sends these calls to the other replicas. No reply shows whether a replica has
+// Wake wakes the parked reports of devices. It returns the messages to reports that are not
+// parked here, and sends these messages to the other replicas. No reply shows whether a replica has
 // the report.
 func (r *Relay) Wake(ctx context.Context, calls []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
 	elsewhere = r.parks.wake(calls)
@@ -53,22 +55,22 @@ func (r *Relay) Wake(ctx context.Context, calls []parked.WakeMessage) (elsewhere
 }
 
 // WakeCallers wakes, in the background, the callers that wait first in a pool whose callers held
-// as many slots as they may: those callers are in no queue. A caller whose message is lost asks
-// again by itself within seconds.
+// as many slots as they may: those callers are in no queue, so no slot is offered to them. A caller
+// whose message is lost asks again by itself within seconds. Handoffs does not measure these grants.
 func (r *Relay) WakeCallers(pool string) {
 	r.background.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 		defer cancel()
-		holders, err := r.ledger.NextCallers(ctx, pool, callersAtOnce)
-		calls := make([]parked.WakeMessage, len(holders))
-		for i, holder := range holders {
-			calls[i] = parked.WakeMessage{Device: holder, Pool: pool}
+		callers, err := r.ledger.NextCallers(ctx, pool, callersAtOnce)
+		calls := make([]parked.WakeMessage, len(callers))
+		for i, caller := range callers {
+			calls[i] = parked.WakeMessage{Device: caller, Pool: pool}
 		}
 		if err == nil {
 			_, err = r.Wake(ctx, calls)
 		}
 		if err != nil {
-			r.log.WarnContext(ctx, "callers look again by themselves", "pool", pool, "err", err)
+			r.log.WarnContext(ctx, "waiting callers not woken; they retry by themselves", "pool", pool, "err", err)
 		}
 	})
 }
@@ -80,19 +82,19 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 		return gone, nil
 	}
 	if gone, err = r.board.RecordEnded(ctx, gone); err != nil {
-		return nil, fmt.Errorf("letting devices go that left: %w", err)
+		return nil, fmt.Errorf("releasing devices that left: %w", err)
 	}
 	return gone, nil
 }
 
-// wakeReturned wakes the newer reports of devices that returned since the reports in left ended.
-func (r *Relay) wakeReturned(ctx context.Context, left []parked.Report) error {
-	gone, err := r.findGone(ctx, left)
+// wakeReturned wakes the newer reports of devices that returned: the given reports have ended since then.
+func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
+	gone, err := r.findGone(ctx, ended)
 	if err != nil {
 		return err
 	}
 	var calls []parked.WakeMessage
-	for _, report := range left {
+	for _, report := range ended {
 		if !slices.Contains(gone, report) {
 			calls = append(calls, parked.WakeMessage{Device: report.Device})
 		}

@@ -14,7 +14,7 @@ const (
 	batchesPerSearch = 100              // batches that wait in the pool
 	tasksPerSearch   = 400              // tasks that are examined
 	fewestTasks      = 4                // minimum number of tasks of each batch
-	seenSlack        = 10 * time.Second // time between two flushes of last-seen times
+	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): the ledger lags by it
 
 	// A search that reached its end rests. The rest grows with the number of examined tasks, so that
 	// a search examines at most about 200 tasks a second.
@@ -36,10 +36,10 @@ type sleepers struct {
 
 // search is the progress of the search for devices of a pool.
 type search struct {
-	after    int64                        // batches up to this id were examined in this round
-	marks    map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end
-	examined int                          // number of tasks examined in this round
-	rest     time.Time                    // time until which the search rests
+	after     int64                        // batches up to this id were examined in this round
+	positions map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end
+	examined  int                          // number of tasks examined in this round
+	rest      time.Time                    // time until which the search rests
 }
 
 // find returns the devices that should join the queue of a pool, for its free slots. If there
@@ -78,7 +78,7 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	progress := &search{marks: make(map[int64]store.TaskPosition)}
+	progress := &search{positions: make(map[int64]store.TaskPosition)}
 	found, _, err := s.searchBatches(ctx, pool, progress, open, 9*s.period+seenSlack)
 	s.pools.restUrgentSearch(pool, s.now().Add(searchRest(progress.examined)))
 	return found, err
@@ -104,7 +104,7 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
-		*progress = search{marks: make(map[int64]store.TaskPosition), rest: s.now().Add(searchRest(progress.examined))}
+		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(searchRest(progress.examined))}
 	}
 	return joiners, nil
 }
@@ -114,17 +114,17 @@ func searchRest(examined int) time.Duration {
 }
 
 // searchBatches examines the next tasks of the open batches that may start, for devices that
-// reported within seen. through reports whether it reached the last task of each such batch.
+// reported within seenWithin. reachedEnd reports whether it reached the last task of each such batch.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seenWithin time.Duration) (found []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
 	for _, b := range running {
-		mark, begun := progress.marks[b.ID]
-		if begun && !mark.Set { // the batch was examined to its end in this round
+		position, begun := progress.positions[b.ID]
+		if begun && !position.Set { // the batch was examined to its end in this round
 			continue
 		}
 		limit := max(tasksPerSearch/len(running), fewestTasks)
-		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: mark, SeenWithin: seenWithin, Limit: limit})
+		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: position, SeenWithin: seenWithin, Limit: limit})
 		if err != nil {
 			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 		}
@@ -132,7 +132,7 @@ func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *sea
 		if part.TasksRead < limit {
 			part.Last = store.TaskPosition{}
 		}
-		progress.marks[b.ID] = part.Last
+		progress.positions[b.ID] = part.Last
 		reachedEnd = reachedEnd && !part.Last.Set
 		for _, d := range part.Devices {
 			joiner := slots.Joiner{

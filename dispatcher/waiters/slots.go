@@ -15,7 +15,7 @@ const (
 	serveLimit          = 3 * time.Second // time limit of one call; a slot that is given later is not claimed
 	slotsAtOnce         = 64              // maximum number of requests and leases in one call
 	maxConcurrentServes = 2
-	secondCallFill      = 32 // waiting entries for which a second call begins; so a call that hangs does not block the rest for long
+	secondCallFill      = 32 // waiting requests and leases from which a second call begins, in case the first call hangs
 )
 
 // Slots acquires and releases slots. Requests and releases for the pools of one node of Redis
@@ -35,13 +35,13 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	size := func(c slots.Call) int { return len(c.Leases) + len(c.Requests) }
 	s.calls = &coalesce.Calls[string, slots.Call, slots.ExchangeResult]{
 		Call: s.serve, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
-		Limit: serveLimit, OnPanic: config.Panicked,
+		Timeout: serveLimit, OnPanic: config.Panicked,
 	}
 	return s
 }
 
-// serve merges the calls for the same pool into one, sends all calls, and sends the offers that
-// they return.
+// serve merges the calls for the same pool and report period into one, sends all calls to the semaphore,
+// and sends the offers that they return.
 func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(some)
 	freed := s.now()
@@ -57,7 +57,7 @@ func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots
 }
 
 // mergeCalls merges the calls for the same pool and report period into one call, with the pace of the
-// first. of[i] is the index of the merged call that contains some[i]. Calls with different periods
+// first. indexes[i] is the index of the merged call that contains some[i]. Calls with different periods
 // stay separate, because the queue depends on the period: a parked device does not ask again before
 // its wait is over.
 func mergeCalls(some []slots.Call) (calls []slots.Call, indexes []int) {
@@ -114,6 +114,6 @@ func (s *Slots) Release(ctx context.Context, pool string, leases []string) ([]bo
 // the semaphore cannot be reached, reconciliation frees the slots.
 func (s *Slots) Return(ctx context.Context, pool string, leases ...string) {
 	if _, err := s.Release(context.WithoutCancel(ctx), pool, leases); err != nil {
-		s.log.WarnContext(ctx, "a slot stays reserved until it is reconciled", "pool", pool, "leases", len(leases), "err", err)
+		s.log.WarnContext(ctx, "slots not released; reconciliation releases them", "pool", pool, "leases", len(leases), "err", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// steppedSemaphore is a semaphore whose calls end when the test sends to ends. A pool with the suffix "bad"
+// steppedSemaphore is a semaphore whose calls end when the test sends to endCall. A pool with the suffix "bad"
 // fails. A lease with the prefix "held" holds a slot. A device gets the slot whose number is the
 // length of its name.
 type steppedSemaphore struct {

@@ -1,5 +1,6 @@
-// Command caller works while it holds a slot of a pool, by the client of the operators' API: a program
-// that is no device. Its token, of the role caller, and the address of the server are in the environment.
+// Command caller is an example of a program that is not a device: it works while it holds a slot of a
+// pool. It uses the Go client of the operators' API. The address of the server, and a token with the
+// role caller, are in the environment.
 //
 //	DISPATCHER_URL=http://127.0.0.1:8080 DISPATCHER_TOKEN=... go run ./examples/caller -work 90s nightly
 package main
@@ -30,7 +31,7 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("caller", flag.ContinueOnError)
 	lease := flags.Duration("lease", time.Minute, "length of the lease, which is renewed")
-	length := flags.Duration("work", time.Minute, "how long the work takes")
+	workTime := flags.Duration("work", time.Minute, "how long the work takes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -43,15 +44,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	host, _ := os.Hostname()
 	s := slot{leases: client.Leases, pool: flags.Arg(0), length: *lease, holder: fmt.Sprintf("%.40s-%d", host, os.Getpid())}
-	defer s.giveBack(context.WithoutCancel(ctx)) // the slot, or the position in line
+	defer s.giveBack(context.WithoutCancel(ctx)) // the slot, or the position in the queue
 	if err := s.acquire(ctx, out); err != nil {
 		return err
 	}
-	return s.hold(ctx, func(ctx context.Context) error { return work(ctx, out, s.Slot, s.Token, *length) })
+	return s.hold(ctx, func(ctx context.Context) error { return work(ctx, out, s.Slot, s.Token, *workTime) })
 }
 
-// work is whatever needs the slot. It ends with its context. A system that takes fencing tokens is
-// told the token: it refuses one that is lower than it has seen of this slot.
+// work stands for the work that needs the slot. It stops when ctx ends. If the external system can
+// compare fencing tokens, send it the token: it then refuses a token that is lower than the highest
+// token that it received for this slot.
 func work(ctx context.Context, out io.Writer, slot *int, token int64, length time.Duration) error {
 	_, _ = fmt.Fprintf(out, "working in slot %d with token %d\n", *slot, token)
 	select {

@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	poll    = 10 * time.Second // of one request that waits in line
-	answers = 5 * time.Second  // for one to any other
+	queueWait      = 10 * time.Second // how long one request waits in the queue
+	requestTimeout = 5 * time.Second  // timeout of a renewal and of the release
 )
 
-// slot is one that a holder wants, has or had.
+// slot is a slot of a pool, with its lease. The holder waits for the slot, holds it, or has lost it.
 type slot struct {
 	leases       operators.Leases
 	pool, holder string
-	length       time.Duration // of the lease
+	length       time.Duration // length of the lease
 
 	operators.Lease
-	ends time.Time // by the clock of this process
+	ends time.Time // end of the lease by the clock of this process
 }
 
 var errLost = errors.New("the lease is lost")
 
-// acquire waits in line. A holder that asks again keeps its position, and has one lease at most: so
-// it asks again whenever an answer is lost.
+// acquire waits in the queue until the slot is granted. It sends the request again after each response
+// without a slot, and after a lost response: the holder keeps its position, and never has two leases.
 func (s *slot) acquire(ctx context.Context, out io.Writer) error {
 	for {
 		asked := time.Now()
-		l, err := s.leases.Acquire(ctx, s.pool, operators.NewLease{Holder: s.holder, LeaseMS: s.length.Milliseconds()}, poll)
+		l, err := s.leases.Acquire(ctx, s.pool, operators.NewLease{Holder: s.holder, LeaseMS: s.length.Milliseconds()}, queueWait)
 		switch {
 		case err == nil && l.State == operators.LeaseHeld:
 			s.Lease = l
@@ -50,13 +50,14 @@ func (s *slot) acquire(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// extend counts from before the request was sent: the server's clock began later.
+// extend sets s.ends after a response. asked is the time at which the request was sent. The server began
+// the lease at least l.HeldMS later, so the lease does not end before s.ends.
 func (s *slot) extend(l operators.Lease, asked time.Time) {
 	s.ends = asked.Add(time.Duration(l.HeldMS+l.LeaseMS) * time.Millisecond)
 }
 
-// hold works while the lease is renewed. The context of the work ends when the lease is lost, and before
-// it is over.
+// hold runs work and renews the lease meanwhile. It cancels the context of work when the lease is lost,
+// or when the lease could not be renewed and ends within a sixth of its length.
 func (s *slot) hold(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -70,7 +71,7 @@ func (s *slot) hold(ctx context.Context, work func(context.Context) error) error
 			return err
 		case <-time.After(pause):
 		}
-		latest := s.ends.Add(-third / 2) // the work needs time to end, too
+		latest := s.ends.Add(-third / 2) // the work needs some time to stop before the lease ends
 		err := s.renew(ctx, latest)
 		_, refused := errors.AsType[*operators.Problem](err)
 		switch {
@@ -85,9 +86,9 @@ func (s *slot) hold(ctx context.Context, work func(context.Context) error) error
 	}
 }
 
-// renew extends the lease. It gives up in time.
+// renew extends the lease. It fails if there is no response until latest.
 func (s *slot) renew(ctx context.Context, latest time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, min(answers, time.Until(latest)))
+	ctx, cancel := context.WithTimeout(ctx, min(requestTimeout, time.Until(latest)))
 	defer cancel()
 	asked := time.Now()
 	l, err := s.leases.Renew(ctx, s.pool, s.Lease.Lease, operators.LeaseRenewal{Token: s.Token})
@@ -97,12 +98,13 @@ func (s *slot) renew(ctx context.Context, latest time.Time) error {
 	return err
 }
 
-// giveBack frees the slot, or the position in line. If it cannot be said, it ends by itself.
+// giveBack gives back the slot, or the position in the queue. If the server does not answer, the slot is
+// free at the end of its lease, and the position a minute after the latest response.
 func (s *slot) giveBack(ctx context.Context) {
 	if s.Lease.Lease == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, answers)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for operators.IsTransient(s.leases.Release(ctx, s.pool, s.Lease.Lease, s.Token)) && operators.Sleep(ctx, time.Second) == nil {
 	}

@@ -33,9 +33,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Stop finishes the requests in flight within drainGrace, which is longer than the handling of any
-// report. Stop returns within stopGrace. Slots of running devices stay held, because their leases do
-// not end with the process.
+// Stop finishes the requests in flight within drainGrace, which is longer than the time limit for the
+// handling of one report (handleLimit of package dispatcher). Parked reports and streams are ended
+// before. The later steps of Stop have the rest of stopGrace, within which Stop returns. stopGrace must be
+// below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml. Slots of running
+// devices stay held, because their leases do not end with the process.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
@@ -65,18 +67,18 @@ type App struct {
 	passes     *passes
 	presence   *presence
 	cleanup    cleanup
-	*front
+	*transports
 }
 
 // assemble connects the parts of an App. If a later step fails, the caller closes what it opened.
-func assemble(config Config, log *slog.Logger, version string, b backends, f *front) *App {
+func assemble(config Config, log *slog.Logger, version string, b backends, f *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo(version))
 	if b.accounts != nil {
 		b.store.RecordAccountChanges()
 	}
-	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), front: f}
+	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), transports: f}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
 	metrics.MustRegister(a.gate)
@@ -132,7 +134,7 @@ func (a *App) dependencyChecks(b backends) []api.Check {
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.useHandlers(a.api, a.web)
-	return a.serve(ctx)
+	return a.startAll(ctx)
 }
 
 // Stop ends the dispatcher in an order that loses nothing: it reports not ready, stops the parked
@@ -196,7 +198,7 @@ func isAlreadyClosed(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// runWithin runs a step. If the step has not ended when ctx ends, within returns without it, because a
+// runWithin runs a step. If the step has not ended when ctx ends, runWithin returns without it, because a
 // driver that waits for a server that does not answer ignores contexts.
 func runWithin(ctx context.Context, step func(context.Context) error) error {
 	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own

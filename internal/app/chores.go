@@ -38,7 +38,7 @@ func (a *App) newPasses(b backends) *passes {
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.logCount("tasks expired", "tasks", keep.Expire)},
-		&pass{name: "accounts", every: time.Second, limit: limit, run: c.logCount("accounts at the broker followed their devices", "accounts", a.followAccounts)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: c.logCount("accounts at the broker updated to match the devices", "accounts", a.followAccounts)},
 		&pass{name: "cancel", every: time.Second, limit: limit, run: c.logCount("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
@@ -112,7 +112,7 @@ func (c loggedPasses) reap(ctx context.Context) error {
 func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
-		c.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Invalidated)
+		c.log.InfoContext(ctx, "counts of policies restarted: tasks started while Redis was unreachable", "policies", done.Invalidated)
 	}
 	return err
 }

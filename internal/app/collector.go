@@ -39,17 +39,17 @@ type poolReader interface {
 // compare and sort all metrics, which takes longer for thousands of pools than reading and writing
 // them.
 type stateMetrics struct {
-	stats    *reading.SharedRead[[]store.PoolStat]
-	waits    *reading.SharedRead[map[string]int]
-	timeout  time.Duration
-	log      *slog.Logger
-	panicked rescue.PanicHandler
+	stats         *reading.SharedRead[[]store.PoolStat]
+	waitingByPool *reading.SharedRead[map[string]int] // number of waiting devices by pool
+	timeout       time.Duration
+	log           *slog.Logger
+	panicked      rescue.PanicHandler
 }
 
 func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.PanicHandler) *stateMetrics {
 	return &stateMetrics{
 		stats: reading.New(statsMaxAge, readingTime, time.Now, r.PoolStats),
-		waits: reading.NewServingStale(waitingMaxAge, waitingFallbackAge, readingTime, time.Now,
+		waitingByPool: reading.NewServingStale(waitingMaxAge, waitingFallbackAge, readingTime, time.Now,
 			(&waitingCounts{pools: r, readTime: waitingReadTime, current: map[string]int{}, previous: map[string]int{}}).readCounts),
 		timeout: scrapeTimeout, log: log, panicked: panicked,
 	}
@@ -65,7 +65,7 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 		m.log.WarnContext(ctx, "metrics of pools not read", "err", err)
 		return nil, nil
 	}
-	waiting, err := m.waits.Read(ctx)
+	waiting, err := m.waitingByPool.Read(ctx)
 	if m.panicked.Report("collecting", err) != nil {
 		m.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
 	}
@@ -75,11 +75,11 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 // metricFamilies returns the metric families of the pools that have at least one series. A pool whose waiting
 // devices were not counted yet has no series for them.
 func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
-	held := newFamily("slots_held", "Slots held by devices, by the ledger.")
+	held := newFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newFamily("slots_capacity", "Slots of the pool.")
-	queued := newFamily("slots_waiting", "Devices with a task that could start now and no slot, up to 10000; up to a minute old, or as old as it takes to count in all pools.")
+	queued := newFamily("slots_waiting", "Devices that have no slot and have a task that could start now, up to 10000. The value is up to a minute old, or older if counting in all pools takes longer.")
 	tasks := newFamily("tasks", "Tasks by state.")
-	oldest := newFamily("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.")
+	oldest := newFamily("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: no task is pending.")
 	states := map[store.TaskState]*dto.LabelPair{}
 	for _, state := range store.TaskStates() {
 		states[state] = newLabel("state", string(state))
@@ -113,7 +113,7 @@ func addGauge(target *dto.MetricFamily, value float64, labels ...*dto.LabelPair)
 // buildInfo returns a metric that is always 1 and carries the version as a label.
 func buildInfo(version string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "dispatcher_build_info", Help: "Always 1; carries the version.",
+		Name: "dispatcher_build_info", Help: "Always 1; the label version contains the version.",
 		ConstLabels: prometheus.Labels{"version": version},
 	}, func() float64 { return 1 })
 }

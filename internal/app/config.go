@@ -61,7 +61,7 @@ type Config struct {
 
 	// AfterRestore is not a setting: in a configuration file, it would block grants to the whole fleet
 	// after each start. If it is true, no pool grants anything for at least StandstillMin. See
-	// store.AfterRestore.
+	// ProtectAfterRestore of store.Store.
 	AfterRestore  bool          `koanf:"-"`
 	StandstillMin time.Duration `koanf:"-"`
 }
@@ -98,7 +98,7 @@ func (c Config) retention() (time.Duration, error) {
 	if days, ok := strings.CutSuffix(c.Retention, "d"); ok {
 		n, err := strconv.Atoi(days)
 		if err != nil || n < 0 || n > 36500 {
-			return 0, fmt.Errorf("retention: %q is no number of days", c.Retention)
+			return 0, fmt.Errorf("retention: %q is not a number of days", c.Retention)
 		}
 		return time.Duration(n) * day, nil
 	}
@@ -111,7 +111,7 @@ func (c Config) retention() (time.Duration, error) {
 func (c Config) validateRetention() error {
 	keep, err := c.retention()
 	if err != nil || keep < 0 || keep > 0 && keep < day {
-		return fmt.Errorf("retention: %q is neither days (90d), at least 1, nor a duration (2160h), nor 0", c.Retention)
+		return fmt.Errorf("retention: %q must be a number of days from 1d, such as 90d, a duration from 24h, such as 2160h, or 0", c.Retention)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (c Config) urgentShare() int {
 
 func (c Config) validateUrgentShare() error {
 	if percent := c.urgentShare(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
-		return errors.New("urgent_share: a whole percentage from 1% to 100%, such as 10%")
+		return errors.New("urgent_share: must be a whole percentage between 1% and 100%, such as 10%")
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (c Config) validateTokens() error {
 	}
 	fleet := c.fleetTokens()
 	if len(fleet) > 2 {
-		errs = append(errs, errors.New("fleet_token: at most two, with a comma between"))
+		errs = append(errs, errors.New("fleet_token: at most two tokens, separated by a comma"))
 	}
 	for _, t := range fleet {
 		if len(t) < minTokenLength {
@@ -162,7 +162,7 @@ func (c Config) validateServers() error {
 		scheme, _, isURL := strings.Cut(c.PostgresDSN, "://")
 		other := isURL && !strings.Contains(scheme, "=") && scheme != "postgres" && scheme != "postgresql"
 		if _, err := pq.NewConfig(c.PostgresDSN); err != nil || other {
-			errs = append(errs, errors.New("postgres_dsn: neither a URL (postgres://user:password@host/database, percent-encoded) nor key=value pairs"))
+			errs = append(errs, errors.New("postgres_dsn: must be a URL (postgres://user:password@host/database, percent-encoded) or key=value pairs"))
 		}
 	}
 	if c.RedisURL != "" {
@@ -199,20 +199,20 @@ func (c Config) validateMQTT() error {
 	}
 	u, err := url.Parse(c.MQTTURL)
 	if err != nil || u.Host == "" {
-		return errors.New("mqtt_url: mqtt://host[:port], tcp:// or mqtts://")
+		return errors.New("mqtt_url: must be mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]")
 	}
 	if u.User != nil {
-		return errors.New("mqtt_url: user and password have settings of their own, mqtt_user and mqtt_password")
+		return errors.New("mqtt_url: must not contain user and password; set mqtt_user and mqtt_password")
 	}
 	return nil
 }
 
 func (c Config) validateTLS() error {
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		return errors.New("tls_cert_file, tls_key_file: both or neither")
+		return errors.New("tls_cert_file, tls_key_file: set both or neither")
 	}
 	if (c.MQTTCertFile == "") != (c.MQTTKeyFile == "") {
-		return errors.New("mqtt_cert_file, mqtt_key_file: both or neither")
+		return errors.New("mqtt_cert_file, mqtt_key_file: set both or neither")
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (c Config) validateWeb() error {
 	if c.WebPrefix == "" || regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`).MatchString(c.WebPrefix) && path.Clean(c.WebPrefix) == c.WebPrefix {
 		return nil
 	}
-	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
+	return errors.New("web_prefix: must be a path such as /dispatcher, without a slash at its end")
 }
 
 // trustedNetworks returns the networks whose X-Forwarded-For header is trusted.
@@ -239,7 +239,7 @@ func (c Config) trustedNetworks() ([]netip.Prefix, error) {
 		if err != nil {
 			one, bad := netip.ParseAddr(text)
 			if bad != nil || one.Zone() != "" {
-				return nil, fmt.Errorf("trusted_proxies: number %d is neither an address nor a network such as 10.0.0.0/8", len(list)+1)
+				return nil, fmt.Errorf("trusted_proxies: entry %d must be an address or a network such as 10.0.0.0/8", len(list)+1)
 			}
 			network = netip.PrefixFrom(one, one.BitLen())
 		}

@@ -98,8 +98,8 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	b.accounts = brokerSessions{func() *broker.Broker { return d.broker }}
 	b.signInLink = credentials.NewToken()
 	d.SignInURL = d.URL + "/sign-in?link=" + b.signInLink
-	d.app = assemble(config, o.Logger, o.Version, b, newFront(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
-	if err := d.connectBroker(mqttListener, o.Logger, &opened); err != nil {                              //nolint:contextcheck // the broker lives until it is closed
+	d.app = assemble(config, o.Logger, o.Version, b, newTransports(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
+	if err := d.connectBroker(mqttListener, o.Logger, &opened); err != nil {                                   //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes the resources: first the broker, which asks the ledger, and last the
@@ -128,7 +128,7 @@ func (d *DevServer) prepareFolder(o DevOptions, opened *cleanup) error {
 	}
 	opened.add("lock", lock.Close)
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("another dispatcher works in the folder %s: %w", o.Data, err)
+		return fmt.Errorf("another dispatcher uses the folder %s: %w", o.Data, err)
 	}
 	if d.AdminToken, err = readOrCreateToken(filepath.Join(o.Data, "admin-token")); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (d *DevServer) connectBroker(l net.Listener, log *slog.Logger, opened *clea
 	return d.app.attachMQTT(mqtt.Options{URL: d.MQTTURL, User: internal.User, Password: internal.Password})
 }
 
-// Run runs the dispatcher until ctx ends. It calls started after everything has been started.
+// Run runs the dispatcher until ctx ends. It calls onStarted after everything has been started.
 func (d *DevServer) Run(ctx context.Context, onStarted func()) error {
 	err := d.broker.Start()
 	if err == nil {
@@ -207,7 +207,7 @@ func (d *DevServer) Run(ctx context.Context, onStarted func()) error {
 	if err == nil {
 		notice, failed := d.announceServer()
 		if failed != nil { // if the home directory is not writable, the commands need DISPATCHER_URL
-			d.log.WarnContext(ctx, "commands may not find this server by themselves", "err", failed)
+			d.log.WarnContext(ctx, "address of this server not stored; commands need DISPATCHER_URL", "err", failed)
 		}
 		onStarted()
 		select {
@@ -231,7 +231,7 @@ func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 // portsTried is the number of ports that listen tries after the requested port.
 const portsTried = 50
 
-// listen binds an address. If the port is taken and moves is true, it binds the next free port.
+// listen binds an address. If the port is taken and mayMove is true, it binds the next free port.
 func listen(ctx context.Context, address string, mayMove bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil || !mayMove || !errors.Is(err, syscall.EADDRINUSE) {

@@ -27,16 +27,17 @@ type listeners struct {
 	device, operator net.Listener
 }
 
-// front holds the transports. It can answer requests before there is an App behind it.
-type front struct {
+// transports holds the transports of devices and operators: the HTTP servers and the MQTT client. It can
+// answer requests before there is an App behind it. The dashboard is a handler behind it.
+type transports struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off
 	starting *api.StartingHandler
 	failed   chan error // errors of servers that ended by themselves
 }
 
-func newFront(l listeners, log *slog.Logger) *front {
-	f := &front{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
+func newTransports(l listeners, log *slog.Logger) *transports {
+	f := &transports{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
 	for _, listener := range []net.Listener{l.device, l.operator} {
 		if listener != nil {
 			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
@@ -45,14 +46,15 @@ func newFront(l listeners, log *slog.Logger) *front {
 	return f
 }
 
-func (f *front) start() {
+// start starts the HTTP servers. Further calls do nothing.
+func (f *transports) start() {
 	for _, s := range f.servers {
 		s.start()
 	}
 }
 
-// serve starts all transports.
-func (f *front) serve(ctx context.Context) error {
+// startAll starts all transports and returns.
+func (f *transports) startAll(ctx context.Context) error {
 	f.start()
 	if f.mqtt != nil {
 		if err := f.mqtt.Start(ctx); err != nil {
@@ -63,7 +65,7 @@ func (f *front) serve(ctx context.Context) error {
 }
 
 // useHandlers makes the servers answer with the API, and with the dashboard if there is one.
-func (f *front) useHandlers(a *api.API, dashboard *web.Web) {
+func (f *transports) useHandlers(a *api.API, dashboard *web.Web) {
 	operators := a.Handler()
 	if dashboard != nil {
 		operators = dashboard.Handler(operators)
@@ -78,10 +80,10 @@ func (f *front) useHandlers(a *api.API, dashboard *web.Web) {
 }
 
 // Failed returns a channel that delivers the error of a listener that ended by itself.
-func (f *front) Failed() <-chan error { return f.failed }
+func (f *transports) Failed() <-chan error { return f.failed }
 
 // drain finishes all transports concurrently, so that one that hangs takes no time from the others.
-func (f *front) drain(ctx context.Context) error {
+func (f *transports) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
 	stops := make([]func(context.Context) error, 0, len(f.servers)+1)
@@ -103,10 +105,10 @@ func (f *front) drain(ctx context.Context) error {
 }
 
 // Addr returns the address at which devices report over HTTP.
-func (f *front) Addr() string { return f.servers[0].listener.Addr().String() }
+func (f *transports) Addr() string { return f.servers[0].listener.Addr().String() }
 
 // mqttState returns off, connecting or connected. The client logs a broker that refuses the connection.
-func (f *front) mqttState() string {
+func (f *transports) mqttState() string {
 	switch {
 	case f.mqtt == nil:
 		return "off"
@@ -131,7 +133,7 @@ func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *s
 	s := &server{listener: l, failed: failed}
 	s.setHandler(handler)
 	s.http = &http.Server{
-		Handler:           http.HandlerFunc(s.serve),
+		Handler:           http.HandlerFunc(s.serveRequest),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second, // operations with large bodies set their own limit
 		WriteTimeout:      90 * time.Second,
@@ -145,7 +147,8 @@ func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *s
 // setHandler replaces the handler that answers requests.
 func (s *server) setHandler(handler http.Handler) { s.handler.Store(&handler) }
 
-func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+// serveRequest answers one request with the current handler.
+func (s *server) serveRequest(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
 	(*s.handler.Load()).ServeHTTP(w, r)
@@ -169,7 +172,7 @@ func (s *server) start() {
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
-		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.inFlight.Load(), errors.Join(err, s.http.Close()))
+		return fmt.Errorf("closing %s with %d unanswered requests: %w", s.listener.Addr(), s.inFlight.Load(), errors.Join(err, s.http.Close()))
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 	k := koanf.New("\x00") // the delimiter never occurs: keys are flat names, not paths
 	inFile, err := parseFile(file)
 	if err != nil {
-		return Config{}, fmt.Errorf("configuration file: %w", err)
+		return Config{}, fmt.Errorf("reading the configuration file: %w", err)
 	}
 	env, err := readEnvironment(environ)
 	if err != nil {
@@ -68,7 +68,7 @@ func checkDurations(k *koanf.Koanf) error {
 			continue
 		}
 		if _, err := time.ParseDuration(k.String(s.Key)); err != nil {
-			errs = append(errs, fmt.Errorf("%s: a duration with its unit, such as %s", s.Key, s.Default))
+			errs = append(errs, fmt.Errorf("%s: must be a duration with its unit, such as %s", s.Key, s.Default))
 		}
 	}
 	return errors.Join(errs...)
@@ -99,11 +99,11 @@ func parseFile(file []byte) (map[string]any, error) {
 			setNonEmpty(values, key, v)
 		case int:
 			if v != 0 { // 10 has no unit, and the password 0755 would become 493.
-				return nil, fmt.Errorf("%s: a number; durations have a unit (10s), and other numbers go in quotes", key)
+				return nil, fmt.Errorf("%s: must not be a bare number; give a duration its unit (10s), and put other numbers in quotes", key)
 			}
 			setNonEmpty(values, key, "0")
 		default:
-			return nil, fmt.Errorf("%s: not text; what looks like something else goes in quotes", key)
+			return nil, fmt.Errorf("%s: must be a string; put values such as 123, true or a date in quotes", key)
 		}
 	}
 	return values, nil
@@ -111,7 +111,7 @@ func parseFile(file []byte) (map[string]any, error) {
 
 // yamlError keeps only the line number of a parser's error, because the error quotes the file.
 func yamlError(err error) error {
-	const what = "not a YAML mapping of settings to values"
+	const what = "must be a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
 		return fmt.Errorf("%s: %s", line, what)
 	}
@@ -136,7 +136,7 @@ func readEnvironment(environ []string) (map[string]any, error) {
 			continue
 		}
 		if other := sources[s.Key]; other != "" && other != name {
-			return nil, fmt.Errorf("%s: given as a value and as a file", s.Env())
+			return nil, fmt.Errorf("%s: set both as a value and as a file", s.Env())
 		}
 		sources[s.Key] = name
 		if isFile {

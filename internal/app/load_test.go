@@ -231,7 +231,7 @@ func brokenValues() map[string]brokenConfig {
 		"short interval":          {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
 		"long interval":           {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
 		"negative margin":         {environ: set{"DISPATCHER_LEASE_MARGIN=-1s"}, want: "lease_margin"},
-		"no share":                {environ: set{"DISPATCHER_URGENT_SHARE=0%"}, want: "urgent_share: a whole percentage from 1% to 100%"},
+		"no share":                {environ: set{"DISPATCHER_URGENT_SHARE=0%"}, want: "urgent_share: must be a whole percentage between 1% and 100%"},
 		"more than all":           {environ: set{"DISPATCHER_URGENT_SHARE=101%"}, want: "urgent_share"},
 		"a share of what":         {environ: set{"DISPATCHER_URGENT_SHARE=0.1"}, want: "urgent_share"},
 		"no least lease":          {environ: set{"DISPATCHER_LEASE_MIN=0s"}, want: "lease_min"},
@@ -257,8 +257,8 @@ func brokenValues() map[string]brokenConfig {
 		"DSN of another scheme":   {environ: set{"DISPATCHER_POSTGRES_DSN=postgre://u:" + canary + "@h/d?sslmode=disable"}, want: "postgres_dsn"},
 		"DSN with a raw password": {environ: set{"DISPATCHER_POSTGRES_DSN=postgres://u:" + canary + "/%zz@h/d"}, want: "postgres_dsn"},
 		"Redis URL":               {environ: set{"DISPATCHER_REDIS_URL=" + canary}, want: "redis_url"},
-		"proxy by name":           {environ: set{"DISPATCHER_TRUSTED_PROXIES=10.0.0.1, proxy.example"}, want: "trusted_proxies: number 2"},
-		"network of no size":      {file: "trusted_proxies: 10.0.0.0/33", want: "trusted_proxies: number 1"},
+		"proxy by name":           {environ: set{"DISPATCHER_TRUSTED_PROXIES=10.0.0.1, proxy.example"}, want: "trusted_proxies: entry 2"},
+		"network of no size":      {file: "trusted_proxies: 10.0.0.0/33", want: "trusted_proxies: entry 1"},
 		"Redis URL, bad password": {environ: set{"DISPATCHER_REDIS_URL=redis://:" + canary + "/%@h"}, want: "redis_url"},
 	}
 }

@@ -38,7 +38,7 @@ func TestBrokerWithTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			failed := newMessageWatch("no connection to the MQTT broker; trying on")
+			failed := newMessageWatch("no connection to the MQTT broker; retrying")
 			options.Handler, options.Logger = nilHandler{}, slog.New(failed)
 			client, err := mqtt.New(options)
 			if err != nil {
@@ -71,9 +71,9 @@ func TestWrongFilesForTheBrokerAreNamed(t *testing.T) {
 	t.Parallel()
 	certificate, key, _ := selfSigned(t)
 	for want, config := range map[string]Config{
-		"mqtt_ca_file: open":   {MQTTCAFile: t.TempDir() + "/none"},
-		"holds no certificate": {MQTTCAFile: key},
-		"mqtt_key_file":        {MQTTCertFile: certificate, MQTTKeyFile: certificate},
+		"mqtt_ca_file: open":      {MQTTCAFile: t.TempDir() + "/none"},
+		"contains no certificate": {MQTTCAFile: key},
+		"mqtt_key_file":           {MQTTCertFile: certificate, MQTTKeyFile: certificate},
 	} {
 		if _, err := config.BrokerOptions(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -65,7 +65,7 @@ func (p *passes) start() {
 	}
 	p.cron.Start()
 	for _, run := range p.background {
-		p.wait.Go("working beside the passes", func() { run(p.ctx) })
+		p.wait.Go("running background work", func() { run(p.ctx) })
 	}
 }
 
@@ -84,7 +84,7 @@ func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("background passes still run (%s): %w", strings.Join(p.runningNames(), ", "), err)
+		return fmt.Errorf("background passes are still running (%s): %w", strings.Join(p.runningNames(), ", "), err)
 	}
 	return nil
 }
@@ -182,6 +182,7 @@ func (o *pass) isOverdue(now time.Time) bool {
 	return now.Sub(o.started) >= 2*o.every
 }
 
+// Here, a lapse is the end of a lease that was not renewed.
 const (
 	lapseReadEvery = time.Second           // interval at which the next end of a lease is read; no lease is much shorter
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
@@ -204,7 +205,8 @@ func (p *passes) reapOnTime(ctx context.Context, reap *pass, next func(context.C
 	}
 }
 
-// untilLapse returns how long to wait before the next look, and whether a lease will have ended then.
+// untilLapse returns how long reapOnTime waits, and whether a lease will have ended then. next returns the
+// time until the next lease ends.
 // It does not log an unreachable ledger, because the passes do.
 func untilLapse(ctx context.Context, next func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -18,8 +18,8 @@ import (
 // to it and by the checks.
 const redisEvery = 10 * time.Second
 
-// redisCheck returns the check of Redis. If a node fails, its error contains how many of the pools
-// known to this replica Redis still serves.
+// redisCheck returns the check of Redis. pools returns the names of the pools that this replica knows. If
+// a node fails, the error of the check says how many of these pools Redis still serves.
 func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 	return api.Check{Name: "redis", Probe: func(ctx context.Context) error {
 		known := pools()
@@ -46,7 +46,7 @@ func (w *redisWatch) examine(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {
 		w.logChange([]string{err.Error()}, func() {
-			w.log.ErrorContext(ctx, "Redis cannot be used: results are taken, and NOTHING IS GRANTED", "err", err)
+			w.log.ErrorContext(ctx, "Redis cannot be used: results are recorded, but NOTHING IS GRANTED", "err", err)
 		})
 		return err
 	}

@@ -66,7 +66,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t, "--requirepass", "another")
-	log := newMessageWatch("Redis cannot be used: results are taken, and NOTHING IS GRANTED")
+	log := newMessageWatch("Redis cannot be used: results are recorded, but NOTHING IS GRANTED")
 	config := serveConfig(t, sharedPostgres.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
 	a, err := newServerApp(t.Context(), config, slog.New(log), "test")
 	if err != nil {

@@ -33,15 +33,20 @@ func settingsReference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-Written by ` + "`make docs`" + ` from the settings in the code; a test fails when it is stale.
+All settings of ` + "`dispatcher serve`" + `. ` + "`make docs`" + ` writes this page from the code, and a test fails if the page is out of date.
 
-Defaults, then a YAML file (` + "`serve --config FILE`" + `), then the environment, then flags. Empty is the same as not
-given. A name that is not known is an error, so that a misspelt setting never silently keeps its default;
-` + "`DISPATCHER_PORT*` and `DISPATCHER_SERVICE_*`" + ` are ignored because Kubernetes injects them, ` + "`DISPATCHER_URL` and\n`DISPATCHER_TOKEN`" + ` because they are the command line's.
+The sources of a setting, the later one wins: its default, a YAML file (` + "`serve --config FILE`" + `), the environment, a flag. An empty value
+counts as not set. An unknown name is an error, so that a misspelt setting does not silently keep its default. These variables are ignored:
 
-The YAML file is one mapping of keys to text: the variable's name without ` + "`DISPATCHER_`" + `, in lower case. Durations have
-units (` + "`300ms`, `10s`, `5m`" + `). A secret has no flag, because arguments are visible to every user of a machine; the
-variable with ` + "`_FILE`" + ` behind it names a file that holds it.
+| variable | why |
+| --- | --- |
+| ` + "`DISPATCHER_PORT*`, `DISPATCHER_SERVICE_*`" + ` | Kubernetes sets them |
+| ` + "`DISPATCHER_URL`, `DISPATCHER_TOKEN`, `DISPATCHER_TOKEN_FILE`" + ` | the command line uses them |
+| ` + "`DISPATCHER_POOL`, `DISPATCHER_SLOT`, `DISPATCHER_LEASE`" + ` | ` + "`dispatcher run`" + ` sets them for its command |
+
+The YAML file is one mapping of keys to text. A key is the variable's name without ` + "`DISPATCHER_`" + `, in lower case. Durations have units
+(` + "`300ms`, `10s`, `5m`" + `). A secret has no flag, because every user of a machine can see arguments. A secret may be in a file: the variable
+with the suffix ` + "`_FILE`" + ` names the file.
 
 | variable | YAML key | flag | default | values | |
 | --- | --- | --- | --- | --- | --- |

@@ -52,7 +52,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 	if err != nil {
 		return nil, fmt.Errorf("redis_url: %w", err)
 	}
-	f := newFront(l, log)
+	f := newTransports(l, log)
 	for _, s := range f.servers {
 		opened.add("http", s.http.Close)
 	}
@@ -126,12 +126,12 @@ func withTLS(l net.Listener, config Config) (net.Listener, error) {
 // openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the
 // migrations, and blocks grants after a restore.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
-	starting.WaitFor("postgres")
+	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
 	if err != nil {
 		return nil, err
 	}
-	starting.WaitFor("migrations")
+	starting.SetMissingCheck("migrations")
 	err = ledger.CheckSettings(ctx)
 	if err == nil {
 		err = migrate(ctx, ledger, config.Migrate, log)
@@ -191,7 +191,7 @@ func blockGrantsAfterRestore(ctx context.Context, ledger *store.Store, config Co
 		if _, err := ledger.ProtectAfterRestore(ctx, "serve --after-restore", config.StandstillMin); err != nil {
 			return err
 		}
-		log.WarnContext(ctx, "told of a restore: leave --after-restore out at the next start, or the time begins anew")
+		log.WarnContext(ctx, "--after-restore started a standstill: remove the flag before the next start, or the standstill starts again")
 	}
 	standstill, err := ledger.Standstill(ctx)
 	if err == nil && standstill.Pools > 0 {
@@ -211,7 +211,7 @@ func (c Config) BrokerOptions() (mqtt.Options, error) {
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(pem) {
-			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s holds no certificate", c.MQTTCAFile)
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s contains no certificate", c.MQTTCAFile)
 		}
 	}
 	if c.MQTTCertFile != "" {

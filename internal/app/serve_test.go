@@ -26,7 +26,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// serveConfig returns the configuration of a dispatcher with these servers. more has settings in the
+// serveConfig returns the configuration of a dispatcher with these servers. settings has settings in the
 // form variable=value.
 func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config {
 	t.Helper()

@@ -22,7 +22,7 @@ type Setting struct {
 	Secret  bool // it has no flag, and can also be read from the file that the variable KEY_FILE names
 	Help    string
 
-	Min, Max time.Duration // limits of a duration; if Most is 0, there are no limits
+	Min, Max time.Duration // limits of a duration, inclusive; Max is 0 if the type of the setting is not time.Duration
 	Choices  []string      // the permitted values; if empty, any value is permitted
 }
 
@@ -57,7 +57,7 @@ func (s Setting) checkValue(value any) error {
 		}
 	case string:
 		if len(s.Choices) > 0 && !slices.Contains(s.Choices, v) {
-			return fmt.Errorf("%s: %q is none of %s", s.Key, v, s.Range())
+			return fmt.Errorf("%s: %q is not one of %s", s.Key, v, s.Range())
 		}
 	}
 	return nil
@@ -66,37 +66,37 @@ func (s Setting) checkValue(value any) error {
 // Settings returns all settings, in the order of the reference.
 func Settings() []Setting {
 	return []Setting{
-		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed; say sslmode yourself, e.g. verify-full"},
-		{Key: "redis_url", Secret: true, Help: "Redis: redis://, rediss://, one host, or several or one of a Cluster, redis+sentinel://; ?ca_file=, ?sentinel_user=&sentinel_password=; needed"},
+		{Key: "postgres_dsn", Secret: true, Help: "Postgres server, as a URL or key=value pairs; required; set sslmode explicitly, e.g. verify-full"},
+		{Key: "redis_url", Secret: true, Help: "Redis: redis:// or rediss:// with one host, or with one or more hosts of a Cluster; or redis+sentinel://; parameters: ?ca_file=, ?sentinel_user=&sentinel_password=; required"},
 		{Key: "mqtt_url", Help: "MQTT broker: mqtt://, tcp:// or mqtts://; empty: no MQTT"},
 		{Key: "mqtt_user", Help: "user name at the broker"},
 		{Key: "mqtt_password", Secret: true, Help: "password at the broker"},
-		{Key: "mqtt_provision", Default: provisionOff, Choices: []string{provisionOff, provisionDynsec}, Help: "dynsec: the accounts of devices at mosquitto follow the devices, through its dynamic-security plugin"},
+		{Key: "mqtt_provision", Default: provisionOff, Choices: []string{provisionOff, provisionDynsec}, Help: "dynsec: the accounts of devices at mosquitto are created and deleted with the devices, through its dynamic-security plugin"},
 		{Key: "mqtt_ca_file", Help: "PEM file of the broker's certificate authority"},
 		{Key: "mqtt_cert_file", Help: "PEM file of the client certificate"},
-		{Key: "mqtt_key_file", Help: "PEM file of its key"},
+		{Key: "mqtt_key_file", Help: "PEM file of the key of the client certificate"},
 		{Key: "http_listen", Default: ":8080", Help: "address for devices and, unless operator_listen is set, for operators"},
 		{Key: "operator_listen", Help: "address for operators and metrics only"},
 		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses; TLS 1.2 or newer"},
-		{Key: "tls_key_file", Help: "PEM file of its key"},
-		{Key: "trusted_proxies", Help: "addresses or networks, with commas between, of proxies whose X-Forwarded-For is trusted when wrong tokens are counted and refusals are logged; empty: none"},
+		{Key: "tls_key_file", Help: "PEM file of the key of the certificate"},
+		{Key: "trusted_proxies", Help: "addresses or networks, separated by commas, of proxies whose X-Forwarded-For is trusted when wrong tokens are counted and refusals are logged; empty: none"},
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
-		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
-		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
+		{Key: "fleet_token", Secret: true, Help: "one token, or two separated by a comma, that any device may use; at least 16 characters each"},
+		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: the fleet token acts for any device; enroll: a device can only use it to get a token of its own"},
 		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Min: time.Second, Max: time.Minute},
 		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Min: time.Second, Max: 5 * time.Minute},
-		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Min: 0, Max: 5 * time.Minute},
-		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Min: 10 * time.Millisecond, Max: time.Minute},
-		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Min: time.Second, Max: 24 * time.Hour},
-		{Key: "long_poll_max", Default: "60s", Help: "how long the answer to a report may wait for a task (Prefer: wait), in whole seconds; 0: none waits", Min: 0, Max: 10 * time.Minute},
-		{Key: "urgent_share", Default: "10%", Help: "part of a pool's capacity, rounded up to whole slots, for which batches of the lane urgent go before all others: 1% to 100%"},
-		{Key: "retention", Default: "90d", Help: "how long events, attempts and batches that ended are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
-		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are whole, at most 5 of 2 GiB at once; empty: the system's for temporary files"},
-		{Key: "web", Default: webOn, Choices: []string{webOn, webReadOnly, webOff}, Help: "the dashboard; read-only: nothing can be changed there, whatever the role"},
+		{Key: "lease_margin", Default: "10s", Help: "safety margin that is subtracted from the working time of every lease, at most a fifth of the lease", Min: 0, Max: 5 * time.Minute},
+		{Key: "lease_min", Default: "1s", Help: "shortest working time that a lease gives a device; below 1s only for tests", Min: 10 * time.Millisecond, Max: time.Minute},
+		{Key: "report_period", Default: "30s", Help: "time between two reports of an idle device", Min: time.Second, Max: 24 * time.Hour},
+		{Key: "long_poll_max", Default: "60s", Help: "maximum time for which the reply to a report may wait for a task (Prefer: wait), in whole seconds; 0: replies do not wait", Min: 0, Max: 10 * time.Minute},
+		{Key: "urgent_share", Default: "10%", Help: "share of a pool's capacity, rounded up to whole slots, up to which urgent batches go before all others: 1% to 100%"},
+		{Key: "retention", Default: "90d", Help: "how long events and ended attempts and batches are kept: days (90d) or a duration (2160h), at least 1d; 0: forever"},
+		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are complete, at most 5 batches of 2 GiB at once; empty: the system's folder for temporary files"},
+		{Key: "web", Default: webOn, Choices: []string{webOn, webReadOnly, webOff}, Help: "whether the dashboard is served; read-only: no role can change anything there"},
 		{Key: "web_prefix", Help: "path under which a proxy shows the dashboard, e.g. /dispatcher"},
-		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies migrations; off: it refuses to start without them"},
-		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "text or json"},
-		{Key: "log_level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Help: "debug, info, warn or error"},
+		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies missing migrations; off: serve refuses to start if migrations are missing"},
+		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "format of the log: text or json"},
+		{Key: "log_level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Help: "lowest level that is logged: debug, info, warn or error"},
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// startReportInFlight starts a replica with a report whose claim the ledger does not answer. answered
+// startReportInFlight starts a replica with a report whose claim the ledger does not answer. httpStatus
 // receives the status, or 0 without an answer.
 func startReportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, httpStatus <-chan int) {
 	t.Helper()
@@ -87,7 +87,7 @@ func TestEndHasALimit(t *testing.T) {
 	begin := time.Now()
 	err := i.stop()
 	t.Logf("ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
-	if err == nil || !strings.Contains(err.Error(), "1 requests unanswered") {
+	if err == nil || !strings.Contains(err.Error(), "1 unanswered requests") {
 		t.Errorf("%v, want it to say what was left", err)
 	}
 	<-answered

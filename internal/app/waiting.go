@@ -23,7 +23,7 @@ type waitingCounts struct {
 	previous map[string]int // counts of the previous round
 }
 
-// readCounts counts until the time w.share has passed or the round ends. It returns the newest count of each
+// readCounts counts until the time w.readTime has passed or the round ends. It returns the newest count of each
 // pool that was counted.
 func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) {
 	for begin := time.Now(); ; {
@@ -40,11 +40,11 @@ func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) 
 	return newest, nil
 }
 
-// countNext counts the next pools. round is true if they were the last pools of the round.
+// countNext counts the next pools. roundDone is true if they were the last pools of the round.
 func (w *waitingCounts) countNext(ctx context.Context) (roundDone bool, err error) {
 	views, err := w.pools.PoolOverviews(ctx, w.last, poolsPerQuery, maxWaitingCounted)
 	if err != nil {
-		return false, fmt.Errorf("counting who waits: %w", err)
+		return false, fmt.Errorf("counting waiters: %w", err)
 	}
 	for _, v := range views {
 		w.last = v.Pool.Name

@@ -26,7 +26,8 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	})
 }
 
-// Reading the last hour takes at most loadHistoryTimeout. A failed read is retried after loadHistoryRetry.
+// Reading the last hour takes at most loadHistoryTimeout. A failed read is retried at the next tick of
+// loadHistoryRetry, so at once if it took longer than that.
 const (
 	loadHistoryTimeout = 30 * time.Second
 	loadHistoryRetry   = 10 * time.Second
@@ -48,7 +49,7 @@ func (a *App) loadHistory(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		a.log.WarnContext(ctx, "the charts begin empty, to be tried again", "err", err)
+		a.log.WarnContext(ctx, "charts start empty: their history was not read; retrying", "err", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -156,12 +157,12 @@ func states(list []api.Dependency) map[string]string {
 // removePresence removes this replica from the ledger. If that fails, the row stays and its heartbeat grows old.
 func (a *App) removePresence(ctx context.Context) {
 	if err := runWithin(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
-		a.log.DebugContext(ctx, "the other replicas were not told of the end of this one", "err", err)
+		a.log.DebugContext(ctx, "row of this replica not removed; it expires", "err", err)
 	}
 }
 
-// failedAndLastGood returns the names of the passes whose last run failed. good is the last time when the pass
-// named in the parameter of ended a run without an error, or zero.
+// failedAndLastGood returns the names of the passes whose last run failed. lastGood is the last time when the pass
+// named in passName ended a run without an error, or zero.
 func (p *passes) failedAndLastGood(passName string) (failed []string, lastGood time.Time) {
 	for _, one := range p.all {
 		shown := one.webPass()

@@ -22,7 +22,7 @@ type Config struct {
 	Out       *os.File
 	Err       *os.File
 	GuardArgs []string  // a command line whose process calls the function Guard
-	Deadline  time.Time // the time by which the command must have ended, unless Until changes it
+	Deadline  time.Time // the time by which the command must have ended, unless SetTimeLeft changes it
 }
 
 // Child is a command that was started.
@@ -34,8 +34,8 @@ type Child struct {
 	err   error // set before ended is closed
 }
 
-// ErrDeadlinePassed is the error of Start if the guard ended before the command began, because the time Config.Ends had passed.
-var ErrDeadlinePassed = errors.New("the command was not started: its time was over")
+// ErrDeadlinePassed is the error of Start if the guard ended before the command began, because the time Config.Deadline had passed.
+var ErrDeadlinePassed = errors.New("the command was not started: its deadline had passed")
 
 // Start starts a command. It returns ErrDeadlinePassed, or an error of exec.Command if the program does not exist or must not be executed.
 func Start(c Config) (*Child, error) {
@@ -76,7 +76,7 @@ func (c *Child) wait() error {
 // Ended returns a channel that is closed when the command and its group have ended.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// SetTimeLeft sets how long the command may run from now on. After term, the command and all processes of its group are ended.
+// SetTimeLeft sets how long the command may run from now on. After timeLeft, the command and all processes of its group are ended.
 func (c *Child) SetTimeLeft(timeLeft time.Duration) { c.guard.sendTimeLeft(timeLeft) }
 
 // Signal sends s to the command and to all processes of its group.
@@ -121,6 +121,6 @@ func takeTerminal(f *os.File) {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.TIOCSPGRP, unix.Getpgrp()); err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "dispatcher: the terminal stays with the command:", err)
+		_, _ = fmt.Fprintln(os.Stderr, "dispatcher: cannot take the terminal back from the command:", err)
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Guard does the work of the guard. Call it in the process that Config.Guard starts. It writes "ready" to out, and then reads lines from
+// Guard does the work of the guard. Call it in the process that Config.GuardArgs starts. It writes "ready" to out, and then reads lines from
 // in: the time in ms that the group may run from now on. It ends the group at that time, and at once when in ends, which happens when the
 // parent process ends. It sends SIGTERM first, and SIGKILL after grace, but never later than the end of the group's time. So the command
 // does not run on if the parent process was stopped or hangs. Guard returns only if it failed.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	signal.Ignore(catchableSignals()...) // these signals are sent to the whole group, and only the command should react
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
-		return fmt.Errorf("guard: %w", err)
+		return fmt.Errorf("guard: reporting that it is ready: %w", err)
 	}
 	timesLeft, inputEnded := make(chan time.Duration), make(chan struct{})
 	rescue.Async(func() error {
@@ -39,9 +39,9 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	deadline := time.Now().Add(time.Hour)
 	for waiting := true; waiting; {
 		select {
-		case term := <-timesLeft:
-			deadline = time.Now().Add(term)
-			termTimer.Reset(term - grace)
+		case timeLeft := <-timesLeft:
+			deadline = time.Now().Add(timeLeft)
+			termTimer.Reset(timeLeft - grace)
 		case <-termTimer.C:
 			waiting = false
 		case <-inputEnded:
@@ -49,7 +49,7 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 		}
 	}
 	if err := syscall.Kill(0, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("guard: %w", err)
+		return fmt.Errorf("guard: ending its process group: %w", err)
 	}
 	<-time.After(min(grace, time.Until(deadline)))
 	return syscall.Kill(0, syscall.SIGKILL)
@@ -79,21 +79,21 @@ func startGuard(args []string) (*guard, error) {
 	g.cmd.Stderr = os.Stderr
 	stdin, err := g.cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("guard: %w", err)
+		return nil, fmt.Errorf("guard: opening its input: %w", err)
 	}
 	g.stdin = stdin
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("guard: %w", err)
+		return nil, fmt.Errorf("guard: opening its output: %w", err)
 	}
 	if err := g.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("guard: %w", err)
+		return nil, fmt.Errorf("guard: starting it: %w", err)
 	}
 	_, err = bufio.NewReader(out).ReadString('\n')
 	rescue.Async(g.wait)
 	if err != nil {
 		g.killAndWait()
-		return nil, fmt.Errorf("guard: it did not begin: %w", err)
+		return nil, fmt.Errorf("guard: it did not report that it is ready: %w", err)
 	}
 	return g, nil
 }

@@ -1,5 +1,5 @@
 // Package coalesce combines requests that arrive while a call is in progress into the next call, so that under load one statement or script
-// serves many callers.
+// serves many callers. It keeps no outcome after the call: callers that may share an older answer use package reading.
 package coalesce
 
 import (
@@ -15,19 +15,19 @@ import (
 // Calls coalesces the requests of each key separately. There is no timer: a request that arrives while no call of its key is in progress is
 // sent at once. Set the exported fields before the first Do.
 //
-// If a call of several requests fails and Alone returns true for the error, the call is repeated for each request alone, so that one bad
-// request does not fail the requests of the same call.
+// If a call of several requests fails and MayRetryAlone returns true for the error, the call is repeated for each request alone, so that one bad
+// request does not fail the other requests of its call.
 type Calls[Key comparable, In, Out any] struct {
 	Call          func(ctx context.Context, key Key, all []In) ([]Out, error) // returns one outcome for each request, in the order of all
 	MayRetryAlone func(err error) bool
 	MaxConcurrent int          // maximum number of concurrent calls of one key
-	MinWaiting    int          // an additional concurrent call starts only when Fill callers wait: fewer, larger calls cost less; 0 means at once
+	MinWaiting    int          // an additional concurrent call starts only when MinWaiting callers wait: fewer, larger calls cost less; 0 means at once
 	MaxSize       int          // maximum total Size of the requests of one call; a request that is larger is sent alone
 	Size          func(In) int // nil means that every request has the size 1
 
-	// Limit is the time limit of a call, including its repetitions for single requests. If Limit is 0, Call must limit itself. A caller
-	// with less time left than Limit is not included in a call: its deadline would end the call for all callers.
-	Limit   time.Duration
+	// Timeout is the time limit of a call, including its repetitions for single requests. If Timeout is 0, Call must limit itself. A caller
+	// with less time left than Timeout is not included in a call: its deadline would end the call for all callers.
+	Timeout time.Duration
 	OnPanic rescue.PanicHandler
 
 	mu     sync.Mutex
@@ -49,7 +49,7 @@ type caller[In, Out any] struct {
 	done     chan struct{}
 }
 
-// Do returns the outcome of in. If ctx ends before a call has included the caller, or has less time left than Limit when the call starts,
+// Do returns the outcome of in. If ctx ends before a call has included the caller, or has less time left than Timeout when the call starts,
 // no call is made for it. Once a call has included the caller, Do waits for its outcome even if ctx ends.
 //
 // A caller that arrives while no call is in progress makes the call itself: a single caller needs no other goroutine.
@@ -57,19 +57,19 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, erro
 	deadline, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: in, deadline: deadline, done: make(chan struct{})}
 	if ctx.Err() != nil {
-		return w.out, fmt.Errorf("waiting for its turn: %w", ctx.Err())
+		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
 	if c.enqueue(key, w) {
 		c.callAndRetry(key, c.takeNextCallers(key)) //nolint:contextcheck // a call serves others, too: it ends with no one of them
 		if c.continueOrStop(key) {
-			c.OnPanic.Go("calling for many at once", func() { c.runCalls(key) })
+			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}
 	}
 	select {
 	case <-w.done:
 	case <-ctx.Done():
 		if c.dequeue(key, w) {
-			return w.out, fmt.Errorf("waiting for its turn: %w", ctx.Err())
+			return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 		}
 		<-w.done
 	}
@@ -93,7 +93,7 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall boo
 	if mustCall || q.runningCalls < c.MaxConcurrent && len(q.waiting) >= c.MinWaiting {
 		q.runningCalls++
 		if !mustCall {
-			c.OnPanic.Go("calling for many at once", func() { c.runCalls(key) })
+			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}
 	}
 	return mustCall
@@ -120,7 +120,8 @@ func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	}
 }
 
-// continueOrStop reports whether callers wait for the next call of this lane. If none waits, it frees the lane.
+// continueOrStop reports whether callers of key wait for a call. If none waits, it lowers runningCalls, and the goroutine must make no more
+// calls.
 func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +135,8 @@ func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	return false
 }
 
-// takeNextCallers removes the callers of the next call from the queue and returns them. It returns none if another lane took them.
+// takeNextCallers removes the callers of the next call from the queue and returns them. It returns none if a concurrent call of key took
+// them.
 func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,12 +158,12 @@ func (c *Calls[Key, In, Out]) sizeOf(in In) int {
 	return c.Size(in)
 }
 
-// callAndRetry makes the call, and repeats it for each caller alone if the call failed and Alone permits that.
+// callAndRetry makes the call, and repeats it for each caller alone if the call failed and MayRetryAlone permits that.
 func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) {
 	ctx := context.Background()
-	if c.Limit > 0 {
+	if c.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Limit)
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
 	if callers = c.withEnoughTime(ctx, callers); len(callers) == 0 {
@@ -184,7 +186,7 @@ func (c *Calls[Key, In, Out]) withEnoughTime(call context.Context, callers []*ca
 	return slices.DeleteFunc(callers, func(w *caller[In, Out]) bool {
 		late := hasDeadline && !w.deadline.IsZero() && w.deadline.Before(end)
 		if late {
-			w.err = fmt.Errorf("less than %s left: %w", c.Limit, context.DeadlineExceeded)
+			w.err = fmt.Errorf("less than %s is left: %w", c.Timeout, context.DeadlineExceeded)
 			close(w.done)
 		}
 		return late
@@ -198,7 +200,7 @@ func (c *Calls[Key, In, Out]) callOnce(ctx context.Context, key Key, callers []*
 		all[i] = w.in
 	}
 	var outcomes []Out
-	err := c.OnPanic.Report("calling for many at once", rescue.Call(func() (err error) {
+	err := c.OnPanic.Report("making a combined call", rescue.Call(func() (err error) {
 		outcomes, err = c.Call(ctx, key, all)
 		return err
 	}))

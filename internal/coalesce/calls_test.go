@@ -30,14 +30,14 @@ type blockedCalls struct {
 
 // newCalls returns Calls with one lane.
 func newCalls(call func(context.Context, string, []int) ([]int, error), maxRequests int, limit time.Duration) *Calls[string, int, int] {
-	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Limit: limit}
+	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Timeout: limit}
 }
 
 // newBlockedCalls returns a road whose calls have at most three requests.
 func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	t.Helper()
 	r := &blockedCalls{t: t, begunCalls: make(chan []int), endCall: make(chan error)}
-	r.Calls = &Calls[string, int, int]{Call: r.double, MayRetryAlone: isCertain, MaxConcurrent: lanes, MaxSize: 3, Limit: time.Hour}
+	r.Calls = &Calls[string, int, int]{Call: r.double, MayRetryAlone: isCertain, MaxConcurrent: lanes, MaxSize: 3, Timeout: time.Hour}
 	return r
 }
 
@@ -131,7 +131,7 @@ func waitUntil(t *testing.T, what string, is func() bool) {
 }
 
 // TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks that a request is sent at once while a lane is free. Requests that arrive while all
-// lanes are in use are sent together, at most Most of them, and each gets its own outcome.
+// lanes are in use are sent together, at most MaxSize of them, and each gets its own outcome.
 func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)
@@ -320,7 +320,7 @@ func TestCallsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestACallIsAsLargeAsMayBe checks that a call has requests of a total size up to Most, or a single request that is larger.
+// TestACallIsAsLargeAsMayBe checks that a call has requests of a total size up to MaxSize, or a single request that is larger.
 func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 1)
@@ -341,7 +341,7 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	r.expectNoKeys()
 }
 
-// TestASecondCallBeginsWhenEnoughWait checks that fewer than Fill callers wait for the call that is in progress.
+// TestASecondCallBeginsWhenEnoughWait checks that fewer than MinWaiting callers wait for the call that is in progress.
 func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)

@@ -15,8 +15,8 @@ import (
 )
 
 // checkBroker tests the broker as the dispatcher, without an account, and as a device. replicas is the
-// number of running replicas, or replicasUnknown. If replicas run or may run, broker does not test the shared
-// subscription, because it would take reports from them.
+// number of running replicas, or replicasUnknown. If replicas run or may run, checkBroker does not test the
+// shared subscription, because it would take reports from them.
 func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
@@ -27,13 +27,13 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	b := brokerVisitor{options: options, topic: devices.ReplyTopic(devices.ID("doctor-" + strings.ToLower(rand.Text()[:8])))}
+	b := brokerConnector{options: options, topic: devices.ReplyTopic(devices.ID("doctor-" + strings.ToLower(rand.Text()[:8])))}
 	dispatcherClient, err := b.connect(ctx, brokerAccount{"dispatcher-doctor-" + rand.Text()[:8], options.User, options.Password})
 	if err != nil {
 		return []Finding{{"broker", Failed, err.Error(), "start it, or correct mqtt_url, mqtt_user, mqtt_password, mqtt_ca_file; see deploy/mosquitto"}}
 	}
 	defer dispatcherClient.Disconnect(0)
-	list := []Finding{{Check: "broker", State: OK, Found: "it lets the dispatcher in as " + options.User}}
+	list := []Finding{{Check: "broker", State: OK, Found: "accepts the dispatcher as " + options.User}}
 	list = append(list, checkSubscription(ctx, dispatcherClient, replicas), checkAnonymous(ctx, b, dispatcherClient), p.checkRights(ctx, options))
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
@@ -43,11 +43,11 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if replicas == replicasUnknown {
-		return Finding{f.Check, Unknown, "not tried: reports would be lost to replicas that may run; the ledger does not say", "mend postgres first"}
+		return Finding{f.Check, Unknown, "not checked: a test subscription could take reports from running replicas; their number is unknown", "repair postgres first"}
 	}
 	if replicas > 0 {
-		f.State, f.Found = Unknown, fmt.Sprintf("not tried: reports would be lost to the %d replicas that run", replicas)
-		f.Remedy = "`mqtt` at /readyz of each replica says whether it is subscribed"
+		f.State, f.Found = Unknown, fmt.Sprintf("not checked: a test subscription would take reports from the %d running replicas", replicas)
+		f.Remedy = "`mqtt` at /readyz of each replica shows whether it is subscribed"
 		return f
 	}
 	filter := devices.SharedReportFilter(devices.DefaultGroup)
@@ -62,27 +62,27 @@ func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replic
 
 // checkAnonymous tests whether a client without an account can connect, and whether it receives messages to
 // devices.
-func checkAnonymous(ctx context.Context, b brokerVisitor, dispatcherClient paho.Client) Finding {
-	f := Finding{Check: "broker without an account", State: OK, Found: "nobody is let in"}
+func checkAnonymous(ctx context.Context, b brokerConnector, dispatcherClient paho.Client) Finding {
+	f := Finding{Check: "broker without an account", State: OK, Found: "clients without an account are refused"}
 	anonymousClient, err := b.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
 	if err != nil {
 		return f
 	}
 	defer anonymousClient.Disconnect(0)
-	f.State, f.Found, f.Remedy = Warning, "anybody is let in", "set allow_anonymous false"
+	f.State, f.Found, f.Remedy = Warning, "clients without an account are accepted", "set allow_anonymous false"
 	topics := make(chan string, 1)
 	if subscribe(ctx, anonymousClient, devices.ReplyTopic("+"), topics) != nil {
 		return f
 	}
 	if waitToken(ctx, dispatcherClient.Publish(b.topic, 1, false, devices.EncodeWake(0))) == nil && receivesTopic(ctx, topics, b.topic) {
-		f.State, f.Found = Failed, "anybody is let in, and reads what is sent to devices"
+		f.State, f.Found = Failed, "clients without an account are accepted, and receive messages to devices"
 	}
 	return f
 }
 
 // checkRights compares the rights at the dynamic-security plugin with the expected ones. It changes nothing.
 func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Finding {
-	f := Finding{Check: "broker accounts", State: OK, Found: "they do not follow the devices (mqtt_provision=off)"}
+	f := Finding{Check: "broker accounts", State: OK, Found: "not managed by the dispatcher (mqtt_provision=off)"}
 	if p.Config.MQTTProvision != "dynsec" {
 		return f
 	}
@@ -95,17 +95,17 @@ func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Fin
 	case err != nil:
 		return Finding{f.Check, Failed, err.Error(), "load mosquitto's dynamic-security plugin, and let " + options.User + " use it: deploy/mosquitto/dynsec"}
 	case len(missing) > 0:
-		return Finding{f.Check, Warning, "rights differ: " + strings.Join(missing, ", "), "start serve once: it sets them up"}
+		return Finding{f.Check, Warning, "rights differ: " + strings.Join(missing, ", "), "start serve once: it sets the rights"}
 	}
-	f.Found = "the rights of the dispatcher and those of everybody are as they should be"
+	f.Found = "the rights of the dispatcher and the default rights are correct"
 	return f
 }
 
 // checkDeviceRules tests that a device receives its own replies, and no replies to other devices.
-func (p Installation) checkDeviceRules(ctx context.Context, b brokerVisitor, dispatcherClient paho.Client) Finding {
-	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device reads its own replies, and none of another"}
+func (p Installation) checkDeviceRules(ctx context.Context, b brokerConnector, dispatcherClient paho.Client) Finding {
+	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device receives its own replies, and no replies to other devices"}
 	if p.Device == "" {
-		return Finding{f.Check, Unknown, "not tried without the account of a device", "use --device ID --device-token-file FILE, of a device that is not in use"}
+		return Finding{f.Check, Unknown, "not checked without the account of a device", "use --device ID --device-token-file FILE, of a device that is not in use"}
 	}
 	client, err := b.connect(ctx, brokerAccount{p.Device, p.Device, p.DeviceToken})
 	if err != nil {
@@ -123,12 +123,12 @@ func (p Installation) checkDeviceRules(ctx context.Context, b brokerVisitor, dis
 		select {
 		case topic := <-topics:
 			if topic == b.topic {
-				return Finding{f.Check, Failed, "a device reads what is sent to another", "give each device the rights to its own topics alone: deploy/mosquitto/passwords/acl, or dynsec"}
+				return Finding{f.Check, Failed, "a device receives messages to another device", "limit the rights of each device to its own topics: deploy/mosquitto/passwords/acl, or dynsec"}
 			}
 			return f // the reply to the other device was published first
 		case <-ctx.Done():
-			err = fmt.Errorf("what the dispatcher sent to %s did not come", ownTopic)
+			err = fmt.Errorf("a message from the dispatcher to %s did not arrive", ownTopic)
 		}
 	}
-	return Finding{f.Check, Failed, err.Error(), "let the dispatcher publish to fleet/v1/+/reply, and each device read its own"}
+	return Finding{f.Check, Failed, err.Error(), "let the dispatcher publish to fleet/v1/+/reply, and each device subscribe to its own topic"}
 }

@@ -50,10 +50,10 @@ func (p Installation) readClock(ctx context.Context, clock func(context.Context)
 }
 
 func offsetFinding(name string, r clockOffset, reference string) Finding {
-	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s ahead of that of %s, give or take %s",
+	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s",
 		r.ahead.Round(time.Millisecond), reference, r.maxError.Round(time.Millisecond))}
 	if r.ahead.Abs()-r.maxError > maxClockOffset {
-		f.State, f.Remedy = Warning, "let all machines follow one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl"
+		f.State, f.Remedy = Warning, "synchronize all machines with one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl"
 	}
 	return f
 }

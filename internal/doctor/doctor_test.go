@@ -94,7 +94,7 @@ func TestAnInstallationThatIsWell(t *testing.T) {
 	}
 	expectFinding(t, list, "postgres memory", doctor.Warning, "64MB")
 	expectFinding(t, list, "postgres WAL", doctor.Warning, "256MB")
-	expectFinding(t, list, "postgres disk", doctor.Unknown, "does not tell")
+	expectFinding(t, list, "postgres disk", doctor.Unknown, "does not report")
 	expectFinding(t, list, "redis persistence", doctor.Warning, "appendonly is no")
 }
 
@@ -131,7 +131,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 		"lazy commits":       {"SET_FOR_DATABASE synchronous_commit = off", "postgres durability", doctor.Failed, "synchronous_commit = off"},
 		"no room for replicas": {
 			"INSERT INTO replicas SELECT n::text, '', '', 'v1', now(), now(), now(), '{}', '{}' FROM generate_series(1, 8) AS n",
-			"postgres connections", doctor.Warning, "replicas of this kind (8) open up to 208",
+			"postgres connections", doctor.Warning, "the replicas (8) open up to 208",
 		},
 		"two versions": {
 			"INSERT INTO replicas SELECT n::text, '', '', 'v' || n, now(), now(), now(), '{}', '{}' FROM generate_series(1, 2) AS n",
@@ -141,7 +141,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 			"INSERT INTO replicas VALUES ('a', '', '', 'v1', now(), now(), now() - interval '1 hour', '{}', '{}')",
 			"reaper", doctor.Warning, "1h0m0s ago",
 		},
-		"nobody": {"SELECT 1", "replicas", doctor.Warning, "none"},
+		"nobody": {"SELECT 1", "replicas", doctor.Warning, "no replica"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -221,7 +221,7 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 		"eviction":          {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, "", "redis eviction", doctor.Failed, "allkeys-lru"},
 		"eviction, one day": {[]string{"--maxmemory-policy", "allkeys-lru"}, "", "redis eviction", doctor.Warning, "allkeys-lru"},
 		"nearly full":       {[]string{"--maxmemory", "1mb"}, "", "redis memory", doctor.Warning, "1.00M"},
-		"a log":             {[]string{"--appendonly", "yes", "--dir", t.TempDir()}, "", "redis persistence", doctor.OK, "over a restart"},
+		"a log":             {[]string{"--appendonly", "yes", "--dir", t.TempDir()}, "", "redis persistence", doctor.OK, "across a restart"},
 		"forbidden":         {strings.Fields("--user poor on >p ~* &* +@all -zrank"), "poor:p@", "redis commands", doctor.Failed, "ZRANK"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -263,13 +263,13 @@ func TestBrokers(t *testing.T) {
 		p := newPatient(t, as(broker.DispatcherURL, "off")...)
 		list := p.Examine(t.Context())
 		expectFinding(t, list, "broker subscription", doctor.OK, "subscribe")
-		expectFinding(t, list, "broker without an account", doctor.OK, "nobody")
-		expectFinding(t, list, "broker rules for devices", doctor.Unknown, "not tried")
+		expectFinding(t, list, "broker without an account", doctor.OK, "refused")
+		expectFinding(t, list, "broker rules for devices", doctor.Unknown, "not checked")
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
 		recordReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", State: []byte("{}"), Tallies: []byte("{}")})
 		list = p.Examine(t.Context())
-		expectFinding(t, list, "broker subscription", doctor.Unknown, "not tried")
-		expectFinding(t, list, "broker rules for devices", doctor.OK, "none of another")
+		expectFinding(t, list, "broker subscription", doctor.Unknown, "not checked")
+		expectFinding(t, list, "broker rules for devices", doctor.OK, "no replies to other devices")
 		p.DeviceToken = "another"
 		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "ar-7")
 	})
@@ -277,7 +277,7 @@ func TestBrokers(t *testing.T) {
 		t.Parallel()
 		broker := servers.StartMosquittoPasswords(t, nil)
 		p := newPatient(t, append(as(broker.DispatcherURL, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
-		expectFinding(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
+		expectFinding(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not checked")
 	})
 	t.Run("a wrong password", func(t *testing.T) {
 		t.Parallel()
@@ -288,7 +288,7 @@ func TestBrokers(t *testing.T) {
 	t.Run("open to anybody", func(t *testing.T) {
 		t.Parallel()
 		list := newPatient(t, as("mqtt://"+servers.StartMosquitto(t).Addr, "off")...).Examine(t.Context())
-		expectFinding(t, list, "broker without an account", doctor.Failed, "reads what is sent to devices")
+		expectFinding(t, list, "broker without an account", doctor.Failed, "receive messages to devices")
 	})
 	t.Run("rules that let devices read all", func(t *testing.T) {
 		t.Parallel()
@@ -296,7 +296,7 @@ func TestBrokers(t *testing.T) {
 			"user "+servers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
 		p := newPatient(t, as("mqtt://"+broker.Addr, "off")...)
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
-		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "reads what is sent to another")
+		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "receives messages to another device")
 	})
 	t.Run("dynamic security", func(t *testing.T) {
 		t.Parallel()
@@ -314,6 +314,6 @@ func TestBrokers(t *testing.T) {
 		}
 		list = p.Examine(t.Context())
 		expectFinding(t, list, "broker subscription", doctor.OK, "subscribe")
-		expectFinding(t, list, "broker accounts", doctor.OK, "as they should be")
+		expectFinding(t, list, "broker accounts", doctor.OK, "are correct")
 	})
 }

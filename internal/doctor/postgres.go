@@ -73,39 +73,39 @@ func serverChecks() []check[postgresState] {
 		}, "Postgres 14 or newer is needed"},
 		{"postgres writes", func(d postgresState) (State, string) {
 			if d.Standby {
-				return Failed, "it is a standby and takes no writes"
+				return Failed, "is a standby and accepts no writes"
 			}
-			return OK, "it takes writes"
+			return OK, "accepts writes"
 		}, "name the primary in postgres_dsn"},
 		{"postgres durability", func(d postgresState) (State, string) {
 			if d.settingsErr != nil {
 				return Failed, d.settingsErr.Error()
 			}
 			return OK, "fsync = " + d.settingText("fsync") + ", synchronous_commit = " + d.settingText("synchronous_commit")
-		}, "set it in postgresql.conf and reload; look also at ALTER DATABASE, ALTER ROLE and the options in postgres_dsn"},
+		}, "set it in postgresql.conf and reload; check also ALTER DATABASE, ALTER ROLE and the options in postgres_dsn"},
 		{"postgres full_page_writes", func(d postgresState) (State, string) {
 			return stateIf(d.settingText("full_page_writes") != "on", Warning), d.settingText("full_page_writes")
 		}, "set full_page_writes = on: a power cut may tear a page, unless the file system cannot"},
 		{"postgres isolation", func(d postgresState) (State, string) {
 			return stateIf(d.settingText("default_transaction_isolation") != "read committed", Failed), d.settingText("default_transaction_isolation")
-		}, "each connection asks for read committed when it opens: let the proxy in between pass options on"},
+		}, "each connection requests read committed when it opens: let the proxy in between pass options on"},
 		{"postgres connections", postgresState.checkConnections, "raise max_connections (or the limit of the role), or run fewer replicas: each opens up to 26"},
 		{"postgres memory", func(d postgresState) (State, string) {
 			return stateIf(d.Settings["shared_buffers"].Number < minSharedBuffers, Warning), "shared_buffers = " + d.settingText("shared_buffers")
 		}, "a hint: set shared_buffers to a quarter of the memory, at least 128MB"},
 		{"postgres WAL", func(d postgresState) (State, string) {
 			return stateIf(d.Settings["max_wal_size"].Number < minWALSize, Warning), "max_wal_size = " + d.settingText("max_wal_size")
-		}, "a hint: set max_wal_size to 1GB or more, or checkpoints come often"},
+		}, "a hint: set max_wal_size to 1GB or more, or checkpoints are frequent"},
 		{"postgres autovacuum", func(d postgresState) (State, string) {
 			off := d.settingText("autovacuum") != "on" || d.settingText("track_counts") != "on"
 			return stateIf(off, Warning), "autovacuum = " + d.settingText("autovacuum") + ", track_counts = " + d.settingText("track_counts")
-		}, "set both to on: the grants are rewritten all the time"},
+		}, "set both to on: the grants are updated all the time"},
 		{"postgres transactions", func(d postgresState) (State, string) {
-			return stateIf(d.OldestTxAge > longTransaction, Warning), fmt.Sprintf("the oldest that is open began %s ago", d.OldestTxAge.Round(time.Second))
-		}, "end it (pg_stat_activity; it may be in another database): rows that died since it began stay in their pages"},
+			return stateIf(d.OldestTxAge > longTransaction, Warning), fmt.Sprintf("the oldest open transaction began %s ago", d.OldestTxAge.Round(time.Second))
+		}, "end it (pg_stat_activity; it may be in another database): until then, VACUUM cannot remove rows that died since it began"},
 		{"postgres disk", func(d postgresState) (State, string) {
-			return Unknown, "the database has " + formatBytes(d.Size) + "; Postgres does not tell what is free"
-		}, "watch the disk of its machine"},
+			return Unknown, "the database has " + formatBytes(d.Size) + "; Postgres does not report the free space"
+		}, "monitor the disk of its machine"},
 	}
 }
 
@@ -119,15 +119,15 @@ func ledgerChecks() []check[postgresState] {
 		}, "dispatcher migrate up; or start serve with migrate=on"},
 		{
 			"indexes", func(d postgresState) (State, string) { return d.checkObjects(migrations.Index, d.Indexes, "not valid") },
-			"make it anew as in migrations/postgres; one that is not valid: REINDEX INDEX CONCURRENTLY name",
+			"create a missing index as in migrations/postgres; for an index that is not valid: REINDEX INDEX CONCURRENTLY name",
 		},
 		{
 			"triggers", func(d postgresState) (State, string) {
 				return d.checkObjects(migrations.Trigger, d.Triggers, "disabled")
 			},
-			"make it anew as in migrations/postgres; one that is disabled: ALTER TABLE ... ENABLE TRIGGER name",
+			"create a missing trigger as in migrations/postgres; for a disabled trigger: ALTER TABLE ... ENABLE TRIGGER name",
 		},
-		{"statistics", postgresState.checkStatistics, "VACUUM (ANALYZE) of the table, and look why autovacuum does not come"},
+		{"statistics", postgresState.checkStatistics, "run VACUUM (ANALYZE) on the table, and find out why autovacuum does not run"},
 	}
 }
 
@@ -141,7 +141,7 @@ func (d postgresState) checkConnections() (State, string) {
 		available = min(available, int64(d.RoleLimit))
 	}
 	need := int64(maxConnsPerReplica * d.replicas)
-	return stateIf(need > available, Warning), fmt.Sprintf("%d for this role, %d in use; replicas of this kind (%d) open up to %d", available, d.InUse, d.replicas, need)
+	return stateIf(need > available, Warning), fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, d.replicas, need)
 }
 
 // checkObjects checks that all expected objects of a kind exist in the schema and are in order.
@@ -177,13 +177,13 @@ func (d postgresState) checkStatistics() (State, string) {
 		case t.Dead > max(deadRowsAllowed, t.Live):
 			wrong = append(wrong, fmt.Sprintf("%s has %d dead rows, vacuumed %s", t.Table, t.Dead, timeOrNever(t.Vacuumed)))
 		case t.Modified > max(deadRowsAllowed, t.Live):
-			wrong = append(wrong, fmt.Sprintf("%s changed by %d rows, analyzed %s", t.Table, t.Modified, timeOrNever(t.Analyzed)))
+			wrong = append(wrong, fmt.Sprintf("%s has %d changed rows, analyzed %s", t.Table, t.Modified, timeOrNever(t.Analyzed)))
 		}
 	}
 	if len(wrong) > 0 {
 		return Warning, strings.Join(wrong, ", ")
 	}
-	return OK, fmt.Sprintf("of %d tables", len(d.Statistics))
+	return OK, fmt.Sprintf("%d tables checked", len(d.Statistics))
 }
 
 func timeOrNever(t *time.Time) string {
@@ -193,7 +193,7 @@ func timeOrNever(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// stateIf returns state if so is true, and otherwise OK.
+// stateIf returns state if applies is true, and otherwise OK.
 func stateIf(applies bool, state State) State {
 	if applies {
 		return state

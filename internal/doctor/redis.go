@@ -16,7 +16,7 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 		return []Finding{{"redis", Failed, err.Error(), "start it, or correct redis_url: host, port, user, password, TLS"}}
 	}
 	return runChecks(notes, []check[redisconn.Notes]{
-		{"redis", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Node, "it is "+n.Kind) }, "mend that node, or the Cluster"},
+		{"redis", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Node, "it is "+n.Kind) }, "repair that node, or the Cluster"},
 		{"redis version", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Version, n.Version) }, "Redis 6.2 or newer is needed"},
 		{
 			"redis eviction", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Eviction, "noeviction") },
@@ -24,17 +24,17 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 		},
 		{
 			"redis memory", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Memory, "below its limit") },
-			"raise maxmemory: a full Redis refuses, and nothing is granted",
+			"raise maxmemory: a full Redis refuses writes, and nothing is granted",
 		},
 		{
 			"redis persistence", func(n redisconn.Notes) (State, string) {
-				return noteState(n, redisconn.Persistence, "it keeps its data over a restart")
+				return noteState(n, redisconn.Persistence, "keeps its data across a restart")
 			},
-			"set appendonly yes: a restart with its data spares the restoring. Nothing is over-granted without it",
+			"set appendonly yes: then a restart needs no restore from the ledger. The capacity is not exceeded without it either",
 		},
 		{
 			"redis commands", func(n redisconn.Notes) (State, string) {
-				return noteState(n, redisconn.Commands, "all that are needed are permitted")
+				return noteState(n, redisconn.Commands, "all required commands are permitted")
 			},
 			"give the user the rights of deploy/redis/users.acl",
 		},

@@ -32,13 +32,13 @@ func (p Installation) checkReplicas(ctx context.Context, ledger *store.Store) (c
 	defer cancel()
 	all, now, err := ledger.Replicas(ctx)
 	if err != nil { // the check of the schema reports the reason
-		return replicasUnknown, []Finding{{"replicas", Unknown, "the ledger does not tell", "mend the schema first"}}
+		return replicasUnknown, []Finding{{"replicas", Unknown, "the ledger could not be read", "repair the schema first"}}
 	}
 	f := liveReplicas{runningReplicas(all, now), now, p.Version}
 	return len(f.list), runChecks(f, []check[liveReplicas]{
 		{"replicas", func(f liveReplicas) (State, string) {
 			if len(f.list) == 0 {
-				return Warning, "none was seen in the last minute"
+				return Warning, "no replica was seen in the last minute"
 			}
 			return OK, fmt.Sprintf("%d, the latest seen %s ago", len(f.list), f.now.Sub(f.lastSeen()).Round(time.Second))
 		}, "start one: dispatcher serve"},

@@ -12,7 +12,8 @@ import (
 // renewBefore is the remaining validity below which a certificate should be renewed.
 const renewBefore = 14 * 24 * time.Hour
 
-// minSpoolBytes is the number of bytes that streamed batches may use concurrently: five batches of 2 GiB.
+// minSpoolBytes is the number of free bytes on the disk of spool_dir below which the doctor warns. Streamed
+// batches may use it: five batches of 2 GiB at once.
 const minSpoolBytes = 10 << 30
 
 // Misconfigured returns the finding for settings with which nothing can be examined.
@@ -35,7 +36,7 @@ func (p Installation) checkSettings() []Finding {
 
 func (p Installation) checkCertificate() (State, string) {
 	if p.Config.TLSCertFile == "" {
-		return OK, "none: a proxy has it, or nobody else is in the network"
+		return OK, "none: a proxy must terminate TLS, or the network must be private"
 	}
 	pair, err := tls.LoadX509KeyPair(p.Config.TLSCertFile, p.Config.TLSKeyFile)
 	if err != nil {
@@ -49,23 +50,24 @@ func (p Installation) checkCertificate() (State, string) {
 	found := "valid until " + leaf.NotAfter.UTC().Format(time.RFC3339)
 	switch {
 	case left <= 0:
-		return Failed, "it ended " + leaf.NotAfter.UTC().Format(time.RFC3339)
+		return Failed, "it expired " + leaf.NotAfter.UTC().Format(time.RFC3339)
 	case left < renewBefore:
 		return Warning, found
 	}
 	return OK, found
 }
 
-// CheckDisk checks whether the file system of a folder on this machine has the needed number of free bytes.
+// CheckDisk checks the free bytes of the file system of a folder on this machine. Fewer than minFree are a
+// Warning. A folder that cannot be examined is Failed. name is the name of the check.
 func CheckDisk(name, folder string, minFree int64) Finding {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(folder, &fs); err != nil {
-		return Finding{name, Failed, fmt.Sprintf("%s: %v", folder, err), "make the folder, or name another one"}
+		return Finding{name, Failed, fmt.Sprintf("%s: %v", folder, err), "create the folder, or set another one"}
 	}
 	free := int64(fs.Bavail) * int64(fs.Bsize) //nolint:unconvert // their types differ from system to system
 	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s free in %s", formatBytes(free), folder)}
 	if free < minFree {
-		f.State, f.Remedy = Warning, "make room for "+formatBytes(minFree)+", or name another folder"
+		f.State, f.Remedy = Warning, "make room for "+formatBytes(minFree)+", or set another folder"
 	}
 	return f
 }

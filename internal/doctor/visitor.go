@@ -15,8 +15,8 @@ import (
 // listenTime is the time that the doctor waits for a message that must not arrive.
 const listenTime = 300 * time.Millisecond
 
-// brokerVisitor connects to the broker with several accounts, one connection for each.
-type brokerVisitor struct {
+// brokerConnector opens the doctor's test connections to the broker, one for each account.
+type brokerConnector struct {
 	options mqtt.Options
 	topic   string // topic of replies to a device that does not exist
 }
@@ -25,7 +25,7 @@ type brokerVisitor struct {
 type brokerAccount struct{ id, user, password string }
 
 // connect connects with an account. If the broker refuses, it returns the refusal as the error.
-func (v brokerVisitor) connect(ctx context.Context, a brokerAccount) (paho.Client, error) {
+func (v brokerConnector) connect(ctx context.Context, a brokerAccount) (paho.Client, error) {
 	dial, err := mqtt.Dialer(v.options.URL, v.options.TLS)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (v brokerVisitor) connect(ctx context.Context, a brokerAccount) (paho.Clien
 	return client, nil
 }
 
-// subscribe subscribes to a filter. It sends the topic of each received message to heard, and drops it
+// subscribe subscribes to a filter. It sends the topic of each received message to topics, and drops it
 // if the channel is full.
 func subscribe(ctx context.Context, client paho.Client, filter string, topics chan<- string) error {
 	token := client.Subscribe(filter, 1, func(_ paho.Client, m paho.Message) {
@@ -59,7 +59,7 @@ func subscribe(ctx context.Context, client paho.Client, filter string, topics ch
 	if granted, ok := token.(*paho.SubscribeToken); ok {
 		for _, qos := range granted.Result() { // for a shared subscription, the key in the result differs from filter
 			if qos != 1 {
-				return errors.New("the broker refused the subscription " + filter + ", or offers no QoS 1 for it")
+				return errors.New("the broker refused the subscription to " + filter + ", or does not grant QoS 1")
 			}
 		}
 	}

@@ -1,4 +1,5 @@
-// Package fair limits concurrent operations so that no principal can use the whole capacity.
+// Package fair limits concurrent operations of this replica so that no principal can use the whole capacity. A principal is a key of the
+// package's caller, such as an operator token or a device.
 package fair
 
 import (
@@ -7,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Shares limits how many operations run at once: one principal has at most each of them, and the last tenth (at least one) is reserved for
-// admins.
+// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal, also of an admin. The last
+// tenth of maxTotal (at least one operation) is reserved for admins.
 type Shares struct {
 	maxTotal, maxEach, reserved int
 
@@ -18,7 +19,8 @@ type Shares struct {
 	freed     chan struct{} // closed when an operation ends; nil if nobody waits for that
 }
 
-// NewShares returns Shares for at most most operations in total and each operations of one principal.
+// NewShares returns Shares for at most maxTotal operations in total and maxEach operations of one principal. maxTotal must be at least 2:
+// with 1, the reserve would leave nothing for principals that are not admins.
 func NewShares(maxTotal, maxEach int) *Shares {
 	return &Shares{maxTotal: maxTotal, maxEach: maxEach, reserved: max(1, maxTotal/10), runningBy: map[string]int{}}
 }
@@ -30,13 +32,13 @@ func NewSharesWithoutReserve(maxTotal, maxEach int) *Shares {
 	return s
 }
 
-// TryStart starts an operation of who and returns the function that ends it. ok is false if there is no room for who.
+// TryStart starts an operation of principal and returns the function that ends it. ok is false if there is no room for it.
 func (s *Shares) TryStart(principal string, isAdmin bool) (leave func(), ok bool) {
 	leave, _ = s.tryStart(principal, isAdmin)
 	return leave, leave != nil
 }
 
-// StartWhenFree is like Take, but waits for room until ctx ends.
+// StartWhenFree is like TryStart, but waits for room until ctx ends.
 func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (leave func(), err error) {
 	for {
 		leave, freed := s.tryStart(principal, isAdmin)
@@ -51,7 +53,7 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of who. If there is no room, leave is nil, and left is closed when it is worth trying again.
+// tryStart starts an operation of principal. If there is no room, leave is nil, and freed is closed when it is worth trying again.
 func (s *Shares) tryStart(principal string, isAdmin bool) (leave func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 const fileName = "dev.json"
 
 // ErrNoServer means that no dev runs, and that none has left a file.
-var ErrNoServer = errors.New("no dev server runs here")
+var ErrNoServer = errors.New("no dispatcher dev runs here")
 
 // StaleError means that a dev has ended and left its file.
 type StaleError struct {
@@ -26,7 +26,7 @@ type StaleError struct {
 
 // Error returns the address of the dev that has ended, and the file that it left.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("the dev server that was at %s no longer runs (it was killed, and left %s)", e.URL, e.File)
+	return fmt.Sprintf("the dispatcher dev at %s no longer runs (it was killed, and left the file %s)", e.URL, e.File)
 }
 
 // Server holds what a command needs to connect to a dev.
@@ -57,7 +57,7 @@ type Announcement struct {
 	locks []*os.File // locks[i] is on the file paths[i]
 }
 
-// Announce writes the file into each folder, and creates a folder that is missing. The returned Notice lists the files that were written,
+// Announce writes the file into each folder, and creates a folder that is missing. The returned Announcement lists the files that were written,
 // even if Announce also returns an error.
 func Announce(s Server, dirs ...string) (*Announcement, error) {
 	n := &Announcement{}

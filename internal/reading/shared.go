@@ -1,4 +1,5 @@
-// Package reading lets concurrent callers share one read of the same value.
+// Package reading lets concurrent callers share one read of the same value, and keeps the answer for a short time. A SharedRead is for one
+// value and has no keys. Package coalesce does something else: it combines different requests into one call, and keeps no outcome.
 package reading
 
 import (
@@ -15,13 +16,13 @@ import (
 type SharedRead[T any] struct {
 	read     func(context.Context) (T, error)
 	maxAge   time.Duration // maximum age of an answer, counted from the end of its read
-	maxStale time.Duration // maximum age of an answer while the next read is in progress; 0 means the same as fresh
+	maxStale time.Duration // maximum age of an answer while the next read is in progress; 0 means that callers wait for the next read
 	timeout  time.Duration // time limit of one read
 	now      func() time.Time
 
 	mu       sync.Mutex
 	last     *readResult[T]
-	lastGood *readResult[T] // the last answer without an error; nil if there is none or spare is 0
+	lastGood *readResult[T] // the last answer without an error; nil if there is none or maxStale is 0
 }
 
 type readResult[T any] struct {
@@ -31,13 +32,13 @@ type readResult[T any] struct {
 	readAt time.Time
 }
 
-// New returns a Shared that calls read with the time limit limit. An answer is used for the time fresh.
+// New returns a SharedRead that calls read with the time limit timeout. An answer, also an error, is used for the time maxAge.
 func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale is like New, for a read that takes long: while the read is in progress, the previous answer is used until it is as old as
-// spare.
+// NewServingStale is like New, for a read that takes long: while the read is in progress, the last answer without an error is used until it
+// is as old as maxStale.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale
@@ -53,12 +54,12 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 		return a.value, a.err
 	case <-ctx.Done():
 		var none T
-		return none, fmt.Errorf("waiting for a reading: %w", ctx.Err())
+		return none, fmt.Errorf("waiting for a shared read: %w", ctx.Err())
 	}
 }
 
-// current returns the answer to wait for: the last one, or the previous one while its age is below spare. If the last answer is too old,
-// current starts the next read.
+// current returns the answer to wait for. If the last answer is too old, current starts the next read. While a read is in progress and the
+// age of lastGood is below maxStale, current returns lastGood.
 func (s *SharedRead[T]) current() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 const openTime = timeout
 
 // ErrOpen means that the call was not sent, because Redis did not answer a moment ago.
-var ErrOpen = errors.New("it did not answer a moment ago")
+var ErrOpen = errors.New("not sent: Redis did not answer the last request")
 
 // breaker is the circuit breaker of one Redis node. It keeps callers from waiting, one after another, for a Redis that accepts calls and
 // never answers: if each caller waited, the replica would answer nobody. After a call without an answer, all other calls fail at once.
@@ -100,7 +100,7 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, unless the node that owns key did not answer a moment ago. If the network lost the call, Do sends it again: at most sends
+// Do calls send, unless the node that owns key did not answer a moment ago. If the network lost the call, Do sends it again: at most maxSends
 // times in all, and only while no other call finds that the node does not answer.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)

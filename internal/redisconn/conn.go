@@ -103,8 +103,8 @@ type unansweredError struct{ text string }
 // Error returns the text of the library's error.
 func (e unansweredError) Error() string { return e.text }
 
-// asUnanswered turns the error of a command without an answer into a unansweredError. It removes the local port, which would make each error text
-// different.
+// asUnanswered turns the error of a command without an answer into an unansweredError. It removes the local port, which would make each error
+// text different.
 func asUnanswered(err error) error {
 	if !Unanswered(err) {
 		return err

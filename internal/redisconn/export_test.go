@@ -8,7 +8,7 @@ func (c *Conn) ReadTopology(ctx context.Context) error {
 	return err
 }
 
-// DialedNodes returns the addresses of the nodes that Read asks, as they are dialed.
+// DialedNodes returns the addresses of the nodes that ReadTopology asks, as they are dialed.
 func (c *Conn) DialedNodes() (addrs []string) {
 	for _, addr := range c.topology.nodesToAsk() {
 		addrs = append(addrs, dialAddr(addr))

@@ -19,7 +19,7 @@ var commandCheckLua string
 func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {
-		return nil, fmt.Errorf("EVALSHA, EVAL: %w", err)
+		return nil, fmt.Errorf("checking the permitted commands (EVALSHA, EVAL): %w", err)
 	}
 	return forbidden, nil
 }

@@ -20,6 +20,7 @@ type Call struct {
 // Run runs scripts in one round trip (in a Cluster: one for each node). If a server no longer has some of the scripts, Run sends these
 // again in another round trip. Each call holds its answer. The returned error is the error of one of the calls, preferably of a call
 // without an answer. If Run is called again with the same calls, it resends only the calls without an answer.
+// Run ignores circuit breakers; the method Run of Breakers does not.
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
 	pending, notLoaded := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
@@ -63,8 +64,8 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run runs at least one script for keys of one node, and sends them as Do does. If one script fails and another succeeds, the failure says
-// nothing about the node.
+// Run sends calls, at least one, whose keys belong to one node, through the breaker of this node, at most maxSends times as Do does. If one
+// script fails and another succeeds, the failure says nothing about the node.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

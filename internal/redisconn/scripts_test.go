@@ -112,7 +112,7 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 	calls = incrementCalls("a", "b")
 	breakers.Run(t.Context(), 1, calls)
 	for _, call := range calls {
-		if err := call.Err(); err == nil || !strings.Contains(err.Error(), "did not answer a moment ago") {
+		if err := call.Err(); err == nil || !strings.Contains(err.Error(), "did not answer the last request") {
 			t.Errorf("%v, want that it is not asked", err)
 		}
 	}

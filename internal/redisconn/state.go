@@ -72,7 +72,7 @@ func askEachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(c
 type Notes struct {
 	Kind    string // for example "one server", "a Cluster of 3 masters"
 	Version string // the alphabetically first version that the servers report; empty if they report none
-	Trouble []Note // sorted by text
+	Trouble []Note // what keeps the program from working or from keeping its promises, sorted by text
 	Hints   []Note // harmless findings, sorted by text
 
 	clustered bool // at least one server reports cluster mode
@@ -139,7 +139,7 @@ func failuresOf(answers map[string]error) []error {
 	var failures []error
 	for _, addr := range slices.Sorted(maps.Keys(answers)) {
 		if err := answers[addr]; err != nil {
-			failures = append(failures, fmt.Errorf("redis node %s is of no use: %w", dialAddr(addr), err))
+			failures = append(failures, fmt.Errorf("redis node %s is not usable: %w", dialAddr(addr), err))
 		}
 	}
 	return failures
@@ -149,7 +149,7 @@ func failuresOf(answers map[string]error) []error {
 func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
-		return notes, fmt.Errorf("INFO: %w", err)
+		return notes, fmt.Errorf("reading INFO: %w", err)
 	}
 	infoFields := parseInfo(info)
 	notes.clustered = infoFields["cluster_enabled"] == "1"
@@ -158,13 +158,13 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 		notes.Version = "Valkey " + version
 	}
 	if major := infoFields["redis_version"]; strings.HasPrefix(major, "5.") || strings.HasPrefix(major, "4.") || strings.HasPrefix(major, "6.0.") {
-		notes.addTrouble(Version, "%s is Redis %s, and 6.2 or newer is needed", name, major)
+		notes.addTrouble(Version, "%s is Redis %s; 6.2 or newer is needed", name, major)
 	}
 	notes.noteMemory(infoFields, name)
 	notes.notePersistence(infoFields, name)
 	forbidden, err := forbiddenCommands(ctx, client)
 	if len(forbidden) > 0 {
-		notes.addTrouble(Commands, "%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
+		notes.addTrouble(Commands, "%s forbids or has renamed required commands: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
 	}
 	return notes, err
 }
@@ -179,7 +179,7 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 		if limited {
 			n.addTrouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
 		} else {
-			n.addHint(Eviction, "%s has no limit of memory; with one it would drop keys (maxmemory_policy is %s)", name, policy)
+			n.addHint(Eviction, "%s has no memory limit; with a limit it would drop keys (maxmemory_policy is %s)", name, policy)
 		}
 	}
 	used, _ := strconv.ParseInt(infoFields["used_memory"], 10, 64)
@@ -192,12 +192,12 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
-		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): look at its disk", name)
+		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): check its disk", name)
 	case infoFields["aof_enabled"] == "1":
 	case infoFields["rdb_last_bgsave_status"] == "err":
-		n.addHint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): look at its disk", name)
+		n.addHint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): check its disk", name)
 	default:
-		n.addHint(Persistence, "%s keeps no log (appendonly is no): a restart forgets all since its last snapshot, if it makes any", name)
+		n.addHint(Persistence, "%s keeps no log (appendonly is no): a restart loses all changes since its last snapshot, if it writes any", name)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {
-					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Text, "is of no use: ")
+					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Text, "is not usable: ")
 				}
 				return err != nil && strings.Contains(err.Error(), "cluster_state is fail")
 			})

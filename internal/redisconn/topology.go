@@ -20,7 +20,7 @@ import (
 const (
 	maxAskedNodes = 8                     // maximum number of nodes asked by one read, unless more are configured
 	answerGrace   = 50 * time.Millisecond // how long to wait for other answers after the first usable one
-	lastSlot      = 16383
+	lastHashSlot  = 16383                 // last hash slot of a Redis Cluster
 )
 
 // topology finds out which node owns which hash slots. A single server is treated as a Cluster of one node that owns all slots.
@@ -75,13 +75,13 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 			return nil, redis.ErrClosed
 		}
 		_ = rescue.Async(func() error {
-			answer := topologyAnswer{err: errors.New("asking it panicked")}
+			answer := topologyAnswer{err: errors.New("the query panicked")}
 			defer func() { answers <- answer }()
 			answer = askTopology(ctx, client, addr)
 			return nil
 		})
 	}
-	best := topologyAnswer{err: errors.New("nobody was asked")}
+	best := topologyAnswer{err: errors.New("no node was queried")}
 	var late <-chan time.Time
 	for range nodes {
 		select {
@@ -108,9 +108,9 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	case best.err == nil && !best.standalone:
 		t.latest = best.slots
 	case len(t.seeds) == 1: // also if there was never an answer: then the calls fail with the reason
-		t.latest = []redis.ClusterSlot{{End: lastSlot, Nodes: []redis.ClusterNode{{Addr: reachableAddr(t.seeds[0], t.seeds[0])}}}}
+		t.latest = []redis.ClusterSlot{{End: lastHashSlot, Nodes: []redis.ClusterNode{{Addr: reachableAddr(t.seeds[0], t.seeds[0])}}}}
 	case best.err == nil:
-		return nil, fmt.Errorf("redis URL: several hosts, and they are not nodes of a Cluster")
+		return nil, fmt.Errorf("redis URL: several hosts, but they are not nodes of a Cluster")
 	default:
 		return nil, best.err
 	}
@@ -186,13 +186,13 @@ func askTopology(ctx context.Context, client *redis.Client, addr string) topolog
 	switch {
 	case err == nil && len(slots) > 0:
 	case err == nil: // a node that has not joined other nodes yet
-		return topologyAnswer{err: fmt.Errorf("redis node %s has no part in a Cluster", dialAddr(addr))}
+		return topologyAnswer{err: fmt.Errorf("redis node %s belongs to no Cluster", dialAddr(addr))}
 	case errors.As(err, &answer) && !isInconclusive(err): // CLUSTER is forbidden or renamed, or the server does not support it
 		return topologyAnswer{standalone: true, clusterOK: true}
 	default:
 		return topologyAnswer{err: fmt.Errorf("redis node %s: %w", dialAddr(addr), err)}
 	}
-	info, _ := client.ClusterInfo(ctx).Result() // without this answer, works is false and the epoch is 0
+	info, _ := client.ClusterInfo(ctx).Result() // without this answer, clusterOK is false and the epoch is 0
 	state := parseInfo(info)
 	epoch, _ := strconv.ParseInt(state["cluster_current_epoch"], 10, 64)
 	for _, slot := range slots {
@@ -224,8 +224,8 @@ func parseInfo(info string) map[string]string {
 	return all
 }
 
-// reachableAddr returns the address at which the program can reach a node, given the address from of the node that named it. A node may not
-// know its own host, may report port 0 if it serves only TLS, or may report a loopback address of its machine.
+// reachableAddr returns the address at which the program can reach a node. addr is the node's address as the node at the address reporter
+// reported it: it may lack the host, may have port 0 if the node serves only TLS, or may be a loopback address of the reporter's machine.
 func reachableAddr(addr, reporter string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(reporter)
@@ -245,7 +245,7 @@ func reachableAddr(addr, reporter string) string {
 // addresses of the node's machine.
 const loopbackSuffix = ".loopback"
 
-// dialAddr returns the address without the suffix that reachable added.
+// dialAddr returns the address without the suffix that reachableAddr added.
 func dialAddr(addr string) string {
 	host, port := splitAddr(addr)
 	return net.JoinHostPort(strings.TrimSuffix(host, loopbackSuffix), port)

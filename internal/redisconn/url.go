@@ -25,7 +25,8 @@ const (
 	maxIdleTime = 5 * time.Minute
 )
 
-// Options returns the settings that this package needs for these addresses (host:port). More than one address means a Cluster.
+// Options returns the settings that this package needs for these addresses (host:port). More than one address means a Cluster,
+// unless the caller also sets MasterName: then they are the addresses of Sentinels.
 func Options(addrs ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs:                 addrs,
@@ -53,9 +54,9 @@ func Options(addrs ...string) *redis.UniversalOptions {
 //	redis://[user:password@]host1,host2:6380          a Cluster
 //	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
 //
-// rediss:// and rediss+sentinel:// use TLS, with the system's certificate authorities, or with the authorities in a file:
-// ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. Sentinel's own are ?sentinel_user=u&sentinel_password=p,
-// percent-encoded. Errors do not quote the URL, because it contains passwords.
+// rediss:// and rediss+sentinel:// use TLS for all connections, also to the Sentinels, with the system's certificate authorities, or with the
+// authorities in a file: ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. Sentinel's own are
+// ?sentinel_user=u&sentinel_password=p, percent-encoded. Errors do not quote the URL, because it contains passwords.
 func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
@@ -113,7 +114,7 @@ func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 		u, err := url.Parse("redis://" + host)
 		isBareIPv6 := err == nil && strings.Contains(u.Hostname(), ":") && !strings.HasPrefix(host, "[")
 		if err != nil || u.Hostname() == "" || u.Host != host || isBareIPv6 {
-			return nil, errors.New("redis URL: bad host or port (is a '/' or '@' in the password not percent-encoded?)")
+			return nil, errors.New("redis URL: invalid host or port (is a '/' or '@' in the password not percent-encoded?)")
 		}
 		addrs = append(addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
 	}
@@ -133,7 +134,7 @@ func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 	}
 	db, err := strconv.Atoi(path)
 	if err != nil || db < 0 {
-		return errors.New("redis URL: bad database number")
+		return errors.New("redis URL: invalid database number")
 	}
 	if db > 0 && !sentinel && len(opts.Addrs) > 1 {
 		return errors.New("redis URL: a Cluster has only database 0")
@@ -146,12 +147,12 @@ func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 func applyQuery(opts *redis.UniversalOptions, query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return errors.New("redis URL: what comes after '?' is not percent-encoded correctly")
+		return errors.New("redis URL: the query after '?' is not percent-encoded correctly")
 	}
 	for name, all := range values {
 		switch {
 		case len(all) > 1:
-			return errors.New("redis URL: one of ca_file, sentinel_user, sentinel_password is there twice")
+			return errors.New("redis URL: each of ca_file, sentinel_user and sentinel_password may appear only once")
 		case name == "ca_file" && opts.TLSConfig != nil:
 			if opts.TLSConfig.RootCAs, err = readAuthorities(all[0]); err != nil {
 				return err
@@ -161,7 +162,7 @@ func applyQuery(opts *redis.UniversalOptions, query string) error {
 		case name == "sentinel_password" && opts.MasterName != "":
 			opts.SentinelPassword = all[0]
 		default:
-			return errors.New("redis URL: after '?' it may have ca_file with TLS, and sentinel_user and sentinel_password with Sentinel")
+			return errors.New("redis URL: the query after '?' may only have ca_file (with TLS), sentinel_user and sentinel_password (with Sentinel)")
 		}
 	}
 	return nil
@@ -174,7 +175,7 @@ func readAuthorities(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("redis URL: ca_file: %s holds no certificate", file)
+		return nil, fmt.Errorf("redis URL: ca_file: %s contains no certificate", file)
 	}
 	return pool, nil
 }

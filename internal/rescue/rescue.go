@@ -2,8 +2,8 @@
 // TestNoGoroutineEndsTheProcess forbids all other ways to start a goroutine.
 //
 // Where a caller waits for the outcome, a panic is returned as an error (Call, Async, Group), and the code that logs errors passes it to
-// Told.Tell. Where no caller waits, the panic is reported to Told at once (Told.Go, Crew). Told.Do is for callbacks in goroutines that
-// other modules start.
+// PanicHandler.Report. Where no caller waits, the panic is reported to PanicHandler at once (PanicHandler.Go, ReportingGroup).
+// PanicHandler.Run is for callbacks in goroutines that other modules start.
 package rescue
 
 import (
@@ -22,7 +22,7 @@ type Panic struct { //nolint:errname // it is one that was caught
 	Stack []byte // stack of the goroutine that panicked
 }
 
-// Error returns the cause without the stack. Told logs the stack.
+// Error returns the cause without the stack. A PanicHandler logs the stack.
 func (p *Panic) Error() string { return fmt.Sprintf("panicked: %v", p.Cause) }
 
 // Call runs work and returns its error. If work panics, the error is a *Panic.
@@ -64,7 +64,7 @@ type Group struct{ errgroup.Group }
 // Go starts a goroutine of the group.
 func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(work) }) }
 
-// PanicHandler is called with each panic: it logs and counts it. A nil Told drops the panic.
+// PanicHandler is called with each panic: it logs and counts it. A nil PanicHandler drops the panic.
 type PanicHandler func(doing string, p *Panic)
 
 // Go starts a goroutine that runs work. Work must defer its own cleanup.
@@ -83,18 +83,18 @@ func (t PanicHandler) Report(doing string, err error) error {
 	return err
 }
 
-// ReportingGroup waits for goroutines whose panics are reported to Told.
+// ReportingGroup waits for goroutines whose panics are reported to OnPanic.
 type ReportingGroup struct {
 	OnPanic PanicHandler
 	wait    sync.WaitGroup
 }
 
-// Go starts a goroutine of the crew.
+// Go starts a goroutine of the group.
 func (c *ReportingGroup) Go(doing string, work func()) {
 	c.wait.Go(func() { c.OnPanic.Run(doing, work) })
 }
 
-// Wait returns when all goroutines of the crew have ended.
+// Wait returns when all goroutines of the group have ended.
 func (c *ReportingGroup) Wait() { c.wait.Wait() }
 
 // WaitWithin is Wait with a limit: it returns the error of ctx when ctx ends first.

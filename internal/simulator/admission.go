@@ -13,8 +13,8 @@ import (
 const admissionTimeout = 5 * time.Second
 
 var (
-	errHTTPRefused = errors.New("the dispatcher refuses the devices' credentials: is DISPATCHER_FLEET_TOKEN its fleet token, and do the devices have no tokens of their own (--credentials own)?")
-	errMQTTRefused = errors.New("the broker refuses the devices' credentials: does it know them, and is DISPATCHER_FLEET_TOKEN what it expects?")
+	errHTTPRefused = errors.New("the dispatcher refuses the devices' credentials: check that DISPATCHER_FLEET_TOKEN is its fleet token; if the devices have their own tokens, use --credentials own")
+	errMQTTRefused = errors.New("the broker refuses the devices' credentials: check that it has accounts for them, and that DISPATCHER_FLEET_TOKEN is their password")
 )
 
 // checkAdmission checks once, over each transport and with the credentials of the first device, whether devices are accepted. A fleet that is
@@ -31,7 +31,7 @@ func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 		link := newHTTPLink(newHTTPClient(1), newReplicas(c.URL, 0), device, token)
 		defer link.client.CloseIdleConnections()
 		base, _ := link.replicas.current()
-		if a := link.exchange(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.verdict == forbidden {
+		if a := link.exchange(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.kind == forbidden {
 			return errHTTPRefused
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // maxDelay is the largest delay that a device adds to the time that the server asked for: the server spreads devices itself.
 const maxDelay = 50 * time.Millisecond
 
-// receive handles an arrival. A silent device ignores it.
+// receive handles a message from the link. A silent device ignores it.
 func (d *device) receive(ctx context.Context, a linkMessage) {
 	if d.silent {
 		return
@@ -22,15 +22,15 @@ func (d *device) receive(ctx context.Context, a linkMessage) {
 	switch {
 	case wasSent && s.losesReplies: // the reply counts as lost; the device reports again after the re-send time
 		return
-	case a.verdict == answered && a.id == "":
+	case a.kind == answered && a.id == "":
 		d.handlePush(ctx, a.reply)
 		return
-	case a.verdict == answered && !wasSent:
-		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(a.reply)) // the report was sent by another boot
+	case a.kind == answered && !wasSent:
+		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(a.reply)) // an earlier boot sent the report
 		d.applyAcks(a.reply.Acks)
 		return
 	}
-	switch a.verdict {
+	switch a.kind {
 	case answered:
 		d.failures, d.forbiddenAnswers = 0, 0
 		d.handleReply(ctx, s, a)
@@ -41,7 +41,7 @@ func (d *device) receive(ctx context.Context, a linkMessage) {
 		d.setNextReport(d.backoff(d.forbiddenAnswers, d.timing.forbidden, forbiddenMax))
 		d.forbiddenAnswers++
 	case failed:
-		d.handleFailure(a.wait)
+		d.handleFailure(a.retryAfter)
 	}
 }
 
@@ -49,9 +49,9 @@ func (d *device) receive(ctx context.Context, a linkMessage) {
 // another error first, which counts as neither.
 func (d *device) countGarbageAnswer(a linkMessage) {
 	switch {
-	case a.verdict == refused || a.verdict == forbidden:
+	case a.kind == refused || a.kind == forbidden:
 		d.fleet.count.add(&d.fleet.count.GarbageRefused, 1)
-	case a.verdict == answered || a.status == http.StatusInternalServerError:
+	case a.kind == answered || a.status == http.StatusInternalServerError:
 		d.fleet.count.add(&d.fleet.count.GarbageAccepted, 1)
 	}
 }
@@ -178,7 +178,7 @@ func leaseEnd(s sentReport, leaseMS, heldMS int64) time.Time {
 func (d *device) takeGrant(ctx context.Context, s sentReport, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
 	if d.fleet.results.recordedBefore(k, s.at) {
-		d.fleet.count.recordViolation(d.id, "a grant came again after its result was acknowledged as recorded")
+		d.fleet.count.recordViolation(d.id, "a grant was redelivered after its result was acknowledged as recorded")
 	}
 	switch {
 	case d.isRunning(r.Task.ID, r.Task.Token):
@@ -212,7 +212,7 @@ func (d *device) startTask(ctx context.Context, s sentReport, g *grant, until ti
 	}
 	d.job, d.highestToken = j, g.Token
 	if d.fleet.results.hasResult(key{g.ID, g.Token}) {
-		d.fleet.count.recordViolation(d.id, "a device started what it had ended")
+		d.fleet.count.recordViolation(d.id, "a device started a task that it had ended")
 	}
 	d.fleet.results.recordStart(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
 	d.fleet.count.add(&d.fleet.count.Grants, 1)
@@ -262,7 +262,7 @@ func (d *device) waitAfterFailure(wait time.Duration) {
 	d.setNextReport(wait)
 }
 
-// backoff returns a wait that doubles with times from first up to limit, with full jitter.
+// backoff returns a wait that doubles with failures from first up to limit, with full jitter.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

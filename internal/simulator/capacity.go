@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// currentCapacity returns the pool's current capacity. It is called when an arrival would exceed the capacity in force, because an operator may have
-// raised it a moment ago. It returns 0 if the dispatcher does not answer.
+// currentCapacity returns the pool's current capacity. Goroutines of External call it after an arrival that exceeds the capacity in force,
+// because an operator may have raised it a moment ago. It returns 0 if the dispatcher does not answer.
 func (s *simulation) currentCapacity() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

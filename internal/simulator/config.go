@@ -33,8 +33,8 @@ type Config struct {
 	Pool         string        // created if it does not exist; tasks of other pools do not use the external system
 	Capacity     int           // capacity of the pool if it is created
 	Lease        time.Duration // lease of the pool if it is created; 0 means the server's default
-	Margin       time.Duration // how long the dispatcher keeps a slot after the lease that the device knows; 0 means unknown
-	Tasks        int           // total number; with Endless or Until, the number in each batch; default: 5 for each device, or 1 with Endless
+	Margin       time.Duration // how long the dispatcher keeps a slot after the device's lease; if 0, Breaches excuse a device once its lease has ended
+	Tasks        int           // total number; with Endless or FillUntil, the number in each batch; default: 5 for each device, or 1 with Endless
 	Via          Via
 	Work         time.Duration // mean work; the work of each task is within 50 % of it
 	LongShare    float64       // share of tasks that work 0.9 of the lease instead
@@ -93,9 +93,9 @@ func (c Config) validate() error {
 	check(min(c.Lease, c.Timeout, c.NotBefore, c.Work, c.Period, c.ResendAfter, c.FirstRetry) >= 0,
 		"lease, timeout, not before, work, period, resend and retry must not be negative")
 	check(c.Gone == 0 || c.Tasks <= c.Devices && !c.Endless && c.FillUntil == nil,
-		"gone: a device that is gone ends no further task; at most one task a device")
-	check(c.LongShare >= 0 && c.LongShare <= 1, "long: share %v is not within 0..1", c.LongShare)
-	check(c.Credentials == CredentialsFleet || c.Credentials == CredentialsOwn, "credentials: %q, want fleet or own", c.Credentials)
+		"gone: there must be at most one task per device, because a device that is gone ends no further task")
+	check(c.LongShare >= 0 && c.LongShare <= 1, "long: share %v is not between 0 and 1", c.LongShare)
+	check(c.Credentials == CredentialsFleet || c.Credentials == CredentialsOwn, "credentials: %q is not one of fleet, own", c.Credentials)
 	if err := checkURLs(c.URL, "http", "https"); err != nil {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
 	}

@@ -67,7 +67,7 @@ func register(ctx context.Context, o *Operator, ids []string, done func(made int
 	return tokens, nil
 }
 
-// importDevices imports the devices and returns their tokens. A token is "" for an existing device if existing is "skip".
+// importDevices imports the devices and returns their tokens. A token is "" for an existing device if onExisting is "skip".
 func importDevices(ctx context.Context, o *Operator, ids []string, onExisting string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
 	err = retryWhileUnavailable(ctx, func(ctx context.Context) error {
@@ -83,7 +83,7 @@ func importDevices(ctx context.Context, o *Operator, ids []string, onExisting st
 			}
 		}
 		if len(tokens) < len(ids) {
-			return fmt.Errorf("the answer has no line for %s", ids[len(tokens)])
+			return fmt.Errorf("the response has no line for %s", ids[len(tokens)])
 		}
 		return nil
 	})
@@ -118,8 +118,9 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 	return tokens, group.Wait()
 }
 
-// retryWhileUnavailable repeats do while the dispatcher or its broker is not available, and starts no try after registerTimeout. It does not interrupt
-// a try, because a broker may need minutes to create accounts. If ctx ends during a try, patiently returns the error of the previous try.
+// retryWhileUnavailable repeats call while the dispatcher or its broker is not available, and starts no try after registerTimeout. It does
+// not interrupt a try, because a broker may need minutes to create accounts. If ctx ends during a try, it returns the error of the previous
+// try.
 func retryWhileUnavailable(ctx context.Context, call func(context.Context) error) error {
 	began := time.Now()
 	var lastErr error

@@ -43,7 +43,7 @@ type device struct {
 	inbox        chan linkMessage
 	timer        *time.Timer // fires at the time of the next report
 	journal      journal
-	started      time.Time // the phase of its periods
+	started      time.Time // a periodic device reports at this time plus whole periods
 	everAnswered bool      // has received an answer
 	memory
 }
@@ -65,9 +65,9 @@ type memory struct {
 
 // sentReport is a report that this boot sent.
 type sentReport struct {
-	at           time.Time // when it was first sent
-	woken        time.Time // when the push that asked for the report arrived; the zero time means that there was none
-	wait         time.Duration
+	at           time.Time     // when it was first sent
+	woken        time.Time     // when the push that asked for the report arrived; the zero time means that there was none
+	holdTime     time.Duration // how long the server may hold the answer; 0 means not at all
 	report       report
 	secondBody   []byte // the body to send a second time after the first reply; nil means not at all
 	losesReplies bool   // its replies are lost
@@ -154,9 +154,9 @@ func (d *device) report(ctx context.Context) {
 	s := sentReport{at: time.Now(), woken: d.woken, report: r, number: d.sequence, losesReplies: d.dice.chance(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
 	if d.job == nil && len(r.Results) == 0 { // the outcome of a result must come at once, so only other reports may be held
-		s.wait = d.timing.holdTime
+		s.holdTime = d.timing.holdTime
 	}
-	p := outgoingReport{id: r.ID, body: r.encode(), wait: s.wait}
+	p := outgoingReport{id: r.ID, body: r.encode(), holdTime: s.holdTime}
 	if s.losesReplies {
 		d.fleet.count.add(&d.fleet.count.LostReplies, 1)
 		p.closeEarly = d.dice.chance(0.5)
@@ -171,7 +171,7 @@ func (d *device) report(ctx context.Context) {
 	for range 1 + copies {
 		d.post(ctx, p)
 	}
-	d.setNextReport(s.wait + d.resendWait())
+	d.setNextReport(s.holdTime + d.resendWait())
 }
 
 func (d *device) post(ctx context.Context, p outgoingReport) {

@@ -11,12 +11,15 @@ import (
 
 // Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule, because the
 // dispatcher's promises rely on it.
+//
+// Per grant means that device.startTask draws when the task starts, and again when it starts a redelivered grant after a reboot. At most one
+// of Silent, Gone and Reboot occurs: Gone is drawn only if Silent was not, and Reboot only if neither was.
 type Faults struct {
 	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report
 	Gone        float64 // per grant: becomes silent, and never reports again
 	Late        float64 // per silent grant: its result is kept and sent later
 	Slow        float64 // per grant: works 0.6 to 1.5 leases, and renews
-	Reboot      float64 // per grant: loses the running task during the work
+	Reboot      float64 // per grant: reboots during the work and forgets the task, which starts again when its grant is redelivered
 	Duplicate   float64 // per report: sends it twice
 	LostReplies float64 // per report: does not receive the reply
 	Garbage     float64 // per report: sends a malformed one first
@@ -38,7 +41,7 @@ func (f Faults) validate() error {
 		{"garbage", f.Garbage},
 	} {
 		if !(k.p >= 0 && k.p <= 1) {
-			errs = append(errs, fmt.Errorf("%s: probability %v is not within 0..1", k.name, k.p))
+			errs = append(errs, fmt.Errorf("%s: probability %v is not between 0 and 1", k.name, k.p))
 		}
 	}
 	return errors.Join(errs...)

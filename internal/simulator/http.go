@@ -60,10 +60,10 @@ func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- link
 	go func() {
 		base, position := l.replicas.current()
 		a := l.exchange(ctx, base+l.path, p)
-		if a.verdict == failed && !p.closeEarly {
+		if a.kind == failed && !p.closeEarly {
 			l.replicas.failOver(position)
 		}
-		if a.id = p.id; a.verdict == answered {
+		if a.id = p.id; a.kind == answered {
 			a.id = a.reply.Re // the id in the reply, as over MQTT
 		}
 		a.garbage = p.id == ""
@@ -75,8 +75,8 @@ func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- link
 
 func (l *httpLink) exchange(ctx context.Context, url string, p outgoingReport) linkMessage {
 	timeout := httpTimeout
-	if p.wait > 0 {
-		timeout = p.wait + heldTimeout
+	if p.holdTime > 0 {
+		timeout = p.holdTime + heldTimeout
 	}
 	ctx, hangUp := context.WithTimeout(ctx, timeout)
 	defer hangUp()
@@ -87,38 +87,38 @@ func (l *httpLink) exchange(ctx context.Context, url string, p outgoingReport) l
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(p.body))
 	if err != nil {
-		return linkMessage{verdict: failed, err: err}
+		return linkMessage{kind: failed, err: err}
 	}
 	req.Header.Set("Authorization", "Bearer "+l.token)
 	req.Header.Set("Content-Type", "application/json")
-	if p.wait > 0 {
-		req.Header.Set("Prefer", fmt.Sprintf("wait=%d", int(p.wait.Seconds())))
+	if p.holdTime > 0 {
+		req.Header.Set("Prefer", fmt.Sprintf("wait=%d", int(p.holdTime.Seconds())))
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return linkMessage{verdict: failed, err: err}
+		return linkMessage{kind: failed, err: err}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return readReply(resp)
 }
 
 func readReply(resp *http.Response) linkMessage {
-	a := linkMessage{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
+	a := linkMessage{status: resp.StatusCode, kind: kindOfStatus(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err == nil {
 		err = json.Unmarshal(body, &a.reply)
 	}
-	if err != nil && a.verdict == answered {
-		return linkMessage{status: resp.StatusCode, verdict: failed, err: err}
+	if err != nil && a.kind == answered {
+		return linkMessage{status: resp.StatusCode, kind: failed, err: err}
 	}
-	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.wait == 0 {
-		a.wait = time.Duration(seconds) * time.Second
+	a.retryAfter = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.retryAfter == 0 {
+		a.retryAfter = time.Duration(seconds) * time.Second
 	}
 	return a
 }
 
-func verdictOf(status int) verdict {
+func kindOfStatus(status int) answerKind {
 	switch status {
 	case http.StatusOK:
 		return answered

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Idle is the time in which slots were empty, summed over the slots. It is measured only in a run that ends.
-type Idle struct {
-	Start   time.Duration // from the reply to the creation of the batch until a slot was first entered
+// SlotIdle is the time in which slots were empty, summed over the slots. It is 0 with Config.Endless or Config.FillUntil, and if a task did not
+// end.
+type SlotIdle struct {
+	Start   time.Duration // from when the tasks may start until a slot was first entered; the whole run for a slot that was never entered
 	Between time.Duration // between visits
 	End     time.Duration // after a slot was last left
 }
@@ -31,9 +32,9 @@ func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Mic
 type Handoff struct {
 	Server   Quantiles // release committed -> next device notified, measured by the dispatcher
 	Total    Quantiles // slot left -> next device inside, measured by the external system
-	Notified Quantiles // part of Whole: slot left -> next device notified, or reporting by itself
-	Granted  Quantiles // part of Whole: notified or reporting -> grant received
-	Entered  Quantiles // part of Whole: grant received -> inside
+	Notified Quantiles // part of Total: slot left -> next device notified, or reporting without a notification
+	Granted  Quantiles // part of Total: notified or reporting -> grant received
+	Entered  Quantiles // part of Total: grant received -> inside
 }
 
 // measureHandoff joins the gaps that the external system measured with the times that the devices recorded.

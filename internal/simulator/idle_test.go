@@ -116,7 +116,7 @@ other_bucket{pool="p",le="0.001"} 1000
 	}
 }
 
-// TestIntroducedFleet checks that every device has reported before the tasks are queued, and that Ended is called.
+// TestIntroducedFleet checks that every device has reported before the tasks are queued, and that OnEnded is called.
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -135,8 +135,8 @@ func TestIntroducedFleet(t *testing.T) {
 		t.Errorf("%v; %d reports before the tasks were queued, want %d or more; ended %d times", err, began, c.Devices, ended)
 	}
 	whole := time.Duration(s.Capacity) * s.Makespan
-	if sum := s.External.InsideTime + s.Idle.Start + s.Idle.Between + s.Idle.End; sum != whole || s.Idle.Start <= 0 || s.Idle.Between <= 0 {
-		t.Errorf("inside %s and idle %+v are not the %s of all slots", s.External.InsideTime, s.Idle, whole)
+	if sum := s.External.InsideTime + s.SlotIdle.Start + s.SlotIdle.Between + s.SlotIdle.End; sum != whole || s.SlotIdle.Start <= 0 || s.SlotIdle.Between <= 0 {
+		t.Errorf("inside %s and idle %+v are not the %s of all slots", s.External.InsideTime, s.SlotIdle, whole)
 	}
 	var out bytes.Buffer
 	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "slot-seconds while tasks waited") || s.Handoff.Total == (Quantiles{}) {

@@ -31,11 +31,11 @@ func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, er
 	return f.summary(), nil
 }
 
-// idleFleet is a run in progress.
+// idleFleet is a run of RunIdle in progress.
 type idleFleet struct {
 	config   Config
 	client   *http.Client
-	tokens   []string // one token for each device; "" means the fleet token; only the device's connection uses it
+	tokens   []string // one token for each device; "" means the fleet token; only the goroutine of the device's connection uses an entry
 	boot     string   // makes the report ids of different runs different
 	progress printer
 	tally    tally
@@ -92,7 +92,7 @@ func (f *idleFleet) run(ctx context.Context) {
 	}
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
-	for before := (count{}); ctx.Err() == nil; {
+	for before := (answerCounts{}); ctx.Err() == nil; {
 		select {
 		case <-tick.C:
 			before = f.showProgress(before)
@@ -138,7 +138,7 @@ func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, devic
 	if ctx.Err() != nil {
 		return
 	}
-	if a.verdict == failed {
+	if a.kind == failed {
 		replicas.failOver(position)
 	}
 	if a.reply.Credential != "" {

@@ -26,7 +26,7 @@ func runIdle(t *testing.T, c Config) (IdleSummary, string) {
 	return runIdleUntil(t, c, func() bool { return false })
 }
 
-// runIdleUntil runs an idle fleet and ends the run early when enough returns true.
+// runIdleUntil runs an idle fleet and ends the run early when isEnough returns true.
 func runIdleUntil(t *testing.T, c Config, isEnough func() bool) (IdleSummary, string) {
 	t.Helper()
 	var progress bytes.Buffer
@@ -88,7 +88,7 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{"re":"ID","reason":"granted","task":{"id":1,"token":2}}`: "were granted tasks",
-		`{"re":"other","reason":"none"}`:                           `an answer to "other"`,
+		`{"re":"other","reason":"none"}`:                           `a reply to "other"`,
 		`{"re":"ID","reason":"granted"}`:                           "with task false",
 		`{"code":"busy_server","detail":"too much"}`:               "503 busy_server: too much",
 		`{`: "unexpected end of JSON",

@@ -16,29 +16,29 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// maxBehind is the longest delay at the end of a run in which the fleet kept its pace.
+// maxBehind is the largest IdleSummary.DelayAtEnd with which Err accepts a run.
 const maxBehind = time.Second
 
-// count holds the counts so far.
-type count struct {
+// answerCounts holds the counts since the start of the run.
+type answerCounts struct {
 	answers    map[string]int64 // key: reason; for errors, status and code
-	errors     int64            // answers among these that an idle device must not get
+	errors     int64            // wrong replies, error answers, and reports without an answer
 	granted    int64
-	firstError string // the first error
-	times      histogram
+	firstError string    // the first error
+	times      histogram // response times; only tally.read sets it
 }
 
 // tally counts the answers to an idle fleet.
 type tally struct {
 	mu sync.Mutex
-	count
-	times prometheus.Histogram
+	answerCounts
+	times prometheus.Histogram // response times
 }
 
-// newTally returns a tally whose time buckets grow by 9 %, from 50 us to a minute.
+// newTally returns a tally whose buckets for response times grow by 9 %, from 50 us to a minute.
 func newTally() tally {
 	steps := prometheus.ExponentialBucketsRange(50e-6, 60, 162)
-	return tally{count: count{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
+	return tally{answerCounts: answerCounts{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
 }
 
 // add counts one answer.
@@ -58,10 +58,10 @@ func (t *tally) add(outgoing report, a linkMessage, took time.Duration) {
 }
 
 // read returns a copy of the counts.
-func (t *tally) read() count {
+func (t *tally) read() answerCounts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.count
+	c := t.answerCounts
 	c.answers, c.times = maps.Clone(t.answers), histogram{}
 	var times dto.Metric
 	_ = t.times.Write(&times) // cannot fail for a histogram
@@ -75,16 +75,16 @@ func classify(outgoing report, a linkMessage) (name, wrong string) {
 	switch {
 	case a.err != nil:
 		return "no answer", a.err.Error()
-	case a.verdict != answered:
+	case a.kind != answered:
 		name = strings.TrimSpace(fmt.Sprintf("%d %s", a.status, a.reply.Code))
 		return name, name + ": " + orDefault(a.reply.Detail, http.StatusText(a.status))
 	case a.reply.Re != outgoing.ID:
-		return a.reply.Reason, fmt.Sprintf("an answer to %q came for report %q", a.reply.Re, outgoing.ID)
+		return a.reply.Reason, fmt.Sprintf("a reply to %q arrived for report %q", a.reply.Re, outgoing.ID)
 	}
 	return a.reply.Reason, strings.Join(a.reply.violations(outgoing), "; ")
 }
 
-func (c count) reportCount() (n int64) {
+func (c answerCounts) reportCount() (n int64) {
 	for _, answers := range c.answers {
 		n += answers
 	}
@@ -92,7 +92,7 @@ func (c count) reportCount() (n int64) {
 }
 
 // byReason lists the answers by name, without the answers counted in before.
-func (c count) byReason(before count) string {
+func (c answerCounts) byReason(before answerCounts) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
 		if n := c.answers[name] - before.answers[name]; n > 0 {
@@ -107,7 +107,7 @@ func (h histogram) quantiles() Quantiles {
 }
 
 // showProgress writes the counts of the last interval, and returns the current ones.
-func (f *idleFleet) showProgress(before count) count {
+func (f *idleFleet) showProgress(before answerCounts) answerCounts {
 	now := f.tally.read()
 	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s",
 		time.Since(f.started).Round(time.Second), now.reportCount()-before.reportCount(), orDefault(now.byReason(before), "-"),
@@ -121,16 +121,16 @@ type IdleSummary struct {
 	Period     time.Duration
 	Elapsed    time.Duration
 	Reports    int64
-	Answers    string // by reason; errors by status and code
-	Times      Quantiles
-	Granted    int64 // reports that were answered with a task
+	Answers    string    // by reason; errors by status and code
+	Times      Quantiles // response times
+	Granted    int64     // reports that were answered with a task
 	Errors     int64
 	FirstError string        // the first error
-	DelayAtEnd time.Duration // at the end of the run
+	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns the time that the fleet would need for the missing reports.
-func (f *idleFleet) timeBehind(c count, elapsed time.Duration) time.Duration {
+// timeBehind returns how far the fleet is behind its pace: the elapsed time minus the time that the answered reports take at this pace.
+func (f *idleFleet) timeBehind(c answerCounts, elapsed time.Duration) time.Duration {
 	done := float64(c.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
 }
@@ -138,7 +138,7 @@ func (f *idleFleet) timeBehind(c count, elapsed time.Duration) time.Duration {
 func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.read()
 	return IdleSummary{
-		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reportCount(), Answers: c.byReason(count{}),
+		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reportCount(), Answers: c.byReason(answerCounts{}),
 		Times: c.times.quantiles(), Granted: c.granted, Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(c, f.elapsed),
 	}
 }
@@ -150,10 +150,10 @@ func (s IdleSummary) Err() error {
 		errs = append(errs, errors.New("no report was answered"))
 	}
 	if s.Errors > 0 {
-		errs = append(errs, fmt.Errorf("%d of %d reports were not answered as asked, first: %s", s.Errors, s.Reports, s.FirstError))
+		errs = append(errs, fmt.Errorf("%d of %d reports got a wrong reply or none, first: %s", s.Errors, s.Reports, s.FirstError))
 	}
 	if s.Granted > 0 {
-		errs = append(errs, fmt.Errorf("%d reports were granted tasks, which this fleet lets lapse: give it a prefix whose devices have none", s.Granted))
+		errs = append(errs, fmt.Errorf("%d reports were granted tasks, and this fleet does not do tasks: use a prefix whose devices have no tasks", s.Granted))
 	}
 	if s.DelayAtEnd > maxBehind {
 		errs = append(errs, fmt.Errorf("the fleet fell behind: at the end reports were %s late", s.DelayAtEnd.Round(time.Millisecond)))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// record is the ledger's entry for one result.
+// record is the entry of a resultLog for one result.
 type record struct {
 	key
 	status         string
@@ -17,7 +17,8 @@ type record struct {
 	sentWithOutput bool      // false if the result was sent without its output, so that bytes cannot be compared
 }
 
-// resultLog holds the results that all devices wrote into their journals. At the end they are compared with the server's tasks.
+// resultLog holds the results that all devices wrote into their journals, and the starts of their tasks. At the end the results are
+// compared with the server's tasks. It is not the dispatcher's ledger.
 type resultLog struct {
 	mu        sync.Mutex
 	tasks     map[int64][]record

@@ -18,32 +18,32 @@ type outgoingReport struct {
 	id         string // id of the report; "" for garbage
 	body       []byte
 	closeEarly bool          // close the connection before the reply is read
-	wait       time.Duration // the time for which the answer may be held; 0 means not at all
+	holdTime   time.Duration // how long the server may hold the answer; 0 means not at all
 }
 
-// verdict is the kind of answer to a report.
-type verdict int
+// answerKind is the kind of answer to a report.
+type answerKind int
 
 const (
-	answered  verdict = iota // a reply, or a push
-	refused                  // 400, 413, 422: the same bytes must never be sent again
-	forbidden                // 401, 403
-	failed                   // any other failure
+	answered  answerKind = iota // a reply, or a push
+	refused                     // 400, 413, 422: the same bytes must never be sent again
+	forbidden                   // 401, 403
+	failed                      // any other failure
 )
 
 // linkMessage is a message from a link to a device: a reply, a push, or the failure of a report.
 type linkMessage struct {
-	id      string // id of the report it answers; "" for garbage or a push
-	garbage bool
-	verdict verdict
-	status  int // HTTP status; 0 if there is none
-	reply   reply
-	held    bool          // the server agreed to hold the answer
-	wait    time.Duration // if failed: the wait that the server asked for; 0 means none
-	err     error         // if failed: why there is no readable answer
+	id         string // id of the report it answers; "" for garbage or a push
+	garbage    bool
+	kind       answerKind
+	status     int // HTTP status; 0 if there is none
+	reply      reply
+	held       bool          // the server agreed to hold the answer
+	retryAfter time.Duration // if failed: how long the server asked the device to wait; 0 means that it named no time
+	err        error         // if failed: why there is no readable answer
 }
 
-// deliver sends an arrival to the device unless ctx has ended.
+// deliver sends a message to the device unless ctx has ended.
 func deliver(ctx context.Context, inbox chan<- linkMessage, a linkMessage) {
 	select {
 	case inbox <- a:

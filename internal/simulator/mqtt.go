@@ -16,7 +16,7 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	pauseMax       = 5 * time.Second // between two attempts to connect
+	pauseMax       = 5 * time.Second // upper limit of the pause between two attempts to connect
 	writeTimeout   = time.Second     // longest time that a report blocks the device while its connection breaks
 	hangUpTimeout  = 100             // milliseconds
 )
@@ -25,10 +25,10 @@ const (
 // connection is sent over the next. The device resends the reports that were lost with a connection.
 type mqttLink struct {
 	url, device, token string
-	retry              time.Duration               // longest first pause between connections, which doubles
+	retry              time.Duration               // upper limit of the first random pause between connections; it doubles up to pauseMax
 	current            atomic.Pointer[paho.Client] // the newest client that has subscribed: a device subscribes before it reports
 	firstAttemptDone   chan struct{}               // closed when the first attempt to connect has ended
-	once               sync.Once                   // closes tried
+	once               sync.Once                   // closes firstAttemptDone
 }
 
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
@@ -150,7 +150,7 @@ func (l *mqttLink) send(ctx context.Context, p outgoingReport, inbox chan<- link
 func (l *mqttLink) publish(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
 	client := l.current.Load()
 	if client == nil || !(*client).IsConnectionOpen() {
-		go deliver(ctx, inbox, linkMessage{id: p.id, garbage: p.id == "", verdict: failed})
+		go deliver(ctx, inbox, linkMessage{id: p.id, garbage: p.id == "", kind: failed})
 		return
 	}
 	(*client).Publish(l.reportTopic(), 1, false, p.body)
@@ -160,17 +160,17 @@ func (l *mqttLink) publish(ctx context.Context, p outgoingReport, inbox chan<- l
 func parseMQTT(body []byte) linkMessage {
 	var a linkMessage
 	if err := json.Unmarshal(body, &a.reply); err != nil {
-		return linkMessage{verdict: failed}
+		return linkMessage{kind: failed}
 	}
 	a.id = a.reply.Re
-	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
+	a.retryAfter = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
 	switch a.reply.Reason {
 	case reasonInvalid, reasonTooLarge:
-		a.verdict, a.garbage = refused, a.id == ""
+		a.kind, a.garbage = refused, a.id == ""
 	case reasonForbidden:
-		a.verdict = forbidden
+		a.kind = forbidden
 	case reasonBusyServer:
-		a.verdict = failed
+		a.kind = failed
 	}
 	return a
 }

@@ -21,7 +21,7 @@ func newReplicas(urls string, start int) *replicas {
 	return r
 }
 
-// current returns the URL to use, and the mark to pass to leave.
+// current returns the URL to use, and the position to pass to failOver.
 func (r *replicas) current() (url string, position uint64) {
 	position = r.position.Load()
 	return r.urls[position%uint64(len(r.urls))], position

@@ -31,7 +31,7 @@ func Run(ctx context.Context, c Config, progress io.Writer) (Summary, error) {
 	return s.run(ctx)
 }
 
-// simulation is a run in progress. Only one goroutine may use it.
+// simulation is a run in progress. Only one goroutine may use it, except for currentCapacity.
 type simulation struct {
 	config   Config
 	operator *Operator
@@ -183,8 +183,8 @@ func (s *simulation) poll(ctx context.Context) {
 	defer cancel()
 	s.work.refreshCounts(ctx)
 	if s.work.waitingTasks() > 0 {
-		s.summary.Busy = time.Since(s.started)
-		s.summary.BusyInside = s.external.Stats().InsideTime
+		s.summary.TasksWaited = time.Since(s.started)
+		s.summary.InsideWhileTasksWaited = s.external.Stats().InsideTime
 	}
 	if s.config.Endless {
 		s.followCapacity(ctx)
@@ -284,7 +284,7 @@ func (s *simulation) measureTimes(ctx context.Context) {
 	}
 	capacity := s.external.Capacity()
 	slotTime := float64(capacity) * float64(sum.Makespan)
-	sum.Idle.Start, sum.Idle.End = s.external.idleEdges(s.started, s.started.Add(sum.Makespan))
-	sum.Idle.Between = time.Duration(slotTime) - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
+	sum.SlotIdle.Start, sum.SlotIdle.End = s.external.idleEdges(s.started, s.started.Add(sum.Makespan))
+	sum.SlotIdle.Between = time.Duration(slotTime) - s.external.Stats().InsideTime - sum.SlotIdle.Start - sum.SlotIdle.End
 	sum.MaxDelay, sum.LongestWait = longestDelays(s.fleet.results.firstStarts(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
 }

@@ -134,7 +134,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		{"task never run", func(f *fakeDispatcher, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
 		{"task missing", func(f *fakeDispatcher, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
 		{"altered output", func(f *fakeDispatcher, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
-		{"uncommitted result", func(f *fakeDispatcher, _ *Config) { f.ackEarly, f.lease = 9, 2*time.Second }, "came again after its result was acknowledged"},
+		{"uncommitted result", func(f *fakeDispatcher, _ *Config) { f.ackEarly, f.lease = 9, 2*time.Second }, "was redelivered after its result was acknowledged"},
 		{"lost result", func(f *fakeDispatcher, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
 		{"garbage accepted", func(f *fakeDispatcher, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
 		{"running unanswered", func(f *fakeDispatcher, c *Config) {
@@ -211,7 +211,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 		{"probability", func(c *Config) { c.Silent = 2 }, "probability"},
 		{"via", func(c *Config) { c.Via = "pigeon" }, "via"},
 		{"no broker", func(c *Config) { c.Via = ViaMQTT }, "URL"},
-		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task a device"},
+		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task per device"},
 		{"negative capacity", func(c *Config) { c.Capacity = -1 }, "negative"},
 		{"token", func(c *Config) { c.OperatorToken = "x" }, "unauthorized"},
 		{"fleet token", func(c *Config) { c.FleetToken = "x" }, "DISPATCHER_FLEET_TOKEN"},

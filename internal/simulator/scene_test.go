@@ -33,7 +33,7 @@ func startScene(t *testing.T, faults Faults, answer func(n int, r report) any) *
 	return startSceneResending(t, time.Minute, faults, answer) // a slow machine must not make the device report again
 }
 
-// startSceneResending is play with a given re-send time.
+// startSceneResending is startScene with a given re-send time.
 func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *deviceScene {
 	t.Helper()
 	s := &deviceScene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan arrivedReport, 1000), began: time.Now()}
@@ -120,7 +120,7 @@ func idleReply(r report) map[string]any {
 	return map[string]any{"re": r.ID, "reason": "none", "report_after_ms": 20, "acks": acks, "renewed": renewals}
 }
 
-// grantReply is idle with a grant of task 7, token 70.
+// grantReply is idleReply with a grant of task 7, token 70.
 func grantReply(r report, leaseMS, workMS int64) map[string]any {
 	a := idleReply(r)
 	a["reason"] = "granted"

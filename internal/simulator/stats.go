@@ -10,10 +10,10 @@ type Stats struct {
 	Introduced   int64 // devices that have received an answer
 	Reports      int64 // reports sent, including copies and garbage
 	Replies      int64 // replies received
-	Denied       int64 // replies that report a task without a free slot, or a limit
+	Denied       int64 // replies with reason full or limited: a task has no free slot, or a limit refuses it
 	Grants       int64 // tasks started
-	Redeliveries int64 // grants of a task that was running or had ended
-	Dropped      int64 // grants not used: over, of another boot, or while working
+	Redeliveries int64 // grants whose task was running or had its result in the journal; after a reboot, such a grant counts in Grants
+	Dropped      int64 // grants not used: too little lease left, too low a token, an earlier boot's report, or the device was working
 	Renewals     int64
 	Cancels      int64         // tasks stopped because the server asked
 	LeasesEnded  int64         // tasks stopped at the end of their lease, including silent ones
@@ -23,7 +23,7 @@ type Stats struct {
 	Working      int64 // devices at work now
 
 	Results   int64 // results written into journals
-	Recorded  int64 // Recorded to Rejected count the outcomes of results, including copies
+	Recorded  int64 // Recorded to Rejected count results by the outcome that arrived first
 	Duplicate int64
 	Late      int64
 	Unknown   int64

@@ -18,19 +18,19 @@ type Summary struct {
 	External ExternalStats
 	Breaches Breaches // violations that External counted and that late devices do not explain
 
-	Busy       time.Duration // time while tasks were waiting
-	BusyInside time.Duration // device-time spent inside during Busy
-	Makespan   time.Duration // time until the last task ended; 0 means that some did not end
-	Bound      time.Duration // work of all tasks / capacity: no dispatcher is faster
-	Ideal      time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.ideal; 0 with Config.Endless or Config.Until
+	TasksWaited            time.Duration // from the start of the run to the last poll that found a waiting task
+	InsideWhileTasksWaited time.Duration // device-time spent inside until that poll
+	Makespan               time.Duration // time until the last task ended; 0 means that some did not end
+	Bound                  time.Duration // work of all tasks / capacity: no dispatcher is faster
+	Ideal                  time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.ideal; 0 with Config.Endless or Config.FillUntil
 
 	Handoff     Handoff
-	Idle        Idle          // only of a run that ends
-	LongestWait time.Duration // from the reply to the creation of the batch to a task's first grant
-	MaxDelay    time.Duration // longest delay of a task's first grant after its due time, which is its fair share of the bound
+	SlotIdle    SlotIdle
+	LongestWait time.Duration // longest time from when the tasks may start to a task's first grant; measured in the same runs as SlotIdle
+	MaxDelay    time.Duration // longest delay of a task's first grant after its due time, its fair share of the bound; measured as LongestWait
 
 	Compared       int64 // successes compared with the journals
-	Lost           int64 // tasks that are missing or did not end
+	Lost           int64 // compared tasks that are missing from the list of their batch or not in a terminal state
 	Differing      int64 // outputs or states that differ from the journal
 	Unacknowledged int   // results without an outcome
 	Examples       []string
@@ -39,10 +39,10 @@ type Summary struct {
 
 // SlotUse returns the share, 0..1, of the slots' time that devices were inside while tasks were waiting.
 func (s *Summary) SlotUse() float64 {
-	if s.Busy <= 0 || s.Capacity < 1 {
+	if s.TasksWaited <= 0 || s.Capacity < 1 {
 		return 0
 	}
-	return float64(s.BusyInside) / (float64(s.Busy) * float64(s.Capacity))
+	return float64(s.InsideWhileTasksWaited) / (float64(s.TasksWaited) * float64(s.Capacity))
 }
 
 // BoundRatio returns Makespan / Bound. It is at least 1 unless the run did not end.
@@ -59,8 +59,8 @@ func (s *Summary) DeniedPerGrant() float64 {
 }
 
 // Err returns an error if a promise was broken: devices within their leases exceeded the capacity, shared a slot or had a stale token, or a
-// task was lost, a result was recorded twice, an output differs from the device's journal, a malformed report was accepted, or a reply
-// broke the protocol.
+// task did not end or was lost, a result was recorded twice, an output differs from the device's journal, a malformed report was accepted,
+// or a reply broke the protocol. Durations are never a reason, and neither are results without an outcome.
 func (s *Summary) Err() error {
 	var errs []error
 	check := func(broken bool, format string, args ...any) {
@@ -93,7 +93,7 @@ func (s *Summary) unfinished() int64 {
 // Print writes the summary for people.
 func (s *Summary) Print(w io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
-	empty := max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0) // slot-time that was empty while tasks were waiting
+	empty := max(s.TasksWaited*time.Duration(s.Capacity)-s.InsideWhileTasksWaited, 0) // slot-time that was empty while tasks were waiting
 	for _, line := range []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
@@ -102,12 +102,12 @@ func (s *Summary) Print(w io.Writer) error {
 			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unacknowledged),
 		fmt.Sprintf("faults     %d silent, %d leases ended (left up to %s late), %d reboots, %d of %d malformed reports refused",
 			f.Silent, f.LeasesEnded, max(f.Overstay, 0).Round(time.Millisecond), f.Reboots, f.GarbageRefused, f.GarbageSent),
-		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within their leases %d, %d, %d",
+		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within leases %d, %d and %d of these",
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.OverCapacity, b.Shared, b.Stale),
-		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
+		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.TasksWaited.Round(10*time.Millisecond)),
 		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
-			empty.Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
-		fmt.Sprintf("handoff    slot left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
+			empty.Seconds(), s.SlotIdle.Start.Seconds(), s.SlotIdle.Between.Seconds(), s.SlotIdle.End.Seconds()),
+		fmt.Sprintf("handoff    slot left to next inside: %s; steps: notified %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Total, s.Handoff.Notified, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
 		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",
 			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond)),

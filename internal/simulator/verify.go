@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxExamples limits the number of faults that a summary describes.
+// maxExamples limits the number of findings that a summary describes.
 const maxExamples = 5
 
 // compareBatch compares the tasks of a batch with the journals and adds its findings to the summary. It returns the highest task id.

@@ -27,7 +27,7 @@ func (v Via) Check() error {
 		switch kind {
 		case ViaHTTP, ViaMQTT, ViaLongPoll, ViaPeriodic:
 		default:
-			return fmt.Errorf("via: %q is none of http, mqtt, long-poll, periodic, mixed", kind)
+			return fmt.Errorf("via: %q is not one of http, mqtt, long-poll, periodic, mixed", kind)
 		}
 	}
 	return nil

@@ -23,8 +23,8 @@ const leaveTimeout = 10 * time.Second
 // callerMark is the prefix of the names of callers' holders. No device id has it.
 const callerMark = "@"
 
-// Enter lets the holder of a caller use the external system concurrently with the fleet. A caller is a program and not a device. The holder
-// is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
+// Enter enters the external system for a caller, a program that leases a slot, concurrently with the fleet. holder is the name under which
+// the caller holds the slot. The caller is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
 func Enter(ctx context.Context, addr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, addr); err != nil {
@@ -59,7 +59,7 @@ func (v *visit) enter(ctx context.Context, addr string) error {
 	}
 	if !stop() || err != nil {
 		v.leave()
-		return fmt.Errorf("external system did not let in: %w", cmp.Or(context.Cause(ctx), err))
+		return fmt.Errorf("external system did not accept the connection: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ type lease struct {
 	timer  *time.Timer
 }
 
-// newLease returns a lease that calls over when it has ended.
+// newLease returns a lease that calls onEnd when it has ended.
 func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }

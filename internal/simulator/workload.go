@@ -26,8 +26,8 @@ type workload struct {
 	batches      []*openBatch    // oldest first
 	droppedTasks int64           // number of tasks of dropped batches
 	planned      time.Duration   // work of all tasks queued so far
-	taskWork     []time.Duration // work of each task; empty with Config.Endless or Config.Until
-	queued       time.Time       // when the last batch was queued, or may start
+	taskWork     []time.Duration // work of each task; empty with Config.Endless or Config.FillUntil
+	queued       time.Time       // when the last batch was queued, or when its tasks may start if that is later
 	batchesMade  int
 	err          error // the error of the last call
 }
@@ -102,7 +102,7 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 }
 
 // ideal returns the makespan of an ideal dispatcher. It does not know the length of a task in advance, takes the tasks in their order, and
-// loses no time: each task goes to the slot that is free first, and takes its work plus longer. A task whose device is gone holds its slot
+// loses no time: each task goes to the slot that is free first, and takes its work plus overhead. A task whose device is gone holds its slot
 // for the lease, and is not tried again.
 func (w *workload) ideal(slots int, overhead time.Duration, gone []bool) time.Duration {
 	free := make([]time.Duration, max(slots, 1))

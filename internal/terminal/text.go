@@ -108,7 +108,7 @@ func (p *Progress) Clear() {
 	p.drawn = false
 }
 
-// Bar draws done / total as a bar of wide characters: [######....].
+// Bar draws done / total as a bar of cells characters between brackets: [######....]. If total is 0, the bar is full.
 func Bar(done, total int64, cells int) string {
 	full := cells
 	if total > 0 {

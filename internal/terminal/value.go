@@ -94,7 +94,7 @@ func formatNumber(name string, value json.Number) string {
 
 // defaultText returns the text for the value 0 of a batch's setting, if 0 means the default. It returns "" for other names: 0 is shown as 0.
 func defaultText(name string) string {
-	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h", "max_wait_ms": "as long as it takes"}[name]
+	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[name]
 }
 
 // formatCounts lists the counts that are not zero: 3 failed, 17 pending.
@@ -192,7 +192,7 @@ func FormatDuration(d time.Duration) string {
 	return text
 }
 
-// WriteFields writes the members of an object, one a line, except members in without, and members that are null or empty.
+// WriteFields writes the members of an object, one a line, except members in omitted, and members that are null or empty.
 func WriteFields(to io.Writer, object json.RawMessage, omitted ...string) error {
 	members, err := Members(object)
 	if err != nil {

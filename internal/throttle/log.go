@@ -1,4 +1,5 @@
-// Package throttle keeps a log short while the same error repeats.
+// Package throttle keeps logs and records of events short while the same thing repeats: NewLogger passes each message at most once a second,
+// Samples passes the first event of each kind in a minute. It limits no requests.
 package throttle
 
 import (

@@ -16,7 +16,7 @@ type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 
 	mu           sync.Mutex
-	byKind       map[Kind]*kindState // the kinds with an event that was passed lately
+	byKind       map[Kind]*kindState // the kinds with a passed event; forgetOld removes old ones
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 

@@ -22,8 +22,8 @@ func (w window) nextFiring(t time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours is next for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a time that is
-// skipped.
+// nextByElapsedHours is nextFiring for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a
+// time that is skipped.
 func (w window) nextByElapsedHours(t time.Time) time.Time {
 	for after := wallClock(t); ; after = wallClock(t).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)

@@ -14,20 +14,20 @@ const (
 	day       = 24 * time.Hour
 	year      = 366 * day
 
-	// lead is the time at the start of a search in which openings may be missing, because their windows began before it.
+	// lead is the length of the part at the start of a search in which openings may be missing, because their windows began before the search.
 	lead = MaxDuration + 3*day
 )
 
-// Fits reports whether all sets are ever open at the same time for longer than needed. If not, a task that needs this time could never
-// start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows it is also true if
-// needed is less than a minute too long.
+// Fits reports whether all sets are ever open at the same time for longer than minOpen. If not, a task that needs this time could never
+// start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, Fits
+// may also return true if minOpen is longer than the longest common opening by less than a minute.
 func Fits(minOpen time.Duration, sets ...Set) bool {
 	_, fits := firstFit(minOpen, sets)
 	return fits
 }
 
 // firstFit also returns the start of the first opening that is long enough. The zero time means that the sets are always open, or that
-// needed is shorter than the seconds part of a window's duration.
+// minOpen is shorter than the seconds part of a window's duration.
 func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -41,7 +41,7 @@ func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	if len(withWindows) == 0 || rest > minOpen {
 		return time.Time{}, true
 	}
-	minMinutes := int((minOpen-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than needed
+	minMinutes := int((minOpen-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than minOpen
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	for end := from.AddDate(years, 0, 0); from.Before(end); from = from.Add(year) {
 		open := commonOpenMinutes(withWindows, from, lead+year+minOpen+time.Minute)

@@ -10,7 +10,7 @@ type minuteSet []uint64
 
 func newMinuteSet(d time.Duration) minuteSet { return make(minuteSet, d/time.Minute/64+1) }
 
-// add sets the minutes of other, which begins at the minute at. It drops minutes beyond the end of m.
+// add sets the minutes of other, which begins at the minute offset. It drops minutes beyond the end of m.
 func (m minuteSet) add(other minuteSet, offset int) {
 	shift := offset % 64
 	for i, word := range other {
@@ -23,7 +23,7 @@ func (m minuteSet) add(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the first position at which at least least consecutive minutes are set.
+// findRun returns the first position at which at least minLength consecutive minutes are set.
 func (m minuteSet) findRun(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -26,7 +26,7 @@ const (
 )
 
 const (
-	horizon      = 48 * time.Hour // openings that touch are followed at least this far
+	horizon      = 48 * time.Hour // windows that touch are joined at least this far before and after now
 	refreshAfter = 24 * time.Hour // an opening is computed again after this time
 )
 
@@ -42,7 +42,7 @@ type Window struct {
 func FromText(line string) (Window, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || len(fields) > 7 {
-		return Window{}, errors.New("five fields of cron, a duration and perhaps a time zone, as in 0 1 * * * 4h Asia/Shanghai")
+		return Window{}, errors.New("must be five fields of cron, a duration and optionally a time zone, such as 0 1 * * * 4h Asia/Shanghai")
 	}
 	fields = append(fields, "UTC")
 	return Window{Cron: strings.Join(fields[:5], " "), Duration: fields[5], Timezone: fields[6]}, nil
@@ -67,7 +67,7 @@ type window struct {
 // Parse checks a list of windows. Its errors name the entry and the field.
 func Parse(list []Window) (Set, error) {
 	if len(list) > MaxWindows {
-		return Set{}, fmt.Errorf("windows: at most %d", MaxWindows)
+		return Set{}, fmt.Errorf("windows: at most %d entries", MaxWindows)
 	}
 	s := Set{windows: make([]window, len(list))}
 	for i, w := range list {
@@ -86,11 +86,11 @@ func parse(w Window) (window, error) {
 	}
 	duration, err := time.ParseDuration(w.Duration)
 	if err != nil || duration < MinDuration || duration > MaxDuration {
-		return window{}, fmt.Errorf("duration: from %s to %s, as in 4h or 90m", MinDuration, MaxDuration)
+		return window{}, fmt.Errorf("duration: must be between %s and %s, such as 4h or 90m", MinDuration, MaxDuration)
 	}
 	zone, err := time.LoadLocation(w.Timezone)
 	if err != nil || w.Timezone == "Local" {
-		return window{}, errors.New("timezone: not one of the IANA names, as in Asia/Shanghai")
+		return window{}, errors.New("timezone: must be an IANA name, such as Asia/Shanghai")
 	}
 	parsed := window{schedule: schedule, zone: zone, duration: duration}
 	parsed.byWallClock = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
@@ -110,7 +110,7 @@ func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 		}
 	}()
 	if len(spec) > maxCron || len(strings.Fields(spec)) != 5 {
-		return nil, errors.New("five fields: minute, hour, day of month, month, day of week")
+		return nil, errors.New("must have five fields: minute, hour, day of month, month, day of week")
 	}
 	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
 	parsed, err := cron.NewParser(fields).Parse(strings.Join(strings.Fields(spec), " "))
@@ -135,7 +135,7 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.From.After(now.Add(-horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.next returns the first firing of w whose window ends at or after the start of the opening. Did it begin earlier?
+			// w.nextFiring returns the first firing of w whose window ends at or after the start of the opening. Did it begin earlier?
 			if from := w.nextFiring(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
 				o.From, touching = from, true
 			}
@@ -144,7 +144,7 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.next returns the first firing of w whose window ends after the opening. Does it touch?
+			// w.nextFiring returns the first firing of w whose window ends after the opening. Does it touch?
 			if from := w.nextFiring(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}

@@ -3,7 +3,8 @@
 -- KEYS[1...3]  as in keys.lua
 -- KEYS[4]      the rule
 -- KEYS[5...]   the subjects of step "fill"
--- ARGV[1]  step: begin, fill, settle or known
+-- ARGV[1]  step: begin, fill, settle or known. "settle" settles no reservation: it lets settle.lua
+--          count starts by this rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
 -- ARGV[3]  ms without a step after which another process may take over
 --     Only for step "known":

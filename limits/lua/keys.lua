@@ -13,7 +13,8 @@
 -- The key of a rule holds the state of the rule, a text:
 --     missing                       unknown: Redis may lack starts that the rule has to count
 --     "filling|time|epoch~token"    a process reads the history; starts are not counted
---     "settling|time|epoch~token"   the history is written; starts are counted
+--     "settling|time|epoch~token"   the history is written; settle.lua counts starts by the rule, but
+--                                   the rule is still unknown to checks
 --     "known|time|epoch"            the counts are complete
 --     time   time (ms) of the latest write
 --     epoch  epoch of Redis; it changes when Redis may have lost data (epochs.go)
@@ -24,9 +25,9 @@
 --     "P cap longest max per ..."   sliding windows; the subject is a text, the times of the newest
 --                                   `cap` starts, 13 digits each, newest first
 --     "L cap longest max per ..."   the same; the subject is a LIST of times, newest first
---     "F max per"                   fixed window; the subject is "since|n": the start of the window
+--     "F max per"                   fixed window; the subject is "time|n": the start of the window
 --                                   and the number of starts
---     "C max longest start ..."     calendar; the subject is "since|n": the start of the period and
+--     "C max longest start ..."     calendar; the subject is "time|n": the start of the period and
 --                                   the number of starts
 --     cap      maximum number of starts that are kept
 --     longest  time after which a start has no effect

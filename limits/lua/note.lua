@@ -1,4 +1,4 @@
--- note: adds refusals that a replica counted to the list of the most refused subjects.
+-- note: adds refusals that a process counted to the list of the most refused subjects.
 --
 -- KEYS[1]  ZSET  label -> number of refusals, in hours with an even number
 -- KEYS[2]  ZSET  label -> number of refusals, in hours with an odd number

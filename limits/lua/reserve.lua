@@ -85,6 +85,7 @@ local function check_sliding(item, pending)
   local packed = read_packed(item.spec, item.key)
   for i = 1, s.windows do
     local wait, ago, only_reserved = check_window(packed, item.key, s.max[i], s.per[i], pending, now)
+    -- `nil, true`: a time in the future (check_window).
     if not wait and ago then
       return forget_rule(item)
     end

@@ -17,6 +17,8 @@
 --     reset    ms until a part of `used` ends
 --     wait     ms until the item allows the cost; 0 if it does now
 --   and for each taking in mode R: how much of its cost has been given back in total.
+--   In modes T and P the number of elements must be odd: takes.go takes a reply with an even number
+--   of elements for a reply of quick_take.lua.
 --   The time alone means that nothing was done: the spec of a calendar contains no period for this
 --   time.
 --

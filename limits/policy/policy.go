@@ -16,17 +16,17 @@ var ErrInvalid = errors.New("invalid")
 // Policy is one limit as an operator writes it.
 type Policy struct {
 	Name        string    `json:"name" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; unique in its list"`
-	Per         string    `json:"per,omitempty" yaml:"per,omitempty" doc:"The part of a start that is counted on its own: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device); several, separated by commas, together. Default of duplicate: device,kind,payload"`
+	Per         string    `json:"per,omitempty" yaml:"per,omitempty" doc:"The part of a start that is counted separately: tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME (with trust_device), or a combination, separated by commas. Default of duplicate: device,kind,payload"`
 	Algorithm   Algorithm `json:"algorithm" enum:"sliding,fixed,calendar,duplicate"`
-	Windows     []Window  `json:"windows,omitempty" yaml:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8, all of which hold"`
+	Windows     []Window  `json:"windows,omitempty" yaml:"windows,omitempty" nullable:"true" doc:"sliding: 1 to 8 windows; each must allow the start"`
 	PerMS       int64     `json:"per_ms,omitempty" yaml:"per_ms,omitempty" doc:"fixed, duplicate: length of the window; at most 31 days"`
 	Period      Period    `json:"period,omitempty" yaml:"period,omitempty" doc:"calendar: day, week (from Monday) or month"`
 	Timezone    string    `json:"timezone,omitempty" yaml:"timezone,omitempty" doc:"calendar: such as Asia/Shanghai; default UTC"`
-	Max         int64     `json:"max,omitempty" yaml:"max,omitempty" doc:"fixed, calendar, duplicate: starts in a window"`
-	OnError     OnError   `json:"on_error,omitempty" yaml:"on_error,omitempty" doc:"A start that cannot be checked: closed (it waits, the default) or open (it passes)"`
-	OnLimited   OnLimited `json:"on_limited,omitempty" yaml:"on_limited,omitempty" doc:"A start that is refused: wait (the default), or drop: its task ends as suppressed"`
-	Reveal      bool      `json:"reveal,omitempty" yaml:"reveal,omitempty" doc:"Shows subjects made of payloads and facts to operators as they are, instead of a digest"`
-	TrustDevice bool      `json:"trust_device,omitempty" yaml:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
+	Max         int64     `json:"max,omitempty" yaml:"max,omitempty" doc:"fixed, calendar, duplicate: maximum number of starts in a window"`
+	OnError     OnError   `json:"on_error,omitempty" yaml:"on_error,omitempty" doc:"What happens to a start that cannot be checked: closed (it waits, the default) or open (it is allowed)"`
+	OnLimited   OnLimited `json:"on_limited,omitempty" yaml:"on_limited,omitempty" doc:"What happens to a start that is refused: wait (the default), or drop (its task ends as suppressed)"`
+	Reveal      bool      `json:"reveal,omitempty" yaml:"reveal,omitempty" doc:"true: operators see subjects made of payloads and facts as plain text, not as a digest"`
+	TrustDevice bool      `json:"trust_device,omitempty" yaml:"trust_device,omitempty" doc:"true: per may name attributes, which the device itself reports"`
 }
 
 // Window allows at most Max starts in any PerMS milliseconds.
@@ -96,7 +96,7 @@ func Parse(raw []byte) ([]Policy, error) {
 		return nil, fmt.Errorf("limits: %w: %w", ErrInvalid, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("limits: %w: something follows the list", ErrInvalid)
+		return nil, fmt.Errorf("limits: %w: more than one JSON value", ErrInvalid)
 	}
 	return policies, Validate(policies)
 }

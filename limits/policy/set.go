@@ -22,10 +22,10 @@ func (p Policy) SetFields() []string {
 
 func (p Policy) checkSetPer(path string) error {
 	if p.TrustDevice {
-		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not in a set, which knows no devices")
+		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not allowed in a limit set, which has no devices")
 	}
 	if p.OnLimited != "" {
-		return fieldError(strings.TrimSuffix(path, "per")+"on_limited", "not in a set, in which nothing waits")
+		return fieldError(strings.TrimSuffix(path, "per")+"on_limited", "not allowed in a limit set, in which no task waits")
 	}
 	fields := p.SetFields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
@@ -34,10 +34,10 @@ func (p Policy) checkSetPer(path string) error {
 	for i, field := range fields {
 		name, is := strings.CutPrefix(field, AllFacts+".")
 		if (!is || name == "") && (p.Per != "" || field != AllFacts) {
-			return fieldError(path, "%q is not facts.NAME, which is all that a set knows", field)
+			return fieldError(path, "%q is not facts.NAME, the only field of a limit set", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return fieldError(path, "%q is there twice", field)
+			return fieldError(path, "%q appears twice", field)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func validate(policies []Policy, checkPer func(p Policy, at string) error) error
 			return err
 		}
 		if slices.ContainsFunc(policies[:i], func(o Policy) bool { return o.Name == p.Name }) {
-			return fieldError(path+"name", "%q is there twice", p.Name)
+			return fieldError(path+"name", "%q appears twice", p.Name)
 		}
 	}
 	return nil
@@ -63,10 +63,10 @@ func (p Policy) check(path string) error {
 		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
 	}
 	if !slices.Contains([]OnError{"", FailClosed, FailOpen}, p.OnError) {
-		return fieldError(path+"on_error", "open or closed")
+		return fieldError(path+"on_error", "must be open or closed")
 	}
 	if !slices.Contains([]OnLimited{"", WaitOnLimit, DropOnLimit}, p.OnLimited) {
-		return fieldError(path+"on_limited", "wait or drop")
+		return fieldError(path+"on_limited", "must be wait or drop")
 	}
 	return p.checkAlgorithm(path)
 }
@@ -99,7 +99,7 @@ func (p Policy) checkAlgorithm(path string) error {
 		}
 		return checkRange(path+"max", p.Max, MaxCountedStarts)
 	}
-	return fieldError(path+"algorithm", "sliding, fixed, calendar or duplicate")
+	return fieldError(path+"algorithm", "must be sliding, fixed, calendar or duplicate")
 }
 
 // refuseFields returns an error if one of the fields is set: the algorithm does not use them.
@@ -110,7 +110,7 @@ func (p Policy) refuseFields(path string, fields ...string) error {
 	}
 	for _, field := range fields {
 		if isSet[field] {
-			return fieldError(path+field, "not with algorithm %s", p.Algorithm)
+			return fieldError(path+field, "not allowed with algorithm %s", p.Algorithm)
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (p Policy) refuseFields(path string, fields ...string) error {
 
 func (p Policy) checkWindows(path string) error {
 	if len(p.Windows) < 1 || len(p.Windows) > MaxWindows {
-		return fieldError(path, "1 to %d", MaxWindows)
+		return fieldError(path, "must have between 1 and %d entries", MaxWindows)
 	}
 	for i, w := range p.Windows {
 		field := fmt.Sprintf("%s[%d].", path, i)
@@ -129,7 +129,7 @@ func (p Policy) checkWindows(path string) error {
 			return err
 		}
 		if slices.ContainsFunc(p.Windows[:i], func(o Window) bool { return o.PerMS == w.PerMS }) {
-			return fieldError(field+"per_ms", "%d is there twice", w.PerMS)
+			return fieldError(field+"per_ms", "%d appears twice", w.PerMS)
 		}
 	}
 	return nil
@@ -137,17 +137,17 @@ func (p Policy) checkWindows(path string) error {
 
 func (p Policy) checkCalendar(path string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
-		return fieldError(path+"period", "day, week or month")
+		return fieldError(path+"period", "must be day, week or month")
 	}
 	if _, err := Location(p.Timezone); err != nil {
-		return fieldError(path+"timezone", "a time zone such as Asia/Shanghai")
+		return fieldError(path+"timezone", "must be a time zone such as Asia/Shanghai")
 	}
 	return nil
 }
 
 func checkRange(field string, n, maxAllowed int64) error {
 	if n < 1 || n > maxAllowed {
-		return fieldError(field, "1 to %d", maxAllowed)
+		return fieldError(field, "must be between 1 and %d", maxAllowed)
 	}
 	return nil
 }
@@ -186,13 +186,13 @@ func (p Policy) checkPer(path string) error {
 		case slices.Contains([]string{"device", "batch", "pool", "kind", "payload"}, field):
 		case (group == "tags" || group == "payload") && name != "":
 		case group == "attributes" && name != "" && !p.TrustDevice:
-			return fieldError(path, "%q is said by the device itself, which could escape the limit; to accept that, set trust_device", field)
+			return fieldError(path, "%q is set by the device itself, which could evade the limit; to accept that, set trust_device", field)
 		case group == "attributes" && name != "":
 		default:
 			return fieldError(path, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return fieldError(path, "%q is there twice", field)
+			return fieldError(path, "%q appears twice", field)
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ SET LOCAL lock_timeout = 0;
 -- limits: policies, as a JSON array; null means no policies.
 -- callers: maximum number of slots that callers hold; null means no bound.
 -- longest_ms: the longest lease that a caller may request.
--- stands_until: after a restore the pool grants nothing before this time; null means that there was no restore.
+-- stands_until: the end of the standstill after a restore, in which the pool grants nothing; null means that there was no restore.
 -- deleted_at: a deleted pool keeps its row, because its ended batches refer to it. If a pool of the same name is created, its version
 -- continues to increase, so Redis recognizes the new settings as newer.
 CREATE TABLE pools (
@@ -168,8 +168,8 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- The progress of batches, written by the pass that adds up counts: the number of tasks that ended in each step. The length of a step grows with the
--- age of the batch, so that a batch has few rows, however long it takes.
+-- The progress of batches, written by each fold: the number of tasks that ended in each step. The length of a step grows with the age of the
+-- batch, so that a batch has few rows, however long it takes.
 -- since_ms: the beginning of the step, in milliseconds since the batch began.
 -- at: the time of the last change in the step.
 CREATE TABLE batch_progress (
@@ -181,7 +181,7 @@ CREATE TABLE batch_progress (
     PRIMARY KEY (batch, since_ms)
 );
 
--- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants.
+-- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants. So 'pending' means open: waiting or dispatched.
 -- own_priority: false means that the task has the priority of its batch.
 -- payload, output: json and not jsonb, so that they are returned byte for byte.
 -- retry_at: the task is not granted before; at first its not_before, later the end of a backoff.
@@ -213,7 +213,7 @@ CREATE TABLE tasks (
 -- these indexes or, a bounded stretch at a time, along the primary key.
 --
 -- Used to find the best open tasks of a device in each of its batches, and all tasks of a device. The expression batch * 1 ensures that the
--- planner cannot use another index for the query (see Views), whatever its statistics are.
+-- planner cannot use another index for the query (see viewsText in store), whatever its statistics are.
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at NULLS FIRST, priority DESC, id);
 -- Used to read the tasks of a batch in a state, in the order of their ids, and to find out whether a batch has open tasks.
 CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
@@ -249,7 +249,7 @@ CREATE SEQUENCE grant_token AS bigint MAXVALUE 9007199254740991 CACHE 1;
 -- The slots in use. The unique keys make a second grant of a slot, a device or a task impossible. The table is small and often updated, so
 -- its pages have free space for new versions of rows, and it is vacuumed early.
 -- lease_ms: the length of a renewal that does not name one.
--- longest_ms: the longest length that the lease ever had, for which the clock guard waits; null means lease_ms.
+-- longest_ms: the longest length that the lease ever had, for which the reaper waits; null means lease_ms.
 CREATE TABLE grants (
     task        bigint PRIMARY KEY,
     batch       bigint NOT NULL,
@@ -467,7 +467,7 @@ CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
 -- This trigger gives a transaction its id before its events get their ids. So a query for the transactions in progress finds every
--- transaction that has given an event id and has not ended (see EventsSettled).
+-- transaction that has given an event id and has not ended (see EventsComplete in store).
 -- +goose StatementBegin
 CREATE FUNCTION events_begin() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -8,7 +8,7 @@
 -- limits: policies, as a JSON array; null means no policies.
 -- callers: maximum number of slots that callers hold; null means no bound.
 -- longest_ms: the longest lease that a caller may request.
--- stands_until: after a restore the pool grants nothing before this time; null means that there was no restore.
+-- stands_until: the end of the standstill after a restore, in which the pool grants nothing; null means that there was no restore.
 -- deleted_at: a deleted pool keeps its row, because its ended batches refer to it. If a pool of the same name is created, its version
 -- continues to increase, so Redis recognizes the new settings as newer.
 CREATE TABLE pools (
@@ -170,8 +170,8 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- The progress of batches, written by the pass that adds up counts: the number of tasks that ended in each step. The length of a step grows with the
--- age of the batch, so that a batch has few rows, however long it takes.
+-- The progress of batches, written by each fold: the number of tasks that ended in each step. The length of a step grows with the age of the
+-- batch, so that a batch has few rows, however long it takes.
 -- since_ms: the beginning of the step, in milliseconds since the batch began.
 -- at: the time of the last change in the step.
 CREATE TABLE batch_progress (
@@ -183,7 +183,7 @@ CREATE TABLE batch_progress (
     PRIMARY KEY (batch, since_ms)
 ) WITHOUT ROWID;
 
--- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants.
+-- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants. So 'pending' means open: waiting or dispatched.
 -- own_priority: false means that the task has the priority of its batch.
 -- payload, output: stored as text, so that they are returned byte for byte.
 -- retry_at: the task is not granted before; at first its not_before, later the end of a backoff.
@@ -214,7 +214,7 @@ CREATE TABLE tasks (
 -- these indexes or, a bounded stretch at a time, along the primary key.
 --
 -- Used to find the best open tasks of a device in each of its batches, and all tasks of a device. The expression batch * 1 ensures that the
--- planner cannot use another index for the query (see Views), whatever its statistics are.
+-- planner cannot use another index for the query (see viewsText in store), whatever its statistics are.
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at, priority DESC, id);
 -- Used to read the tasks of a batch in a state, in the order of their ids, and to find out whether a batch has open tasks.
 CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
@@ -240,7 +240,7 @@ INSERT INTO grant_token VALUES (0);
 
 -- The slots in use. The unique keys make a second grant of a slot, a device or a task impossible.
 -- lease_ms: the length of a renewal that does not name one.
--- longest_ms: the longest length that the lease ever had, for which the clock guard waits; null means lease_ms.
+-- longest_ms: the longest length that the lease ever had, for which the reaper waits; null means lease_ms.
 CREATE TABLE grants (
     task        INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL,

@@ -17,9 +17,9 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// ReadOnlyFields has the fields that a GET returns and a PUT ignores.
+// ReadOnlyFields has the fields of a profile or a limit set that a GET returns and a PUT ignores.
 type ReadOnlyFields struct {
-	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, like all other read-only fields"`
 	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
 	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
 	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
@@ -50,8 +50,8 @@ func (p *profiles) register(r *routes) {
 			return operators.ProfileList{Profiles: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
-	registerAnswer(r, documentStatus[operators.ProfileChanged](r, newOperation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
-	registerAnswer(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
+	registerResponse(r, documentStatus[operators.ProfileChanged](r, newOperation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
+	registerResponse(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
 }
 
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
@@ -115,7 +115,7 @@ func (t *tokens) register(r *routes) {
 
 type tokenQuery struct {
 	Page
-	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Which come first, by number"`
+	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {

@@ -45,11 +45,11 @@ func (a *aggregate) add(value json.RawMessage) {
 	}
 }
 
-func (a *aggregate) addText(addText string) {
+func (a *aggregate) addText(text string) {
 	if a.texts == nil {
 		a.texts = map[string]int64{}
 	}
-	a.texts[truncateText(addText)]++
+	a.texts[truncateText(text)]++
 }
 
 // truncateText returns the first maxTextChars characters of a text.

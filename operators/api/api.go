@@ -57,7 +57,7 @@ type API struct {
 	auth       *authenticator
 	mux        *http.ServeMux
 	streams    *http.ServeMux // the streamed forms of the lists
-	largeTurns *fair.Shares   // limits how many bodies of more than smallBody bytes are read into memory at once
+	largeTurns *fair.Shares   // limits how many bodies of more than smallBody bytes, or of unknown length, are read at once
 }
 
 // New builds the handlers and starts nothing.

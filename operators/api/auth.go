@@ -54,7 +54,7 @@ type authenticator struct {
 }
 
 // authorize runs an operation only if the role of the token allows it. An operation without a role is refused for
-// everybody.
+// everybody. A live stream checks the role again while it runs: see followEvents.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
 	operator, isTokenUnknown, err := a.requestOperator(ctx)
 	if err == nil {
@@ -97,14 +97,14 @@ func recordRefusal(ctx context.Context, g *gate.Gate, err error, r gate.Refusal)
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
 
-// ServeAs serves a request of this process as the operator who: with the same rights, checks, idempotency and audit as a
+// ServeAs serves a request of this process as this operator: with the same rights, checks, idempotency and audit as a
 // request over the network.
 func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request) {
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that Inside has set, or the owner of the bearer token. guess is
-// true if the token is unknown. With an error, it returns the facts about the sender that are known.
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token.
+// isTokenUnknown is true if the token is unknown. With an error, it returns the facts about the sender that are known.
 func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, isTokenUnknown bool, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return operator, false, nil
@@ -112,7 +112,7 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, is
 	r, _ := humago.Unwrap(ctx)
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
 	if wait := a.gate.LockoutLeft(from, token); wait > 0 {
-		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens came from this address: try again after Retry-After")
+		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
 		p.RetryAfter = wait
 		return Operator{From: from}, false, p
 	}

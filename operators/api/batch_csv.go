@@ -42,12 +42,12 @@ func readTime(cell string, to **time.Time) error {
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// formatError returns an error with what, the expected form of a value. If err is nil, it returns nil.
+// formatError returns an error with expected, the expected form of a value. If err is nil, it returns nil.
 func formatError(expected string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.New("not " + expected)
+	return errors.New("must be " + expected)
 }
 
 // taskCSV reads a CSV file with a column for each member of the payload, and optional columns for fields of the task.
@@ -66,7 +66,7 @@ func newTaskCSV(body io.Reader) (taskCSV, error) {
 		case i >= 0 && !c.isJSON:
 			l.taskFields = append(l.taskFields, &known[i])
 		case strings.HasPrefix(c.name, ":") && err == nil:
-			err = lineProblem(1, fmt.Errorf("column %q: of those that begin with a colon there are :priority, :not_before and :not_after", c.name))
+			err = lineProblem(1, fmt.Errorf("column %q: a name with a colon at its start must be :priority, :not_before or :not_after", c.name))
 		default:
 			l.taskFields = append(l.taskFields, nil)
 		}

@@ -142,7 +142,7 @@ func TestStreamsTakeLimits(t *testing.T) {
 				}
 			}
 			for limits, says := range map[string]string{
-				`[` + strings.Replace(perAccountPolicy, `"max":1`, `"max":0`, 1) + `]`:         "limits[0].windows[0].max: 1 to 100000",
+				`[` + strings.Replace(perAccountPolicy, `"max":1`, `"max":0`, 1) + `]`:         "limits[0].windows[0].max: must be between 1 and 100000",
 				`[` + strings.Replace(perAccountPolicy, `"sliding"`, `"leaky"`, 1) + `]`:       "algorithm",
 				`[` + strings.Replace(perAccountPolicy, `"per":`, `"burst":1,"per":`, 1) + `]`: "burst",
 				`per-account`: "limits",

@@ -111,7 +111,7 @@ func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.
 		return store.NewTask{}, err
 	}
 	if t.Priority != nil && (*t.Priority < -maxPriority || *t.Priority > maxPriority) {
-		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
+		return store.NewTask{}, fmt.Errorf("priority: must be between %d and %d", -maxPriority, maxPriority)
 	}
 	payload := shared.mergePayload(nilIfNull(t.Payload))
 	if err := checkPayload(payload); err != nil {
@@ -169,13 +169,13 @@ func (b *batches) awaitDuplicateTurn(ctx context.Context, in operators.NewBatch)
 		return func() {}, nil
 	}
 	if leave, err = awaitTurn(ctx, b.duplicateTurns); err != nil {
-		return nil, fmt.Errorf("waiting for another batch whose duplicates are found: %w", err)
+		return nil, fmt.Errorf("waiting for the duplicate check of another batch: %w", err)
 	}
 	return leave, nil
 }
 
-// check refuses a task that equals an earlier one, or marks it to be skipped. position is the format of its position in
-// the request, and at the number, for error messages.
+// check refuses a task that equals an earlier one, or marks it to be skipped. positionFormat is the format of its position in
+// the request, and number the number, for error messages.
 func (d *duplicates) check(t *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
@@ -212,8 +212,8 @@ func newOverlay(shared json.RawMessage) overlay {
 	return overlay{shared}
 }
 
-// mergePayload returns the payload of a task. If own is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
-// over returns own unchanged; nil means the payload of the batch.
+// mergePayload returns the payload of a task. If payload is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
+// mergePayload returns payload unchanged; nil means the payload of the batch.
 func (o overlay) mergePayload(payload json.RawMessage) json.RawMessage {
 	if _, ok := objectMembers(payload); !ok || o.shared == nil {
 		return payload

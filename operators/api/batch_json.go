@@ -93,7 +93,7 @@ func (l *bodyList) readOutline() ([]byte, error) {
 	d := json.NewDecoder(from)
 	token, err := d.Token()
 	if err == nil && token != json.Delim('{') {
-		err = errors.New("not an object")
+		err = errors.New("must be a JSON object")
 	}
 	if err != nil {
 		return nil, bodyProblem(err)
@@ -106,7 +106,7 @@ func (l *bodyList) readOutline() ([]byte, error) {
 		}
 		field, _ := name.(string)
 		if seen[field] {
-			return nil, bodyProblem(fmt.Errorf("%s: stands there twice", field))
+			return nil, bodyProblem(fmt.Errorf("%s: appears twice", field))
 		}
 		seen[field] = true
 		value, other := json.RawMessage("null"), l.name
@@ -143,7 +143,7 @@ func (l *bodyList) skip(d *json.Decoder, from *limitedReader, field string) erro
 		return err
 	}
 	if token != json.Delim('[') {
-		return fmt.Errorf("%s: not a list", field)
+		return fmt.Errorf("%s: must be a list", field)
 	}
 	at := d.InputOffset() - 1
 	for i := 0; d.More(); i++ {
@@ -189,7 +189,7 @@ func (l *bodyList) readEntry(text []byte, entry *operators.NewTask) error {
 		return readLine(text, entry, taskMembers)
 	}
 	if err := json.Unmarshal(text, &entry.Device); err != nil {
-		return fmt.Errorf("not text: %w", err)
+		return fmt.Errorf("must be a string: %w", err)
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func bodyListFrom(ctx context.Context) *bodyList {
 }
 
 func taskSourceProblem() error {
-	return invalid("devices, tasks, select: exactly one of them, with at least one entry")
+	return invalid("devices, tasks, select: exactly one is required, with at least one entry")
 }
 
 // isUnknownField reports whether err is about a field that does not exist.

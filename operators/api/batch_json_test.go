@@ -38,7 +38,7 @@ func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 		{`{"pool":"p","tasks":[{"device":"x"}],"devices":[` + many(`"d-%"`) + `"x"]}`, 422, `exactly one`},
 		{`{"pool":"nosuch","devices":[` + many(`"d-%"`) + `"x"]}`, 422, `unknown_pool`},
 		{`{"pool":"p","devices":[` + many(`"d-%"`) + `"x"`, 400, `invalid_request`},
-		{`{"pool":"p","devices":"` + many(`d-%`) + `"}`, 400, `not a list`},
+		{`{"pool":"p","devices":"` + many(`d-%`) + `"}`, 400, `must be a list`},
 		{`{"pool":"p","tasks":[{"device":"x","payload":"` + strings.Repeat("x", 3<<20) + `"}]}`, 400, `of more than`},
 		{`{"pool":"p","tasks":[{"device":"x","payload":"` + strings.Repeat("x", 100<<10) + `"}]}`, 422, `at most 32768`},
 		{strings.Repeat("[", 1<<20), 400, `invalid_request`},

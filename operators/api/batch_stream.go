@@ -52,7 +52,7 @@ func (l BodyLimits) checkCount(tasks int) error {
 	return nil
 }
 
-// streamType returns the media type of a body in lines, CSV or NDJSON, or an empty string for any other body.
+// streamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
 func streamType(ctx huma.Context) string {
 	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
 	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {

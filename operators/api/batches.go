@@ -52,16 +52,16 @@ func (b *batches) register(r *routes) {
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = r.newMiddlewares(b.handleStreamed(r), b.handleLong)
 	describeStreams(r, &create)
-	registerAnswer(r, create, b.create)
+	registerResponse(r, create, b.create)
 	registerList(r, newOperation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), b.list,
 		func(p listPage[operators.Batch]) operators.BatchList {
 			return operators.BatchList{Batches: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), b.get)
-	register(r, newOperation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null asks for the default", roleOperator, 200), b.patch)
-	register(r, newOperation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Grant nothing more of a batch; what runs goes on", roleOperator, 200), b.pause)
+	register(r, newOperation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null restores the default", roleOperator, 200), b.patch)
+	register(r, newOperation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Pause a batch: its tasks get no new grants; running tasks continue", roleOperator, 200), b.pause)
 	register(r, newOperation("POST", "/v1/batches/{id}/resume", "resumeBatch", "End the pause of a batch", roleOperator, 200), b.resume)
-	register(r, newOperation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "End a batch; devices that run a task of it are told to stop", roleOperator, 200), b.cancel)
+	register(r, newOperation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "Cancel a batch; devices that run one of its tasks are asked to stop", roleOperator, 200), b.cancel)
 }
 
 func (b *batches) create(ctx context.Context, in *struct {
@@ -152,20 +152,13 @@ func (b *batches) readSettings(in operators.NewBatch) (store.Batch, error) {
 	if err != nil {
 		return store.Batch{}, err
 	}
-	backoff := int64(10_000)
-	if in.RetryBackoffMS != nil {
-		backoff = *in.RetryBackoffMS
-	}
-	retryOn := in.RetryOn
-	if len(retryOn) == 0 {
-		retryOn = []string{string(store.Failed), string(store.TimedOut)}
-	}
+	in = in.WithDefaults()
 	return store.Batch{
 		Name: in.Name, Pool: in.Pool, Kind: in.Kind, Payload: nilIfNull(in.Payload),
-		Priority: in.Priority, Weight: cmp.Or(in.Weight, defaultWeight), Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter, MaxWait: milliseconds(in.MaxWaitMS),
-		MaxAttempts: cmp.Or(in.MaxAttempts, defaultMaxAttempts), RetryOn: retryOn, RetryBackoff: milliseconds(backoff),
-		OnLost: cmp.Or(in.OnLost, "retry"), Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
-		Abort: abortRule(in.Abort), Windows: windows, Limits: limits, FinishInside: in.FinishInside == nil || *in.FinishInside,
+		Priority: in.Priority, Weight: in.Weight, Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter, MaxWait: milliseconds(in.MaxWaitMS),
+		MaxAttempts: in.MaxAttempts, RetryOn: in.RetryOn, RetryBackoff: milliseconds(*in.RetryBackoffMS),
+		OnLost: in.OnLost, Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
+		Abort: abortRule(in.Abort), Windows: windows, Limits: limits, FinishInside: *in.FinishInside,
 	}, nil
 }
 
@@ -197,7 +190,7 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 		}
 	}
 	if filters > 1 {
-		return page, invalid("pool, kind: one of them, and neither with name or lane")
+		return page, invalid("pool, kind: not together, and neither together with name or lane")
 	}
 	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind}
 	if in.Name != "" {
@@ -231,12 +224,6 @@ func showBatch(b store.Batch) operators.Batch {
 	}
 }
 
-// Defaults of fields that a request omits or a patch sets to null.
-const (
-	defaultWeight      = 1
-	defaultMaxAttempts = 3
-)
-
 func (b *batches) patch(ctx context.Context, in *struct {
 	IDPath
 	Body operators.BatchPatch
@@ -258,13 +245,13 @@ func (b *batches) patch(ctx context.Context, in *struct {
 // applyPatch applies all changes except the changes of windows and limits.
 func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 	applyChange(p.Priority, &b.Priority, 0)
-	applyChange(p.Weight, &b.Weight, defaultWeight)
-	applyChange(p.MaxAttempts, &b.MaxAttempts, defaultMaxAttempts)
+	applyChange(p.Weight, &b.Weight, operators.DefaultBatchWeight)
+	applyChange(p.MaxAttempts, &b.MaxAttempts, operators.DefaultMaxAttempts)
 	wait := b.MaxWait.Milliseconds()
 	applyChange(p.MaxWaitMS, &wait, 0)
 	b.MaxWait = milliseconds(wait)
 	lane := string(b.Lane)
-	applyChange(p.Lane, &lane, string(store.LaneNormal))
+	applyChange(p.Lane, &lane, operators.DefaultLane)
 	b.Lane = store.Lane(lane)
 	if p.NotAfter.Present {
 		b.NotAfter = p.NotAfter.Value
@@ -306,7 +293,7 @@ func (b *batches) dequeue(batch store.Batch, err error) (operators.Batch, error)
 
 const (
 	rateSpan    = 5 * time.Minute  // the period that Batch.Recent of the ledger covers
-	minRateSpan = 10 * time.Second // minimum period for a rate
+	minRateSpan = 10 * time.Second // minimum period for ratePerMinute
 	maxETA      = 10 * 365 * 24 * time.Hour
 )
 

@@ -10,21 +10,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// batchCounts compares the sum of a batch's counts with its total, and returns its state and counts.
-func (b *testAPI) batchCounts(id int64) (state string, batchCounts map[string]any) {
+// counts compares the sum of a batch's counts with its total, and returns its state and counts.
+func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 	b.Helper()
 	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
-	batchCounts = asObject(batch["counts"])
+	counts = asObject(batch["counts"])
 	sum := 0.0
-	for _, n := range batchCounts {
+	for _, n := range counts {
 		count, _ := n.(float64)
 		sum += count
 	}
-	if len(batchCounts) != 8 || sum != batch["total"] {
-		b.Errorf("counts %v add up to %v, total %v", batchCounts, sum, batch["total"])
+	if len(counts) != 8 || sum != batch["total"] {
+		b.Errorf("counts %v add up to %v, total %v", counts, sum, batch["total"])
 	}
 	state, _ = batch["state"].(string)
-	return state, batchCounts
+	return state, counts
 }
 
 func TestBatchRunsThroughItsStates(t *testing.T) {

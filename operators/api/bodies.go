@@ -61,10 +61,10 @@ func (r *longBodyReader) readError(err error) error {
 	case errors.As(r.readErr, &large):
 		return r.readErr
 	}
-	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").withCause(r.readErr)
+	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(r.readErr)
 }
 
-// limitedReader returns the error beyond after it has returned left bytes, because its reader would keep more data in memory.
+// limitedReader returns limitErr after it has returned left bytes, because its reader would keep more data in memory.
 // The reader reads ahead at most by its buffer.
 type limitedReader struct {
 	from     io.Reader
@@ -96,11 +96,11 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read the result until it calls free.
+// storeBody reads the complete body. The caller may read the result until it calls release.
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {
-		return nil, nil, fmt.Errorf("waiting for the turn of a body: %w", err)
+		return nil, nil, fmt.Errorf("waiting to read a body: %w", err)
 	}
 	start := new(bytes.Buffer)
 	switch _, err = io.CopyN(start, body, spoolMemory); {
@@ -153,5 +153,5 @@ func (r spoolWriter) Write(b []byte) (int, error) {
 }
 
 func noRoomProblem(err error) error {
-	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: there is no room to keep it until it is whole").withCause(err)
+	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
 }

@@ -30,7 +30,7 @@ func (b *testAPI) waitForTooManyBodies(device, token string) {
 	b.Helper()
 	waitUntil(b.T, func() bool {
 		a := b.call("POST", "/v1/devices/"+device+"/report", token, `{}`)
-		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many bodies")
+		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many incomplete bodies")
 	})
 }
 

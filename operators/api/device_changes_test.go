@@ -82,16 +82,16 @@ func TestABlockedDeviceIsGrantedNothing(t *testing.T) {
 	})
 }
 
-func (b *testAPI) deviceEventKinds(device string) (deviceEventKinds []string) {
+func (b *testAPI) deviceEventKinds(device string) (kinds []string) {
 	b.Helper()
 	events, err := b.store.Events(b.Context(), store.EventFilter{Device: device})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for _, e := range events {
-		deviceEventKinds = append(deviceEventKinds, e.Kind)
+		kinds = append(kinds, e.Kind)
 	}
-	return deviceEventKinds
+	return kinds
 }
 
 func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {

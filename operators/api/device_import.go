@@ -22,7 +22,7 @@ import (
 const (
 	maxImportBody    = 16 << 20 // in bytes
 	maxImportDevices = 100_000  // devices in one import; they and their tokens are held in memory
-	maxImports       = 3        // concurrent imports, one of each operator token; additional imports wait
+	maxImports       = 3        // concurrent imports, at most one of each operator token; additional imports wait
 )
 
 // handleImport handles an import, whose body is a list of devices, before huma would read the body.
@@ -55,7 +55,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	}
 	leave, err := awaitTurn(ctx.Context(), d.imports)
 	if err != nil {
-		return nil, nil, fmt.Errorf("waiting for the turn of an import: %w", err)
+		return nil, nil, fmt.Errorf("waiting for other imports: %w", err)
 	}
 	defer leave()
 	body := d.limits.newBodyReader(ctx, maxImportBody)
@@ -90,7 +90,7 @@ func readExisting(query url.Values) (store.OnExisting, error) {
 	case store.RefuseExisting, store.SkipExisting, store.RotateExisting, store.UpdateExisting:
 		return existing, nil
 	}
-	return "", invalid("existing: refuse, skip, update or rotate")
+	return "", invalid("existing: must be refuse, skip, update or rotate")
 }
 
 // profileColumn is the column of the profile. It cannot be the name of a tag, because tag names have no colon.
@@ -103,7 +103,7 @@ func newDeviceCSV(body io.Reader) (deviceCSV, error) {
 	l, err := newCSV(body, "tags")
 	for _, c := range l.columns {
 		if err == nil && c.isJSON {
-			err = lineProblem(1, errors.New("tags are text: no column has :json"))
+			err = lineProblem(1, errors.New("tags are strings: no column name may end in :json"))
 		}
 	}
 	return deviceCSV{l}, err
@@ -143,7 +143,7 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 			return read, nil
 		}
 		if errors.Is(err, io.EOF) {
-			err = errors.New("no device")
+			err = errors.New("no devices")
 		}
 		var device store.NewDevice
 		if err == nil {
@@ -168,7 +168,7 @@ func checkDevice(d operators.NewDevice, firstLines map[string]int, line int) (st
 		return store.NewDevice{}, err
 	}
 	if first, twice := firstLines[d.ID]; twice {
-		return store.NewDevice{}, fmt.Errorf("device %s: stands in line %d already", d.ID, first)
+		return store.NewDevice{}, fmt.Errorf("device %s: already in line %d", d.ID, first)
 	}
 	firstLines[d.ID] = line
 	device := store.NewDevice{ID: d.ID, Profile: d.Profile, Update: importChange(d)}

@@ -52,15 +52,15 @@ func (q *retagQuery) check() error {
 	f := q.DeviceFilter
 	switch {
 	case f.Recent > 0:
-		return invalid("recent: not here")
+		return invalid("recent: not supported by this operation")
 	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.IDPart == "" && f.SilentMS == 0:
-		return invalid("tag, profile, blocked, prefix, part, silent_for_ms: at least one of them")
+		return invalid("tag, profile, blocked, prefix, part, silent_for_ms: at least one is required")
 	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
-		return invalid("set, unset: at least one of them")
+		return invalid("set, unset: at least one is required")
 	}
 	for _, name := range q.Body.Unset {
 		if _, both := q.Body.Set[name]; both {
-			return invalid("unset: %q is set as well", name)
+			return invalid("unset: %q is also in set", name)
 		}
 	}
 	return checkTags(q.Body.Set)

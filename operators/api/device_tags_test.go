@@ -63,7 +63,7 @@ func TestTagsHaveLimits(t *testing.T) {
 		full, _ := json.Marshal(many)
 		b.call("POST", "/v1/devices", adminToken, `{"id":"full","tags":`+string(full)+`}`).expectStatus(201)
 		for tags, names := range map[string]string{
-			`{"one more":"v"}`:                                  "65, at most 64",
+			`{"one more":"v"}`:                                  "65 tags, at most 64",
 			`{"t0":"` + strings.Repeat("v", 8192) + `"}`:        "8192",
 			`{"t0":null,"a:b":"v"}`:                             `"a:b"`,
 			`{"t0":null,"":"v"}`:                                `""`,

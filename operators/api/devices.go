@@ -56,11 +56,11 @@ func (d *deviceOperations) register(r *routes) {
 			return operators.DeviceList{Devices: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
-	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change a device's tags and its profile; absent ones stay, null takes one away", roleOperator, 200), d.patch)
-	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set tags of all devices that match, a page in each request, or take them away", roleOperator, 200), d.retag)
+	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
+	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
 	register(r, newOperation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), d.delete)
-	register(r, newOperation("POST", "/v1/devices/{id}/token", "rotateToken", "Make a new token of a device", roleOperator, 200), d.rotateToken)
-	register(r, newOperation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: nothing is granted to it, and what it runs is to stop", roleOperator, 200), d.blockHandler(true))
+	register(r, newOperation("POST", "/v1/devices/{id}/token", "rotateToken", "Create a new token of a device", roleOperator, 200), d.rotateToken)
+	register(r, newOperation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: it gets no grants, and it is asked to stop its task", roleOperator, 200), d.blockHandler(true))
 	register(r, newOperation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), d.blockHandler(false))
 }
 
@@ -85,7 +85,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		return page, err
 	}
 	if in.IDPart != "" && in.SilentMS != 0 {
-		return page, invalid("part: not with silent_for_ms")
+		return page, invalid("part: not together with silent_for_ms")
 	}
 	searchedTo := ""
 	found, more, err := readInParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
@@ -160,7 +160,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")
 		if other, twice := f.Tags[name]; !ok || twice && other != value {
-			return f, invalid("tag: %q: name:value, and each name once", tag)
+			return f, invalid("tag: %q must be name:value, with each name once", tag)
 		}
 		f.Tags[name] = value
 	}
@@ -175,7 +175,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 // some of its devices may have been deleted.
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.IDPart != "" || in.SilentMS != 0 || in.Token != "" {
-		return page, invalid("recent: not with tag, profile, blocked, prefix, part, silent_for_ms or page_token")
+		return page, invalid("recent: not together with tag, profile, blocked, prefix, part, silent_for_ms or page_token")
 	}
 	sightings, err := d.recentDevices.Newest(ctx)
 	if err != nil {
@@ -237,7 +237,7 @@ func (d *deviceOperations) patch(ctx context.Context, in *struct {
 },
 ) (operators.Device, error) {
 	if nilIfNull(in.Body.Attributes) != nil {
-		return operators.Device{}, invalid("attributes: the device's own, which only it sets; tags are yours")
+		return operators.Device{}, invalid("attributes: only the device sets them; set tags instead")
 	}
 	changed, err := d.ledger.ChangeDevice(ctx, actor(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
 		applyChange(in.Body.Profile, &spec.Profile, "")
@@ -267,11 +267,11 @@ func (p devicePatch) mergeTags(tags map[string]string) error {
 func checkTags(tags map[string]string) error {
 	for name := range tags {
 		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
-			return invalid("tags: %q: a name has 1-%d bytes and no colon", name, maxTagName)
+			return invalid("tags: %q: a name must have 1-%d bytes and no colon", name, maxTagName)
 		}
 	}
 	if len(tags) > maxTags {
-		return invalid("tags: %d, at most %d", len(tags), maxTags)
+		return invalid("tags: %d tags, at most %d", len(tags), maxTags)
 	}
 	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings always marshal
 		return invalid("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
@@ -307,7 +307,7 @@ func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *Dev
 
 func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	DevicePath
-	Cancel bool `query:"cancel" doc:"Also with open tasks: those that wait are cancelled, what runs is asked to stop"`
+	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`
 },
 ) (operators.DeviceDeleted, error) {
 	removed, err := d.credentials.DeleteDevice(ctx, actor(ctx), in.ID, in.Cancel)

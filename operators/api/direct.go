@@ -95,7 +95,7 @@ func readDirect(ctx huma.Context, body any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
 		if kind, _, err := mime.ParseMediaType(form); err != nil || kind != operators.TypeJSON {
-			return problem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, "Content-Type: send "+operators.TypeJSON)
+			return problem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, "Content-Type: must be "+operators.TypeJSON)
 		}
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDirect))
@@ -103,7 +103,7 @@ func readDirect(ctx huma.Context, body any) error {
 		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return large
 		}
-		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").withCause(err)
+		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(err)
 	}
 	return decodeProblem(readLine(text, body, "the fields of this request"))
 }
@@ -127,7 +127,7 @@ func decodeProblem(err error) error {
 func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil {
-		return fmt.Errorf("writing an answer: %w", err)
+		return fmt.Errorf("writing a response: %w", err)
 	}
 	ctx.SetHeader("Content-Type", contentType)
 	ctx.SetStatus(status)

@@ -26,7 +26,7 @@ type eventStore interface {
 	EventsComplete(ctx context.Context, mark store.EventPosition) (bool, error)
 }
 
-// events has the operations on the log.
+// events has the operations on the audit log.
 type events struct {
 	ledger   eventStore
 	auth     *authenticator
@@ -36,11 +36,11 @@ type events struct {
 type eventQuery struct {
 	Page
 	operators.EventFilter
-	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Which come first; live ones are always in order"`
+	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order; a live stream is always oldest first"`
 }
 
 func (e *events) register(r *routes) {
-	registerLive(r, newOperation("GET", eventsPath, "listEvents", "Read the log of all that was done and happened", roleViewer, 200), e.list,
+	registerLive(r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list,
 		func(p listPage[operators.Event]) operators.EventList {
 			return operators.EventList{Events: p.entries, NextPageToken: p.next}
 		}, e.streamLive)
@@ -116,19 +116,19 @@ const (
 )
 
 // eventFeed is one live stream of events. Ids are assigned before the commit, so an event can become visible after one with a
-// higher id was sent. Therefore feed sends events only up to a mark below which no event can appear any more: see
-// store.EventPosition.
+// higher id was sent. Therefore eventFeed sends events only up to a position in the log below which no event can appear any
+// more: see store.EventPosition.
 type eventFeed struct {
-	ledger  eventStore
-	filter  store.EventFilter
-	mark    store.EventPosition
-	hasMark bool
-	last    int64 // all events with an id <= last were sent
-	hasLast bool  // last is known
-	write   func([]byte) error
+	ledger      eventStore
+	filter      store.EventFilter
+	position    store.EventPosition // events are sent up to this position next
+	hasPosition bool                // the position was read, and its events were not sent yet
+	last        int64               // all events with an id <= last were sent
+	hasLast     bool                // last is known
+	write       func([]byte) error
 }
 
-// streamLive sends events once they are complete up to a mark, until the client disconnects, its token ends or this process
+// streamLive sends events once they are complete up to a position, until the client disconnects, its token ends or this process
 // stops. With Last-Event-ID a client resumes after that event.
 func (e *events) streamLive(ctx context.Context, out huma.Context, in *eventQuery) {
 	_, w := humago.Unwrap(out)
@@ -146,6 +146,8 @@ func (e *events) streamLive(ctx context.Context, out huma.Context, in *eventQuer
 	e.followEvents(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
 }
 
+// followEvents sends events until the client disconnects, this process stops, or the token may no longer read events. It
+// repeats the check of the role that authorize made, so both must agree.
 func (e *events) followEvents(ctx context.Context, f *eventFeed, token string) {
 	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()
@@ -171,28 +173,29 @@ func (e *events) followEvents(ctx context.Context, f *eventFeed, token string) {
 	}
 }
 
-// advance sends the events up to the mark, if no event can appear below the mark any more, and sets the next mark.
+// advance sends the events up to the position of the feed, if no event can appear below it any more. It reads the next
+// position if there is none.
 func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
-	if !f.hasMark {
+	if !f.hasPosition {
 		sent := int64(-1)
 		if f.hasLast {
 			sent = f.last
 		}
-		if f.mark, err = f.ledger.ReadEventPosition(ctx, sent); err != nil {
+		if f.position, err = f.ledger.ReadEventPosition(ctx, sent); err != nil {
 			return false, err
 		}
-		f.hasMark = true
+		f.hasPosition = true
 	}
-	isComplete, err := f.ledger.EventsComplete(ctx, f.mark)
+	isComplete, err := f.ledger.EventsComplete(ctx, f.position)
 	if err != nil || !isComplete {
 		return false, err
 	}
-	f.hasMark = false
+	f.hasPosition = false
 	if !f.hasLast {
-		f.last, f.hasLast = f.mark.Last, true
+		f.last, f.hasLast = f.position.Last, true
 		return true, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last)) // so that a client knows where the stream begins
 	}
-	for f.last < f.mark.Last {
+	for f.last < f.position.Last {
 		if err := f.sendPage(ctx); err != nil {
 			return sent, err
 		}
@@ -203,7 +206,7 @@ func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
 
 func (f *eventFeed) sendPage(ctx context.Context) error {
 	filter := f.filter
-	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPageSize
+	filter.After, filter.Before, filter.Limit = f.last, f.position.Last+1, exportPageSize
 	stretch, err := f.ledger.EventSearchBound(ctx, filter)
 	if err != nil {
 		return err
@@ -228,8 +231,8 @@ func (f *eventFeed) sendPage(ctx context.Context) error {
 	return f.write(text.Bytes())
 }
 
-// NewStreamWriter returns a function that writes and flushes a part of a stream. Each write may take the time within. Live removes
-// the read deadline of the connection, which is meant for requests that end.
+// NewStreamWriter returns a function that writes and flushes a part of a stream. Each write may take the time timeout.
+// NewStreamWriter removes the read deadline of the connection, which is meant for requests that end.
 func NewStreamWriter(w http.ResponseWriter, timeout time.Duration) func([]byte) error {
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the ResponseWriter of a test has no deadlines

@@ -27,14 +27,14 @@ const (
 	maxExportsPerToken = 2  // concurrent exports of one operator token
 )
 
-// wantsStream says whether the request asks for another form than JSON.
+// wantsStream reports whether the request asks for a form other than JSON.
 func wantsStream(r *http.Request) bool {
 	form := streamForm(r.Header.Get("Accept"))
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// streamForm returns the first streamed form that the client accepts. If JSON comes before it, or the client accepts
-// no streamed form, it returns an empty string.
+// streamForm returns the first streamed form of the response that the client accepts. If JSON comes before it, or the client
+// accepts no streamed form, it returns an empty string. (streamType is about the form of a request.)
 func streamForm(accept string) string {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
@@ -109,7 +109,7 @@ func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	}
 	leave, ok := shares.TryStart(operatorOf(ctx.Context()).shareKey())
 	if !ok {
-		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or of all")
+		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or in total")
 	}
 	defer leave()
 	next(ctx)
@@ -126,7 +126,7 @@ func writeStream[T any](out huma.Context, page listPage[T], read func(token stri
 	writeStreamWith(out, write.encode, page, read)
 }
 
-// writeStreamWith is stream with another format of the entries. If it fails half-way, it breaks the connection, because a client
+// writeStreamWith is writeStream with another format of the entries. If it fails half-way, it breaks the connection, because a client
 // must not take a part for the complete list.
 func writeStreamWith[T any](out huma.Context, write func([]T) ([]byte, error), page listPage[T], read func(token string) (listPage[T], error)) {
 	form := streamForm(out.Header("Accept"))
@@ -213,7 +213,7 @@ func jsonCells(item any) (names, row []string, err error) {
 		}
 		text, ok := name.(string)
 		if !ok {
-			return nil, nil, errors.New("an entry is no object")
+			return nil, nil, errors.New("an entry is not an object")
 		}
 		names, row = append(names, text), append(row, cellText(value))
 	}

@@ -23,7 +23,7 @@ func apiTimePointer(t *time.Time) *operators.Time {
 	return &operators.Time{Time: *t}
 }
 
-// applyChange sets the field to the value of a change, or to standard if the change asks for the default.
+// applyChange sets the field to the value of a change, or to defaultValue if the change asks for the default.
 func applyChange[T any](c operators.Change[T], field *T, defaultValue T) {
 	switch {
 	case !c.Present:
@@ -43,10 +43,11 @@ func convertChange[Written, Kept any](p operators.Change[Written], read func(Wri
 	return operators.Set(kept), err
 }
 
-// Page has the paging parameters of every list.
+// Page has the paging parameters of every list. A page can have fewer entries than Size although more follow: see readInParts
+// and continueAfter.
 type Page struct {
-	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Entries of one page"`
-	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the page before"`
+	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of entries per page"`
+	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the previous page"`
 }
 
 // paging returns the paging parameters of a list's query.
@@ -76,10 +77,10 @@ func (p Page) afterNumber() (int64, error) {
 }
 
 func pageTokenProblem() error {
-	return invalid("page_token: not one that this list gave")
+	return invalid("page_token: must be the next_page_token of a page of this list")
 }
 
-// isFull reports whether the page is full, so that there may be more entries after it.
+// isFull reports whether a page with got entries is full, so that there may be more entries after it.
 func (p Page) isFull(got int) bool { return got >= p.Size }
 
 // listPage has the entries of a page and the token of the next page. If next is empty, there is no next page.
@@ -88,7 +89,7 @@ type listPage[T any] struct {
 	next    string
 }
 
-// newPage converts stored entries to a page. If more is true, there may be entries after the last one, and the page gets
+// newPage converts stored entries to a page. If hasMore is true, there may be entries after the last one, and the page gets
 // a token with the key of its last entry.
 func newPage[K, T any](stored []K, hasMore bool, show func(K) T, key func(K) string) listPage[T] {
 	p := listPage[T]{entries: make([]T, len(stored))}
@@ -146,7 +147,7 @@ const (
 	pageBytes     = 1 << 20 // a page with large entries ends at about this number of bytes
 
 	smallBody      = 64 << 10 // in bytes
-	maxLargeBodies = 2        // large bodies that are read at once, one of each operator token; additional requests wait
+	maxLargeBodies = 2        // large bodies that are read at once, at most one of each operator token; additional requests wait
 )
 
 // readInParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page
@@ -177,8 +178,8 @@ func (r *routes) awaitListTurn(ctx huma.Context, next func(huma.Context)) error 
 	return runInTurn(r.listTurns, ctx, next)
 }
 
-// awaitLargeTurn limits how many large bodies are read at once. Additional requests wait. A body of 1 MiB, the maximum, takes 50
-// MiB of memory if it is a list of empty objects.
+// awaitLargeTurn limits how many bodies of more than smallBody bytes, or of unknown length, are read at once. Additional
+// requests wait. A body of 1 MiB, the maximum, takes 50 MiB of memory if it is a list of empty objects.
 func (r *routes) awaitLargeTurn(ctx huma.Context, next func(huma.Context)) error {
 	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
 		return runInTurn(r.largeTurns, ctx, next)

@@ -30,11 +30,11 @@ type findStore interface {
 type finder struct{ ledger findStore }
 
 type findQuery struct {
-	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of a pool, batch or device, a number, a tag as name:value, or the beginning of an error"`
+	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of the name of a pool or batch, part of the id of a device, a number, a tag as name:value, or the beginning of an error"`
 }
 
 func (f *finder) register(r *routes) {
-	find := newOperation("GET", "/v1/find", "find", "Find what a text may mean", roleViewer, 200)
+	find := newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)
 	find.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, find, f.find)
 }
@@ -42,7 +42,7 @@ func (f *finder) register(r *routes) {
 func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" {
-		return operators.Found{}, invalid("q: 1-200 characters, not only spaces")
+		return operators.Found{}, invalid("q: must have 1-200 characters, not only spaces")
 	}
 	found := operators.Found{Text: text}
 	for _, search := range []struct {

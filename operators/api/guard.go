@@ -37,7 +37,7 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 		handler.ServeHTTP(seen, r)
 		if seen.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", seen.header.Get("Allow"))
-			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed: "+seen.header.Get("Allow")).write(w)
+			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed methods: "+seen.header.Get("Allow")).write(w)
 			return
 		}
 		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
@@ -56,7 +56,7 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 			panic(cause)
 		}
 		_ = panicked.Report("answering "+r.Method+" "+r.URL.Path, err) // the client gets the problem below
-		problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
+		problem(http.StatusInternalServerError, codeInternal, "internal error; its cause is in the log").write(w)
 	})
 }
 
@@ -64,13 +64,13 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 func requestProblem(r *http.Request) *Problem {
 	switch {
 	case !IsCanonical(r.URL.Path):
-		return problem(http.StatusBadRequest, codeInvalidPath, "path: empty segments, . and .. are not names")
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: a segment must not be empty, . or ..")
 	case !isStorable(r.URL.Path):
-		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errUnstorableText.Error())
 	case !isStorableQuery(r.URL.RawQuery):
-		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errText.Error())
+		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errUnstorableText.Error())
 	case len(r.Header.Values("Authorization")) > 1: // a proxy may have trusted the other header
-		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one")
+		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one header")
 	}
 	return nil
 }

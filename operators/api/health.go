@@ -23,7 +23,7 @@ import (
 
 const (
 	probeTimeout = time.Second            // time limit of one readiness check
-	maxProbeAge  = 500 * time.Millisecond // maximum age of a probe that pages show
+	maxProbeAge  = 500 * time.Millisecond // maximum age of a probe that the dashboard shows
 
 	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy server takes a few
 	// milliseconds.
@@ -60,7 +60,7 @@ type health struct {
 	panicked  rescue.PanicHandler
 	now       func() time.Time
 	stopping  atomic.Bool
-	pageProbe *reading.SharedRead[probeResult] // shared probe of pages, which read it often
+	pageProbe *reading.SharedRead[probeResult] // shared probe of the pages of the dashboard, which read it often
 
 	mu           sync.Mutex
 	dependencies map[string]Dependency // state of each dependency at its latest probe
@@ -93,7 +93,7 @@ func (h *health) register(mux *http.ServeMux) {
 }
 
 func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
-	// Pages show the result of the probe, so it continues if the client disconnects.
+	// The dashboard shows the result of the probe, so it continues if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
 	defer cancel()
 	found := h.probe(ctx)
@@ -175,7 +175,7 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 // Dependencies probes all dependencies, unless a recent probe exists, and returns their states ordered by name. If ctx
 // ends before the probe is done, it returns the states of the previous probe.
 func (a *API) Dependencies(ctx context.Context) []Dependency {
-	_, _ = a.health.pageProbe.Read(ctx) // the probe stores its result in known
+	_, _ = a.health.pageProbe.Read(ctx) // the probe stores its result in health.dependencies
 	return a.health.list()
 }
 
@@ -189,8 +189,8 @@ func (h *health) list() []Dependency {
 // retry later. The zero value names no missing dependency.
 type StartingHandler struct{ missingCheck atomic.Pointer[string] }
 
-// WaitFor sets the name of the missing dependency, which /readyz reports as a failed check.
-func (s *StartingHandler) WaitFor(check string) { s.missingCheck.Store(&check) }
+// SetMissingCheck sets the name of the missing dependency, which /readyz reports as a failed check. It returns at once.
+func (s *StartingHandler) SetMissingCheck(check string) { s.missingCheck.Store(&check) }
 
 // ServeHTTP answers health checks, and answers all other requests with 503.
 func (s *StartingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -81,7 +81,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
 		t.Errorf("%s", a.body)
 	}
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).expectProblem(503, "unavailable").expectMentions(t, "the disk of the ledger is full", "make room")
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).expectProblem(503, "unavailable").expectMentions(t, "the disk of the ledger is full", "free space")
 }
 
 // fullDiskStore is a ledger whose disk is full.

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyStore reads the holdings and the usage over time of a pool.
+// historyStore reads the holdings of a pool and the numbers of its held slots over time.
 type historyStore interface {
 	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
 	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
@@ -40,7 +40,7 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 		return page, invalid("to: %s", yearsMessage)
 	}
 	if f.From != nil && f.To != nil && !f.From.Before(*f.To) {
-		return page, invalid("from: it has to be before to")
+		return page, invalid("from: must be before to")
 	}
 	if f.Newest {
 		f.Before = from
@@ -73,7 +73,7 @@ func readSlots(text string) (*store.SlotRange, error) {
 	low, err := strconv.Atoi(first)
 	high, errLast := strconv.Atoi(last)
 	if err != nil || errLast != nil || low < 0 || high < low || high > highestSlot {
-		return nil, invalid("slot: a slot of 0 to %d, or the first and the last of several: 17, 60-119", highestSlot)
+		return nil, invalid("slot: must be a slot between 0 and %d, or the first and the last of a range: 17, 60-119", highestSlot)
 	}
 	return &store.SlotRange{First: low, Last: high}, nil
 }
@@ -88,7 +88,7 @@ func showHolding(h store.Holding) operators.Holding {
 type seriesQuery struct {
 	PoolPath
 
-	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"In steps of 1 min, 10 min or 1 h"`
+	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h"`
 }
 
 // seriesSpan is the period of a series and the length of its steps.

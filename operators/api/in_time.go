@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// AnswerTimeout is the time limit for making a page or an explanation. The promise to the reader is 2 s,
+// AnswerTimeout is the time limit for an explanation and for a page of the dashboard. The promise to the reader is 2 s,
 // whatever Redis and Postgres do; the remaining 0.5 s is for a busy machine.
 const AnswerTimeout = 1500 * time.Millisecond
 
-// WithTimeLimit returns a handler that serves requests with next. If next has not answered within limit, late answers instead,
+// WithTimeLimit returns a handler that serves requests with next. If next has not answered within limit, onTimeout answers instead,
 // and anything that next writes later is discarded. WithTimeLimit does not wait for next to return, because a database driver may
 // wait longer than its context allows. next must not stream: its response is held in memory.
 func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.HandlerFunc) http.Handler {

@@ -50,16 +50,16 @@ type LeasePath struct {
 
 func (l *leases) register(r *routes) {
 	ask := documentStatus[operators.Lease](r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases", "acquireLease",
-		"Get a slot for a program that is no device, or its position in line", roleOperator, 201)), http.StatusAccepted)
+		"Lease a slot for a caller, or get its position in the queue", roleOperator, 201)), http.StatusAccepted)
 	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
-	registerAnswer(r, ask, l.acquire)
+	registerResponse(r, ask, l.acquire)
 	registerList(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list,
 		func(p listPage[operators.Lease]) operators.LeaseList {
 			return operators.LeaseList{Leases: p.entries, NextPageToken: p.next}
 		})
 	register(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
-	register(r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Hold a slot for longer", roleOperator, 200)), l.renew)
-	registerAnswer(r, forCallers(newOperation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give a slot back, or the position in line; it may be said again", roleOperator, 204)), l.release)
+	register(r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Renew a lease", roleOperator, 200)), l.renew)
+	registerResponse(r, forCallers(newOperation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give back a slot, or the position in the queue; can be repeated", roleOperator, 204)), l.release)
 }
 
 // allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.
@@ -87,7 +87,7 @@ type leaseResponse struct {
 
 func (l *leases) acquire(ctx context.Context, in *struct {
 	PoolPath
-	Prefer string `header:"Prefer" doc:"wait=25: wait in line for a slot so many seconds, and keep the position for another minute"`
+	Prefer string `header:"Prefer" doc:"wait=25: wait at most 25 s in the queue for a slot, and keep the position for another minute"`
 	Body   operators.NewLease
 },
 ) (*leaseResponse, error) {
@@ -106,7 +106,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 		return nil, leaseProblem(err)
 	}
 	shown := showLease(got.Task, got.Grant)
-	shown.HeldMS = got.Held.Milliseconds()
+	shown.HeldMS = got.Waited.Milliseconds()
 	if got.Grant != nil {
 		shown.LeaseMS = got.Usable.Milliseconds()
 		return &leaseResponse{Status: http.StatusCreated, Body: shown}, nil
@@ -116,7 +116,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 		shown.Position = &got.Cause.Position
 	}
 	if shown.Detail = got.Cause.Detail; request.Wait == 0 {
-		p := problem(http.StatusConflict, codeNoSlot, "there is no slot: "+shown.Detail)
+		p := problem(http.StatusConflict, codeNoSlot, "no slot: "+shown.Detail)
 		p.LeaseRefusal, p.RetryAfter = shown.LeaseRefusal, got.RetryAfter
 		return nil, p
 	}
@@ -163,7 +163,7 @@ func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	case len(text) > maxMetadata:
 		return nil, invalid("metadata: at most %d bytes", maxMetadata)
 	case json.Unmarshal(text, &object) != nil:
-		return nil, invalid("metadata: an object")
+		return nil, invalid("metadata: must be a JSON object")
 	}
 	return text, nil
 }
@@ -185,13 +185,13 @@ func leaseProblem(err error) error {
 		}
 		return p
 	case errors.Is(err, store.ErrUnknownPool):
-		return problem(http.StatusNotFound, codeNotFound, "there is no such pool")
+		return problem(http.StatusNotFound, codeNotFound, "no such pool")
 	case errors.Is(err, store.ErrExists):
-		return problem(http.StatusConflict, codeAlreadyExists, "holder: it has a lease in another pool, and one is all it may have").withCause(err)
+		return problem(http.StatusConflict, codeAlreadyExists, "holder: has a lease in another pool; a holder can have only one lease").withCause(err)
 	case errors.Is(err, dispatcher.ErrUnconfirmed):
 		return problem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").withCause(err)
 	case errors.Is(err, dispatcher.ErrLeaseToken):
-		return invalid("token: needed, since the lease is held")
+		return invalid("token: required, because the lease is held")
 	}
 	return err
 }
@@ -261,13 +261,13 @@ func (l *leases) renew(ctx context.Context, in *struct {
 		return operators.Lease{}, leaseProblem(err)
 	}
 	shown := showLease(got.Task, got.Grant)
-	shown.LeaseMS, shown.HeldMS = got.Usable.Milliseconds(), got.Held.Milliseconds()
+	shown.LeaseMS, shown.HeldMS = got.Usable.Milliseconds(), got.Waited.Milliseconds()
 	return shown, nil
 }
 
 func (l *leases) release(ctx context.Context, in *struct {
 	LeasePath
-	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Of a lease that is held"`
+	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Fencing token, if the lease holds a slot"`
 },
 ) (*struct{}, error) {
 	if err := l.slots.End(ctx, leaserOf(ctx), in.Pool, in.Lease, in.Token); err != nil {

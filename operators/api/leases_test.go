@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// requestLease requests a lease. If seconds is not 0, the request waits for a slot.
+// requestLease requests a lease. If waitSeconds is not 0, the request waits for a slot.
 func (b *testAPI) requestLease(token, pool, body string, waitSeconds int) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/pools/"+pool+"/leases", strings.NewReader(body))
@@ -121,7 +121,7 @@ func TestLeasesThatDoNotFitAreRefused(t *testing.T) {
 		`{"holder":"@a"}`:       "holder",
 		`{"lease_ms":1000}`:     "lease_ms: at least 2000",
 		`{"lease_ms":86400001}`: "lease_ms",
-		`{"metadata":[1]}`:      "metadata: an object",
+		`{"metadata":[1]}`:      "metadata: must be a JSON object",
 		`{"metadata":{"a":"` + strings.Repeat("x", 4096) + `"}}`: "metadata: at most 4096 bytes",
 	} {
 		b.requestLease(adminToken, "p", body, 0).expectProblem(422, "invalid_field").expectMentions(t, part)

@@ -43,8 +43,8 @@ func (l *limitSets) register(r *routes) {
 			return operators.LimitSetList{Limits: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
-	registerAnswer(r, documentStatus[operators.LimitSet](r, newOperation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
-	registerAnswer(r, newOperation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
+	registerResponse(r, documentStatus[operators.LimitSet](r, newOperation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
+	registerResponse(r, newOperation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
 	l.registerTakes(r)
 }
 
@@ -103,16 +103,16 @@ func (l *limitSets) registerTakes(r *routes) {
 	takeOperation := func(verb, id, summary string) huma.Operation {
 		return forCallers(newOperation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))
 	}
-	styled := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the answer to a single take that is refused is 429 with Retry-After, one that cannot be checked and is not allowed 503, and all have the fields RateLimit-Policy and RateLimit"}
-	take := takeOperation("take", "take", "Ask whether something may be done, and count it if so")
-	take.Parameters = []*huma.Param{styled}
-	peek := takeOperation("peek", "peek", "Say what take would, and count nothing")
+	statusParam := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the status of a single take that is refused is 429 with Retry-After, and 503 if the take cannot be checked and is not allowed; all responses have the headers RateLimit-Policy and RateLimit"}
+	take := takeOperation("take", "take", "Check a take against a limit set, and count it if it is allowed")
+	take.Parameters = []*huma.Param{statusParam}
+	peek := takeOperation("peek", "peek", "Return what take would return, and count nothing")
 	peek.Parameters = take.Parameters
 	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Take))
 	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Peek))
-	registerDirect(r, takeOperation("return", "returnTake", "Give back what was not used of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
-	usage := forCallers(newOperation("GET", "/v1/limits/{set}/usage", "getUsage", "See what a subject used, or the subjects that used most", roleViewer, 200))
-	usage.Description = "facts.NAME=VALUE, one for each fact, asks for the subject of these facts; without, the highest subjects are listed."
-	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "At most so many of the highest"}}
+	registerDirect(r, takeOperation("return", "returnTake", "Give back the unused cost of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
+	usage := forCallers(newOperation("GET", "/v1/limits/{set}/usage", "getUsage", "Read the usage of one subject, or of the subjects that used most", roleViewer, 200))
+	usage.Description = "facts.NAME=VALUE, one parameter per fact, selects the subject with these facts. Without facts, the subjects that used most are listed."
+	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "Maximum number of subjects"}}
 	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.usage)
 }

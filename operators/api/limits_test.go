@@ -49,10 +49,10 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 	b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 	for policy, want := range map[string]string{
 		`{"name":"n","algorithm":"leaky"}`:                                                                           "algorithm",
-		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":0}`:                                      "limits[0].max: 1 to 1000000000",
+		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":0}`:                                      "limits[0].max: must be between 1 and 1000000000",
 		`{"name":"n","algorithm":"fixed","per":"attributes.firmware","per_ms":1000,"max":1}`:                         "trust_device",
 		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":1,"burst":3}`:                            "burst",
-		`{"name":"n","algorithm":"sliding","per":"device","windows":[{"max":1,"per_ms":1000},{"max":0,"per_ms":5}]}`: "limits[0].windows[1].max: 1 to 100000",
+		`{"name":"n","algorithm":"sliding","per":"device","windows":[{"max":1,"per_ms":1000},{"max":0,"per_ms":5}]}`: "limits[0].windows[1].max: must be between 1 and 100000",
 		`{"name":"n","algorithm":"calendar","per":"device","max":1,"period":"day","timezone":"Asia/Peking Opera"}`:   "limits[0].timezone",
 	} {
 		for _, call := range [][3]string{

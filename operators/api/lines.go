@@ -64,9 +64,9 @@ func readLine(text []byte, entry any, members string) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(entry); err != nil {
 		if name := invalidTimeField(text); name != "" && !isUnknownField(err) {
-			return fmt.Errorf("%s: not %s", name, exampleTime)
+			return fmt.Errorf("%s: must be %s", name, exampleTime)
 		}
-		return fmt.Errorf("not a JSON object with %s: %w", members, err)
+		return fmt.Errorf("must be a JSON object with %s: %w", members, err)
 	}
 	if d.More() {
 		return errors.New("more than one JSON value")
@@ -103,7 +103,7 @@ func newCSV(body io.Reader, members string) (*csvLines, error) {
 	l.reader.ReuseRecord = true
 	header, err := l.record()
 	if errors.Is(err, io.EOF) {
-		err = errors.New("no header: device, then " + members)
+		err = errors.New("no header: must be device, then " + members)
 	}
 	if err == nil {
 		err = l.readHeader(header)
@@ -119,7 +119,7 @@ func (l *csvLines) readHeader(header []string) error {
 	for _, name := range header[1:] {
 		plain, isJSON := strings.CutSuffix(name, jsonColumn)
 		if plain == "" || seen[plain] || !isStorable(plain) {
-			return fmt.Errorf("column %q: each needs a name of its own", name)
+			return fmt.Errorf("column %q: each column must have a unique name", name)
 		}
 		seen[plain] = true
 		key, _ := json.Marshal(plain) // a string always marshals
@@ -146,6 +146,8 @@ func (l *csvLines) record() ([]string, error) {
 	return record, nil
 }
 
+// next returns the next line as a task: its device, and its other cells as the payload. The devices of an import are read in
+// this way, too: deviceCSV makes tags of the payload.
 func (l *csvLines) next() (operators.NewTask, error) {
 	record, err := l.record()
 	if err != nil {
@@ -163,7 +165,7 @@ func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
 			continue
 		}
 		if !isStorable(cell) || l.columns[i].isJSON && strings.Contains(cell, `\u0000`) {
-			return nil, errText
+			return nil, errUnstorableText
 		}
 		value := []byte(cell)
 		if !l.columns[i].isJSON {

@@ -17,26 +17,26 @@ const (
 	keyHeader      = "Idempotency-Key"
 	replayedHeader = "Idempotency-Replayed"
 
-	maxKey = 255 // bytes
+	maxKey = 255 // maximum length of an Idempotency-Key, in bytes
 
-	idempotentKey = "once" // key in the metadata of operations that accept an Idempotency-Key
+	idempotencyMetadataKey = "once" // key in an operation's metadata: the operation accepts an Idempotency-Key
 )
 
 // withIdempotencyKey marks an operation as one that accepts an Idempotency-Key.
 func withIdempotencyKey(op huma.Operation) huma.Operation {
-	op.Metadata[idempotentKey] = true
+	op.Metadata[idempotencyMetadataKey] = true
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: keyHeader, In: "header", Schema: &huma.Schema{Type: "string"},
-		Description: "1-255 visible ASCII characters. The same request with it, sent again within 24 hours, is done once and gets the first answer, without secrets and with Idempotency-Replayed: true.",
+		Description: "1-255 visible ASCII characters. A request that is repeated with the same key within 24 hours is done once. The repetition gets the first response, without secrets and with Idempotency-Replayed: true.",
 	})
 	return op
 }
 
 // handleIdempotencyKey passes the request's Idempotency-Key to the ledger, and hashes the body while it is read, so that the ledger can
-// refuse the same key with a different request.
+// refuse the same key with a different request. The ledger keeps the response for 24 hours: see answersKept of package store.
 func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
-	if accepts, _ := ctx.Operation().Metadata[idempotentKey].(bool); !accepts || key == "" {
+	if accepts, _ := ctx.Operation().Metadata[idempotencyMetadataKey].(bool); !accepts || key == "" {
 		next(ctx)
 		return nil
 	}

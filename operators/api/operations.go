@@ -24,7 +24,7 @@ type operations struct {
 
 func newOperations(mux *http.ServeMux, version string, auth *authenticator, log *slog.Logger) *operations {
 	config := huma.DefaultConfig("Dispatcher", version)
-	config.Info.Description = "Grants the slots of an external system to the devices of a fleet, never more than there are."
+	config.Info.Description = "Grants the slots of an external system to the devices of a fleet, and never more slots than the capacity."
 	config.DocsPath, config.SchemasPath = "", ""
 	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
 	config.Components.Schemas = newSchemas()
@@ -105,14 +105,14 @@ func newOperation(method, path, id, summary, role string, status int) huma.Opera
 
 // register adds an operation whose response is a body.
 func register[I, T any](r *routes, op huma.Operation, handle func(context.Context, *I) (T, error)) {
-	registerAnswer(r, op, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
+	registerResponse(r, op, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
 		answer, err := handle(ctx, in)
 		return &bodyResponse[T]{answer}, err
 	})
 }
 
-// registerAnswer adds an operation whose response has headers or a status in addition to the body, or no body.
-func registerAnswer[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+// registerResponse adds an operation that sets the whole response: a status or headers in addition to the body, or no body.
+func registerResponse[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
 	addOperation(r, r.operations, op, handle)
 }
 

@@ -85,7 +85,7 @@ func (p fieldFinder) find(name string) json.RawMessage {
 	return nil
 }
 
-// findNested is pick for a nested member, where the name rootField has no meaning.
+// findNested is find for a nested member, where the name rootField has no meaning.
 func (p fieldFinder) findNested(name string) json.RawMessage {
 	if p.members == nil {
 		return nil

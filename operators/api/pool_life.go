@@ -19,7 +19,7 @@ func (p *pools) patch(ctx context.Context, in *struct {
 },
 ) (changed operators.PoolChanged, err error) {
 	if in.Body.Capacity.Present && in.Body.Capacity.Value == nil {
-		return changed, invalid("capacity: a number from 0 to 10000; it has no default")
+		return changed, invalid("capacity: must be between 0 and 10000; it has no default")
 	}
 	rules, err := p.warner.readChange(ctx, in.Body.Windows, in.Body.Limits)
 	if err != nil {
@@ -70,8 +70,8 @@ func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error
 	})
 }
 
-func (p *pools) changePool(ctx context.Context, name, reason string, changePool func(*store.PoolSpec) error) (operators.Pool, error) {
-	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, reason, changePool)
+func (p *pools) changePool(ctx context.Context, name, reason string, change func(*store.PoolSpec) error) (operators.Pool, error) {
+	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, reason, change)
 	if err == nil {
 		p.reconcileNow(ctx, name)
 	}
@@ -81,13 +81,13 @@ func (p *pools) changePool(ctx context.Context, name, reason string, changePool 
 func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	err := p.ledger.DeletePool(ctx, actor(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
-		return nil, problem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for those that run")
+		return nil, problem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := p.upkeep.ForgetPool(ctx, in.Pool); err != nil {
-		p.log.WarnContext(ctx, "a deleted pool stays in Redis; it harms nothing there", "pool", in.Pool, "err", err)
+		p.log.WarnContext(ctx, "deleted pool not removed from Redis; this is harmless", "pool", in.Pool, "err", err)
 	}
 	return &struct{}{}, nil
 }
@@ -100,7 +100,7 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 ) (operators.Slot, error) {
 	reason := strings.TrimSpace(in.Body.Reason)
 	if reason == "" {
-		return operators.Slot{}, invalid("reason: say why, for the audit log")
+		return operators.Slot{}, invalid("reason: required, for the audit log")
 	}
 	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
 	if errors.Is(err, store.ErrNotFound) {
@@ -117,7 +117,7 @@ func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return problem(http.StatusNotFound, codeNotFound, "there is no pool "+pool)
+		return problem(http.StatusNotFound, codeNotFound, "no such pool: "+pool)
 	case err != nil:
 		return err
 	case slices.ContainsFunc(o.Grants, func(g store.Grant) bool { return g.Slot == slot }):
@@ -125,7 +125,7 @@ func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token
 	case slot >= o.Pool.Capacity:
 		return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("pool %s has no slot %d: its capacity is %d", pool, slot, o.Pool.Capacity))
 	}
-	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: nobody holds it", slot, pool))
+	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: it has no holder", slot, pool))
 }
 
 func (p *pools) checkGrant(ctx context.Context, in *struct {

@@ -111,7 +111,7 @@ func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	}
 	b.releaseSlot(`{"reason":"x","token":999}`).expectProblem(404, "not_found").expectMentions(t, "slot 0 of pool p", "token 999")
 	for path, names := range map[string]string{
-		"p/slots/0": "slot 0 of pool p is free", "p/slots/1": "pool p has no slot 1: its capacity is 1", "q/slots/0": "no pool q",
+		"p/slots/0": "slot 0 of pool p is free", "p/slots/1": "pool p has no slot 1: its capacity is 1", "q/slots/0": "no such pool: q",
 	} {
 		if path == "p/slots/0" {
 			b.releaseSlot(`{"reason":"x","now":true}`).expectStatus(200)

@@ -41,7 +41,7 @@ type poolStore interface {
 type poolPut struct {
 	operators.PoolSettings
 
-	Name            json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	Name            json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, like all other read-only fields"`
 	PausedBy        json.RawMessage `json:"paused_by,omitempty" readOnly:"true"`
 	PausedAt        json.RawMessage `json:"paused_at,omitempty" readOnly:"true"`
 	PauseReason     json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
@@ -64,9 +64,9 @@ type PoolPath struct {
 	Pool string `path:"pool" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// PoolMode has the options for a change of a pool's settings.
+// PoolMode has the options for a change of the settings of a pool or a limit set.
 type PoolMode struct {
-	DryRun bool `query:"dry_run" doc:"Check only: the answer is as if it was done, and nothing is changed"`
+	DryRun bool `query:"dry_run" doc:"Check only: the reply is the same, and nothing is changed"`
 }
 
 // checkName refuses an invalid name of a pool.
@@ -84,29 +84,29 @@ type pools struct {
 }
 
 func (p *pools) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, or those first that are full, wait or are in trouble", roleViewer, 200), p.list,
+	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list,
 		func(p listPage[operators.PoolState]) operators.PoolList {
 			return operators.PoolList{Pools: p.entries, NextPageToken: p.next}
 		})
-	totals := newOperation("GET", "/v1/totals", "getTotals", "Add up all pools", roleViewer, 200)
+	totals := newOperation("GET", "/v1/totals", "getTotals", "Read the totals over all pools", roleViewer, 200)
 	totals.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, totals, p.totals)
 	register(r, newOperation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
-	registerAnswer(r, documentStatus[operators.PoolChanged](r, newOperation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
-	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
-	registerList(r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "See who held the slots, and how it ended", roleViewer, 200), p.history,
+	registerResponse(r, documentStatus[operators.PoolChanged](r, newOperation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
+	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "List the holders of the slots", roleViewer, 200), p.slots)
+	registerList(r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "List the past and present holders of the slots, and how each grant ended", roleViewer, 200), p.history,
 		func(p listPage[operators.Holding]) operators.HoldingList {
 			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
 		})
-	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "See how full a pool was", roleViewer, 200), p.series)
-	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), p.patch)
-	registerAnswer(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), p.delete)
-	register(r, newOperation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), p.pause)
+	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "Read how many slots of a pool were held over time", roleViewer, 200), p.series)
+	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null restores the default", roleAdmin, 200), p.patch)
+	registerResponse(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool that has no open tasks", roleAdmin, 204), p.delete)
+	register(r, newOperation("POST", "/v1/pools/{pool}/pause", "pausePool", "Pause a pool: it makes no new grants; running tasks continue", roleAdmin, 200), p.pause)
 	register(r, newOperation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
 	register(r, newOperation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
-	register(r, newOperation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
-	register(r, newOperation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
-	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "See what was used of the policies of a pool", roleViewer, 200), p.usage)
+	register(r, newOperation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Check for the external system whether a grant is in force", roleVerifier, 200), p.checkGrant)
+	register(r, newOperation("GET", "/v1/pools/{pool}/limited", "getLimited", "List the subjects that the policies of a pool and its batches refused most", roleViewer, 200), p.limited)
+	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "Read the usage of the policies of a pool", roleViewer, 200), p.usage)
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
@@ -143,7 +143,7 @@ func (p *pools) put(ctx context.Context, in *struct {
 // wait for the next reconciliation.
 func (p *pools) reconcileNow(ctx context.Context, name string) {
 	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {
-		p.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
+		p.log.WarnContext(ctx, "pool not updated in Redis; reconciliation updates it", "pool", name, "err", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 		one := operators.Slot{Slot: slot, State: "free"}
 		if len(reserved) > 0 {
 			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
-			one.Caller = callerAndHolder(one.Device)
+			one.Caller = holderName(one.Device)
 		}
 		shown.Slots = append(shown.Slots, one)
 	}
@@ -243,12 +243,12 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 
 func showHeldSlot(g store.Grant) operators.Slot {
 	since, until := apiTime(g.GrantedAt), apiTime(g.LeaseUntil)
-	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: callerAndHolder(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: holderName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }
 
-// callerAndHolder returns the names of the caller and its holder if device is the holder of a caller, and an empty string for a
-// real device.
-func callerAndHolder(device string) string {
+// holderName returns CALLER/HOLDER, the names of the caller and its holder, if device is the holder of a caller. It returns an
+// empty string for a real device.
+func holderName(device string) string {
 	if name, is := store.HolderName(device); is {
 		return name
 	}

@@ -20,7 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// retryUnavailable is the Retry-After for operators. The dispatcher sets the one for devices.
+// retryUnavailable is the Retry-After of a 503 for operators, and the mean Retry-After of StartingHandler. The dispatcher sets
+// the one for devices.
 const retryUnavailable = 3 * time.Second
 
 // Problem is the body of every error, with a cause that is only logged.
@@ -71,22 +72,23 @@ func asProblem(err error) *Problem {
 	if r := devices.RefusalOf(err); r.Reason != devices.ReasonUnavailable {
 		return problem(r.Status, r.Code, r.Detail)
 	}
-	return asLedgerProblem(err)
+	return asDependencyProblem(err)
 }
 
-// asLedgerProblem maps the errors of the ledger, the MQTT broker and Redis.
-func asLedgerProblem(err error) *Problem {
+// asDependencyProblem maps the errors of the ledger, the MQTT broker and Redis. An error that it does not know counts as a ledger
+// that cannot be reached.
+func asDependencyProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").withCause(err)
+		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the account of a device cannot be changed at the MQTT broker; nothing was changed, send again").withCause(err)
 	case errors.Is(err, seen.ErrUnavailable):
 		return unavailable(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, limits.ErrUnavailable):
 		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, store.ErrDiskFull):
-		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").withCause(err)
+		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: free space on it, then send again").withCause(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").withCause(err)
+		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "outcome unknown: check the state before you send again").withCause(err)
 	}
 	for _, r := range ledgerRefusals() {
 		if errors.Is(err, r.target) {
@@ -110,20 +112,22 @@ type ledgerRefusal struct {
 	detail string
 }
 
-// ledgerRefusals maps the errors with which the ledger refuses an operation.
+// ledgerRefusals maps the errors with which the ledger refuses an operation. A name or number in the path that does not exist
+// is store.ErrNotFound, whatever its noun is; store.ErrUnknownPool is about the field pool of a body. notHeldProblem and
+// leaseProblem have texts of their own for a pool that does not exist.
 func ledgerRefusals() []ledgerRefusal {
 	return []ledgerRefusal{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
 		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
 		{store.ErrUnknownProfile, http.StatusUnprocessableEntity, codeUnknownProfile, "profile: no such profile"},
 		{store.ErrInUse, http.StatusConflict, codeInUse, "devices have this profile: give them another one, or none; GET /v1/devices?profile= lists them"},
-		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
+		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "no entry has this name or number"},
 		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded or is the lease of a caller, its batch was cancelled, or its time is over: past a not_after, or never started within max_wait_ms"},
-		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},
-		{store.ErrAccountConflict, http.StatusServiceUnavailable, codeBrokerUnavailable, "another request makes or deletes the account of one of these devices at the MQTT broker; nothing was changed, send again"},
-		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with it is still under way"},
-		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: another request had it within the last 24 hours"},
-		{store.ErrExists, http.StatusConflict, codeAlreadyExists, "that name is taken"},
+		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no tasks: the list is empty, or no device is selected"},
+		{store.ErrAccountConflict, http.StatusServiceUnavailable, codeBrokerUnavailable, "another request creates or deletes the account of one of these devices at the MQTT broker; nothing was changed, send again"},
+		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with this key is still in progress"},
+		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: used by another request within the last 24 hours"},
+		{store.ErrExists, http.StatusConflict, codeAlreadyExists, "the name already exists"},
 	}
 }
 
@@ -207,7 +211,7 @@ func problemFromHuma(e *huma.ErrorModel) *Problem {
 	case http.StatusUnsupportedMediaType:
 		p.Code = codeUnsupportedMedia
 	case http.StatusInternalServerError:
-		p.Code, p.Detail = codeInternal, "something went wrong here; it was logged"
+		p.Code, p.Detail = codeInternal, "internal error; its cause is in the log"
 	}
 	for i, detail := range e.Errors {
 		if strings.HasSuffix(detail.Message, unexpectedProperty) || detail.Message == "unknown query parameter" {

@@ -41,7 +41,7 @@ func TestProfiles(t *testing.T) {
 			b.call("PUT", "/v1/profiles/"+name, adminToken, `{}`).expectProblem(422, "invalid_field").expectMentions(b.T, "profile")
 		}
 		b.call("PUT", "/v1/profiles/x", adminToken, `{"limits":[`+strings.Replace(perAccountPolicy, `"max":5`, `"max":0`, 1)+`]}`).
-			expectProblem(422, "invalid_field").expectMentions(b.T, "limits[0].windows[1].max: 1 to 100000")
+			expectProblem(422, "invalid_field").expectMentions(b.T, "limits[0].windows[1].max: must be between 1 and 100000")
 		b.call("PUT", "/v1/profiles/x", adminToken, `{"limit":[]}`).expectProblem(400, "unknown_field")
 		b.get("/v1/profiles/x").expectProblem(404, "not_found")
 		events := string(b.get("/v1/events").expectStatus(200).body)

@@ -28,7 +28,7 @@ type resultStore interface {
 type results struct{ ledger resultStore }
 
 func (s *results) register(r *routes) {
-	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by the number of the task, and sum them up", roleViewer, 200)
+	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by task number, and summarize them", roleViewer, 200)
 	op.Responses = listResponses()
 	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, op, s.get)
@@ -45,11 +45,11 @@ type resultQuery struct {
 
 func (q *resultQuery) check() error {
 	if len(q.Fields) > maxFields {
-		return invalid("query.fields: %d of them, at most %d", len(q.Fields), maxFields)
+		return invalid("query.fields: %d fields, at most %d", len(q.Fields), maxFields)
 	}
 	for _, name := range q.Fields {
 		if n := utf8.RuneCountInString(name); n == 0 || n > maxFieldName {
-			return invalid("query.fields: each name has 1 to %d characters", maxFieldName)
+			return invalid("query.fields: each name must have 1-%d characters", maxFieldName)
 		}
 	}
 	return checkPeriod(q.Since, q.Until)

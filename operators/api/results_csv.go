@@ -15,7 +15,7 @@ import (
 // export streams all results of the query. As CSV, the outputs have one column for each field.
 func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResponse, error) {
 	if in.Aggregate != "" || in.ByTag != "" {
-		return nil, invalid("query.aggregate, query.by_tag: only with JSON")
+		return nil, invalid("query.aggregate, query.by_tag: only together with JSON")
 	}
 	if err := in.check(); err != nil {
 		return nil, err

@@ -7,8 +7,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minRatePeriod is the shortest time over which a rate is computed, because the first tasks may end within milliseconds.
-const minRatePeriod = 5 * time.Second
+// minProgressRatePeriod is the shortest time over which the rate between two points of a progress is computed, because tasks may end
+// within milliseconds. The rate of a batch as a whole has minRateSpan.
+const minProgressRatePeriod = 5 * time.Second
 
 // progressSteps is the number of spans into which the time between the beginning of a batch and now is divided.
 const progressSteps = 100
@@ -48,6 +49,6 @@ func lastOfEachSpan(steps []store.Progress, from, to time.Time) (kept []store.Pr
 
 func showProgress(previous, p store.Progress) operators.BatchProgress {
 	shown := operators.BatchProgress{At: apiTime(p.At), Ended: p.Ended, Failed: p.Failed}
-	shown.RatePerMinute = float64(p.Ended-previous.Ended) / max(p.At.Sub(previous.At), minRatePeriod).Minutes()
+	shown.RatePerMinute = float64(p.Ended-previous.Ended) / max(p.At.Sub(previous.At), minProgressRatePeriod).Minutes()
 	return shown
 }

@@ -201,7 +201,7 @@ func TestResultsAreRefused(t *testing.T) {
 		"page_size=1001": {"page_size"},
 		"page_token=!":   {"page_token"},
 		"fields=" + strings.Repeat("a,", 50) + "a":              {"query.fields", "51", "50"},
-		"fields=a,," + strings.Repeat("b", 3):                   {"query.fields", "1 to 200"},
+		"fields=a,," + strings.Repeat("b", 3):                   {"query.fields", "1-200 characters"},
 		"fields=" + strings.Repeat("a", 201):                    {"query.fields", "200"},
 		"aggregate=" + strings.Repeat("a", 201):                 {"aggregate", "200"},
 		"by_tag=" + strings.Repeat("a", 65):                     {"by_tag", "64"},

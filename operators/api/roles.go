@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The roles of operator tokens.
+// The roles of operator tokens. The enums of operators.NewToken and operators.Token and the command `tokens create` repeat
+// them.
 const (
 	roleVerifier = "verifier" // may only check grants
 	roleViewer   = "viewer"
@@ -27,9 +28,9 @@ const (
 type Operator struct {
 	Name  string // name for the audit log
 	Role  string // viewer, operator, admin, verifier or caller
-	Token int64  // id of the token; 0 means the bootstrap token
+	Token int64  // id of the token; 0 means the bootstrap token, or the dashboard that renders a page for several viewers
 
-	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token
+	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token and in requests of the dashboard
 	poolPatterns, setPatterns []string          // patterns of the pools and limit sets that a caller may use
 
 	From netip.Addr // address of the sender
@@ -48,17 +49,18 @@ func (o Operator) checkRights(ctx huma.Context) error {
 	if store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set")) {
 		return nil
 	}
-	return problem(http.StatusForbidden, codeForbidden, "the token is for other pools and limit sets")
+	return problem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
 }
 
-// May reports whether the operator's role includes the rights of the role needed. For the role caller it always returns
-// false.
+// May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with
+// a lower rank, so a role with only a part of the rights of another needs metadata of the operation, like forCallers. For the
+// role caller, May always returns false.
 func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// allowsCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
+// forCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
 // caller's token must cover.
 func forCallers(op huma.Operation) huma.Operation {
 	op.Metadata[callersKey] = true

@@ -20,7 +20,7 @@ import (
 // limitedQuery is a request for the subjects of a pool that were refused most.
 type limitedQuery struct {
 	PoolPath
-	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"At most so many"`
+	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
 }
 
 func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
@@ -54,8 +54,8 @@ type factStore interface {
 	DevicesWithAttribute(ctx context.Context, path, first string) (scanned int, found bool, err error)
 }
 
-// limitWarner warns about policies that count by a tag or attribute that no device has. All devices are then counted
-// together, which is seldom intended. Before the first device is registered, there are no warnings.
+// limitWarner warns about policies that count by a tag or attribute that none of the first 1,000 devices has. All devices are
+// then counted together, which is seldom intended. Before the first device is registered, there are no warnings.
 type limitWarner struct{ ledger factStore }
 
 func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (w operators.WarningList, err error) {
@@ -145,7 +145,7 @@ func neverStartsProblem(err error) error {
 		return err
 	}
 	return problem(http.StatusUnprocessableEntity, codeInvalidField,
-		"windows, lease_ms: with finish_inside nothing would ever start, for the windows of the batch and of its pool are never open together for longer than its lease")
+		"windows, lease_ms: with finish_inside no task could ever start, because the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
 // apiTimeIfSet returns the time, or nil if the time is zero.

@@ -24,7 +24,7 @@ const (
 // no database column can store. It accepts invalid JSON, which the decoder refuses later.
 func checkStrictJSON(data []byte) error {
 	if !utf8.Valid(data) {
-		return errText
+		return errUnstorableText
 	}
 	s := strictChecker{decoder: json.NewDecoder(bytes.NewReader(data))}
 	s.checkValue("", 0, apiNames)
@@ -41,7 +41,7 @@ type strictChecker struct {
 func (s *strictChecker) next() (json.Token, bool) {
 	token, err := s.decoder.Token()
 	if text, ok := token.(string); ok && !isStorable(text) {
-		s.failed = errText
+		s.failed = errUnstorableText
 	}
 	return token, err == nil && s.failed == nil
 }
@@ -58,7 +58,7 @@ const (
 // checkValue checks one value.
 func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
-		s.failed = fmt.Errorf("more than %d values, or %d levels", maxValues, maxDepth)
+		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
 	}
 	token, ok := s.next()
 	switch {
@@ -85,7 +85,7 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 		memberPath := strings.TrimPrefix(path+"."+name, ".")
 		switch {
 		case seen[name] && owner != payloadNames:
-			s.failed = fmt.Errorf("%s: stands there twice", memberPath)
+			s.failed = fmt.Errorf("%s: appears twice", memberPath)
 		case owner == apiNames && strings.ToLower(name) != name: // no field name of the API has a capital letter
 			s.failed = fmt.Errorf("%s: %s", memberPath, unexpectedProperty)
 		default:
@@ -105,8 +105,8 @@ func (n nameOwner) ownerBelow(name string) nameOwner {
 	return n
 }
 
-// errText is the error for text that no database column can store.
-var errText = errors.New("text must be UTF-8 without U+0000")
+// errUnstorableText is the error for text that no database column can store.
+var errUnstorableText = errors.New("text must be UTF-8 without U+0000")
 
 // isStorable reports whether a database column can store s as text.
 func isStorable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
@@ -162,7 +162,7 @@ func checkQuery(params []*huma.Param, raw string) error {
 		case len(values) > 1:
 			return invalid("query.%s: given %d times, takes one value", p.Name, len(values))
 		case len(values) == 1 && values[0] == "" && p.Schema.Type == huma.TypeBoolean:
-			return invalid("query.%s: true or false", p.Name)
+			return invalid("query.%s: must be true or false", p.Name)
 		}
 	}
 	return nil

@@ -12,12 +12,12 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	b := startEmbedded(t)
 	b.putPool("p", `{"capacity":1}`)
 	for _, test := range []struct{ path, form, body, code, names string }{
-		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","role":"admin"}`, "invalid_request", "role: stands there twice"},
+		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","role":"admin"}`, "invalid_request", "role: appears twice"},
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","Role":"admin"}`, "unknown_field", "Role"},
 		{"/v1/tokens", "application/json", `{"name":"x","ROLE":"admin"}`, "unknown_field", "ROLE"},
 		{"/v1/batches", "application/json", `{"pool":"p","tasks":[{"device":"a","device":"b"}]}`, "invalid_request", "tasks.device"},
 		{"/v1/batches", "application/json", `{"pool":"p","tasks":[{"device":"a","Device":"b"}]}`, "unknown_field", "tasks.Device"},
-		{"/v1/batches?pool=p", ndjsonType, `{"device":"a","device":"b"}`, "invalid_line", "device: stands there twice"},
+		{"/v1/batches?pool=p", ndjsonType, `{"device":"a","device":"b"}`, "invalid_line", "device: appears twice"},
 		{"/v1/batches?pool=p", ndjsonType, `{"Device":"a"}`, "invalid_line", "Device"},
 		{"/v1/devices", ndjsonType, `{"id":"a","tags":{"x":"1","x":"2"}}`, "invalid_line", "tags.x"},
 	} {

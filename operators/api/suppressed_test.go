@@ -26,7 +26,7 @@ func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 		if state != "finished" || counts["suppressed"] != 1.0 || counts["succeeded"] != 2.0 {
 			b.Errorf("%s, %v", state, counts)
 		}
-		const reason = `policy one-each of batch 1 lets 1 equal ones per 1h0m0s start for payload.to="+49"; `
+		const reason = `policy one-each of batch 1 allows 1 equal ones per 1h0m0s for payload.to="+49"; `
 		for path, want := range map[string]string{
 			"/v1/tasks?state=suppressed":             `"id":2,`,
 			"/v1/tasks?error=policy%20one-each*":     `"state":"suppressed"`,

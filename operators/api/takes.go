@@ -46,7 +46,7 @@ func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error
 	case len(t.ID) > maxTakeID:
 		return take, invalid("%sid: at most %d bytes", prefix, maxTakeID)
 	case take.Cost < 1 || take.Cost > maxCost:
-		return take, invalid("%scost: 1 to %d", prefix, maxCost)
+		return take, invalid("%scost: must be between 1 and %d", prefix, maxCost)
 	}
 	take.Facts, err = readFacts(prefix, t.Facts)
 	return take, err
@@ -60,7 +60,7 @@ func readFacts(prefix string, values map[string]json.RawMessage) (map[string]str
 		case '"':
 			_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		case '{', '[', 'n':
-			return nil, invalid("%sfacts.%s: a text, a number, true or false", prefix, name)
+			return nil, invalid("%sfacts.%s: must be a string, a number, true or false", prefix, name)
 		}
 		facts[name] = text
 	}
@@ -73,7 +73,7 @@ func checkFacts(prefix string, facts map[string]string) error {
 	}
 	for name, value := range facts {
 		if name == "" || len(name) > maxFactName {
-			return invalid("%sfacts: names have 1 to %d bytes", prefix, maxFactName)
+			return invalid("%sfacts: a name must have 1-%d bytes", prefix, maxFactName)
 		}
 		if len(value) > maxFactValue {
 			return invalid("%sfacts.%s: at most %d bytes", prefix, name, maxFactValue)
@@ -82,7 +82,7 @@ func checkFacts(prefix string, facts map[string]string) error {
 	return nil
 }
 
-// readTakes reads a body with one take, or with a list of takes. many is true for a list.
+// readTakes reads a body with one take, or with a list of takes. isList is true for a list.
 func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error) {
 	var body struct {
 		takeBody
@@ -98,10 +98,10 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 		return []policies.Take{take}, false, err
 	}
 	if body.ID != "" || body.Facts != nil || body.Cost != nil {
-		return nil, true, invalid("takes: not beside id, facts and cost, which are those of a single take")
+		return nil, true, invalid("takes: not together with id, facts or cost, which belong to a single take")
 	}
 	if n := len(*body.Takes); n < 1 || n > maxTakes {
-		return nil, true, invalid("takes: 1 to %d", maxTakes)
+		return nil, true, invalid("takes: must have between 1 and %d entries", maxTakes)
 	}
 	for i, one := range *body.Takes {
 		take, err := one.readTake(takePath(i, true), caller)
@@ -133,14 +133,14 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 			return err
 		}
 		if isList && usesStatus {
-			return invalid("query.status: 429 is for single takes")
+			return invalid("query.status: 429 is only for a single take")
 		}
 		verdicts, err := ask(ctx.Context(), ctx.Param("set"), takes)
 		if err != nil {
 			return takeProblem(err, isList)
 		}
 		if i := slices.IndexFunc(verdicts, func(v policies.Verdict) bool { return v.OtherCost }); i >= 0 {
-			return invalid("%scost: another cost was taken with this id and these facts; each take needs an id of its own", takePath(i, isList))
+			return invalid("%scost: a take with this id and these facts had another cost; each take needs its own id", takePath(i, isList))
 		}
 		switch {
 		case isList:
@@ -171,7 +171,7 @@ func wantsStatus(ctx huma.Context) (bool, error) {
 	case "429":
 		return true, nil
 	}
-	return false, invalid("query.status: 200 or 429")
+	return false, invalid("query.status: must be 200 or 429")
 }
 
 func showVerdict(v policies.Verdict, cost int64) operators.Taken {
@@ -213,7 +213,7 @@ func writeWithStatus(ctx huma.Context, v policies.Verdict, cost int64) error {
 	}
 	p := problem(http.StatusTooManyRequests, codeLimited, "policy "+taken.RefusedBy+" does not allow it now")
 	if v.Unchecked {
-		p = problem(http.StatusServiceUnavailable, codeUnavailable, "it cannot be checked: Redis does not answer; ask again")
+		p = problem(http.StatusServiceUnavailable, codeUnavailable, "the take cannot be checked: Redis does not answer; send again")
 	}
 	ctx.SetHeader("Retry-After", strconv.Itoa(int(max(1, math.Ceil(v.Wait.Seconds())))))
 	return writeDirect(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
@@ -249,7 +249,7 @@ func (l *limitSets) returnTake(ctx huma.Context) error {
 		return err
 	}
 	if take.ID == "" {
-		return invalid("id: that of the take is needed")
+		return invalid("id: required, the id of the take")
 	}
 	returned, err := l.sets.Return(ctx.Context(), ctx.Param("set"), take)
 	if err != nil {
@@ -298,7 +298,7 @@ func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error
 	}
 	if text := ctx.Query("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxHighest {
-			return nil, 0, invalid("query.limit: 1 to %d", maxHighest)
+			return nil, 0, invalid("query.limit: must be between 1 and %d", maxHighest)
 		}
 	}
 	return facts, limit, checkFacts("query.", facts)

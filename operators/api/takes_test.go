@@ -264,18 +264,18 @@ func TestBadTakesNameTheirField(t *testing.T) {
 		`{"Facts":{}}`:             {400, "unknown_field", "Facts"},
 		`{"cost":"1"}`:             {422, "invalid_field", "cost"},
 		`{"id":5}`:                 {422, "invalid_field", "id"},
-		`{"cost":0}`:               {422, "invalid_field", "cost: 1 to 1000"},
-		`{"cost":1001}`:            {422, "invalid_field", "cost: 1 to 1000"},
-		`{"cost":4}`:               {422, "invalid_field", "cost: policy per-phone allows a cost of 3 at most"},
+		`{"cost":0}`:               {422, "invalid_field", "cost: must be between 1 and 1000"},
+		`{"cost":1001}`:            {422, "invalid_field", "cost: must be between 1 and 1000"},
+		`{"cost":4}`:               {422, "invalid_field", "cost: policy per-phone allows a cost of at most 3"},
 		`{"facts":{"a":{}}}`:       {422, "invalid_field", "facts.a"},
 		`{"facts":{"a":null}}`:     {422, "invalid_field", "facts.a"},
-		`{"facts":{"":1}}`:         {422, "invalid_field", "facts: names"},
+		`{"facts":{"":1}}`:         {422, "invalid_field", "facts: a name"},
 		`{"facts":{` + strings.Join(facts, ",") + `}}`:        {422, "invalid_field", "facts: at most 32"},
 		`{"facts":{"a":"` + strings.Repeat("x", 1025) + `"}}`: {422, "invalid_field", "facts.a: at most 1024"},
 		`{"id":"` + strings.Repeat("x", 129) + `"}`:           {422, "invalid_field", "id: at most 128"},
-		`{"takes":[]}`:                   {422, "invalid_field", "takes: 1 to 100"},
-		`{"takes":[` + many + `]}`:       {422, "invalid_field", "takes: 1 to 100"},
-		`{"takes":[{}],"cost":1}`:        {422, "invalid_field", "takes: not beside"},
+		`{"takes":[]}`:                   {422, "invalid_field", "takes: must have between 1 and 100"},
+		`{"takes":[` + many + `]}`:       {422, "invalid_field", "takes: must have between 1 and 100"},
+		`{"takes":[{}],"cost":1}`:        {422, "invalid_field", "takes: not together"},
 		`{"takes":[{},{"cost":4}]}`:      {422, "invalid_field", "takes[1].cost"},
 		`{"takes":[{"facts":{"a":[]}}]}`: {422, "invalid_field", "takes[0].facts.a"},
 	} {
@@ -284,7 +284,7 @@ func TestBadTakesNameTheirField(t *testing.T) {
 	b.sendWithType("POST", "/v1/limits/sms/take", "text/plain", `{}`).expectProblem(415, "unsupported_media_type")
 	b.call("POST", "/v1/limits/none/take", adminToken, `{}`).expectProblem(404, "not_found")
 	b.call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).expectProblem(413, "body_too_large")
-	for query, names := range map[string]string{"limit=0": "query.limit", "limit=x": "query.limit", "limit=101": "query.limit", "facts.a=1&facts.a=2": "query.facts.a", "facts.=1": "facts: names"} {
+	for query, names := range map[string]string{"limit=0": "query.limit", "limit=x": "query.limit", "limit=101": "query.limit", "facts.a=1&facts.a=2": "query.facts.a", "facts.=1": "facts: a name"} {
 		b.get("/v1/limits/sms/usage?"+query).expectProblem(422, "invalid_field").expectMentions(t, names)
 	}
 	if left := fmt.Sprint(b.peekRemaining(`{}`)); left != "[3 5]" {
@@ -305,7 +305,7 @@ func TestCallersTakeFromTheirSets(t *testing.T) {
 	for _, set := range []string{"calls", "none"} {
 		for _, call := range []string{"POST take", "POST peek", "POST return", "GET usage"} {
 			method, verb, _ := strings.Cut(call, " ")
-			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).expectProblem(403, "forbidden").expectMentions(t, "other pools and limit sets")
+			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).expectProblem(403, "forbidden").expectMentions(t, "does not cover")
 		}
 	}
 	for _, path := range []string{"/v1/limits", "/v1/limits/sms-eu", "/v1/pools", "/v1/events"} {
@@ -363,7 +363,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 	for _, said := range []string{"wait", "drop"} {
 		body := strings.Replace(policies, `"reveal":true`, `"on_limited":"`+said+`"`, 1)
-		b.call("PUT", "/v1/limits/sms", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "limits[0].on_limited: not in a set")
+		b.call("PUT", "/v1/limits/sms", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "limits[0].on_limited: not allowed in a limit set")
 	}
 }
 
@@ -495,7 +495,7 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	})
 }
 
-// A replica that has cached a set uses its new policies after the next Follow, and also learns when the set is deleted.
+// A replica that has cached a set uses its new policies after the next ForgetChanged, and also learns when the set is deleted.
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

@@ -32,7 +32,7 @@ type tasks struct {
 type taskQuery struct {
 	Page
 	operators.TaskFilter
-	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Which come first, by number"`
+	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
 func (t *tasks) register(r *routes) {
@@ -41,11 +41,11 @@ func (t *tasks) register(r *routes) {
 			return operators.TaskList{Tasks: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
-	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), t.why)
-	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), t.cancel)
-	register(r, newOperation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), t.retry)
+	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Explain why a task does not run, and how to change that", roleViewer, 200), t.why)
+	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; the device of a running task is asked to stop with its next report", roleOperator, 200), t.cancel)
+	register(r, newOperation("POST", "/v1/tasks/{id}/retry", "retryTask", "Retry a task that ended without success", roleOperator, 200), t.retry)
 	register(r, newOperation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
-	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), t.retryAll)
+	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Retry all tasks that match and ended without success", roleOperator, 200), t.retryAll)
 }
 
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
@@ -172,7 +172,7 @@ func changeTasks(
 		return operators.Bulk{}, err
 	}
 	if filter == (store.TaskFilter{}) {
-		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one of them")
+		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one is required")
 	}
 	if in.DryRun {
 		n, err := count(ctx, filter)

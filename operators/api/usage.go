@@ -21,8 +21,8 @@ type usageStore interface {
 // poolUsageQuery is a request for the usage of the policies of a pool, in total or by one device.
 type poolUsageQuery struct {
 	PoolPath
-	Device string `query:"device" doc:"What this device used; default: the subjects that used most"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"At most so many of the highest"`
+	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
 }
 
 func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.Usage, err error) {

@@ -15,7 +15,7 @@ type waiting struct{ explainer *dispatcher.Explainer }
 
 // WaitingSample limits how many tasks are evaluated, and so the cost.
 type WaitingSample struct {
-	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Up to so many tasks are judged; of more, a sample"`
+	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Maximum number of tasks that are evaluated; if more tasks wait, a random sample of this size"`
 }
 
 // ReasonFilter selects waiting tasks by their first reason.
@@ -36,8 +36,8 @@ type batchWaitingQuery struct {
 }
 
 func (w *waiting) register(r *routes) {
-	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Say what the tasks of a pool wait for, how many for what", roleViewer, 200)
-	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Say what the tasks of a batch wait for, how many for what", roleViewer, 200)
+	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200)
+	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200)
 	ofPool.Middlewares, ofBatch.Middlewares = r.newMiddlewares(r.awaitListTurn), r.newMiddlewares(r.awaitListTurn)
 	answer := func(p listPage[operators.WaitingTask]) operators.WaitingTaskList {
 		return operators.WaitingTaskList{Tasks: p.entries, NextPageToken: p.next}
@@ -49,7 +49,7 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.WaitingScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList(r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the tasks of a pool that wait, each with the first reason why", roleViewer, 200),
+	registerList(r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the waiting tasks of a pool, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.WaitingScope{Pool: in.Pool}, in.Page, in.Code)
 		}, answer)
@@ -60,7 +60,7 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.WaitingScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList(r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the tasks of a batch that wait, each with the first reason why", roleViewer, 200),
+	registerList(r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the waiting tasks of a batch, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.WaitingScope{Batch: in.ID}, in.Page, in.Code)
 		}, answer)
@@ -87,9 +87,9 @@ func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampl
 // list evaluates the next tasks. The token of the next page points after the last task that was evaluated or listed.
 func (w *waiting) list(ctx context.Context, scope store.WaitingScope, in Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
-		return page, invalid("code: %q is no reason that a task can wait for", code)
+		return page, invalid("code: %q is not a reason for which a task can wait", code)
 	}
-	after, err := in.afterMark(scope)
+	after, err := in.afterPosition(scope)
 	if err != nil {
 		return page, err
 	}
@@ -117,14 +117,15 @@ func (w *waiting) list(ctx context.Context, scope store.WaitingScope, in Page, c
 	return page, nil
 }
 
-// afterMark returns the position after which the page starts, in the listed batch. The zero mark is the beginning.
-func (p Page) afterMark(scope store.WaitingScope) (mark store.WaitingPosition, err error) {
+// afterPosition returns the position after which the page starts, in the order of the waiting tasks. The zero value is the
+// beginning.
+func (p Page) afterPosition(scope store.WaitingScope) (position store.WaitingPosition, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
-		return mark, err
+		return position, err
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &mark.Batch, &mark.Priority, &mark.Task); n != 3 || err != nil || mark.Batch < 1 || scope.Batch != 0 && mark.Batch != scope.Batch {
-		return mark, pageTokenProblem()
+	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || scope.Batch != 0 && position.Batch != scope.Batch {
+		return position, pageTokenProblem()
 	}
-	return mark, nil
+	return position, nil
 }

@@ -19,7 +19,7 @@ func TestWhyAnswersWithReasons(t *testing.T) {
 			}
 			return a
 		}
-		if a := why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing stands in the way`); !strings.Contains(string(a.body), `"actions":[]`) {
+		if a := why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing delays the task`); !strings.Contains(string(a.body), `"actions":[]`) {
 			b.Errorf("nothing to do: %s", a.body)
 		}
 		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"it \"smokes\""}`).expectStatus(200)

@@ -68,7 +68,7 @@ type Options struct {
 	Log        *slog.Logger
 	Ledger     Ledger
 	Proxies    []netip.Prefix   // networks whose X-Forwarded-For is trusted
-	MaxGuesses int              // number of wrong tokens after which an address is locked out; 0 means 10
+	MaxGuesses int              // number of wrong tokens within guessSpan after which an address is locked out; 0 means maxGuesses
 	Now        func() time.Time // nil means time.Now
 }
 
@@ -103,7 +103,8 @@ func New(o Options) *Gate {
 // ClientAddress returns the address that a request came from, as seen behind trusted proxies.
 func (g *Gate) ClientAddress(r *http.Request) netip.Addr { return clientAddress(r, g.options.Proxies) }
 
-// LockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now.
+// LockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now. An empty token
+// is never accepted, so with it the result is the time that is left for all clients of the address.
 func (g *Gate) LockoutLeft(from netip.Addr, token string) time.Duration {
 	return g.guesses.lockoutLeft(from, token)
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// After maxGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockoutTime.
+// After maxGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockoutTime. lockoutTime
+// must not be longer than guessSpan: recordWrong replaces an entry that is older than guessSpan, and with it the lock-out.
 const (
 	maxGuesses    = 10
 	guessSpan     = 10 * time.Minute
@@ -37,8 +38,8 @@ type acceptedToken struct {
 }
 
 type wrongTokens struct {
-	count       int
-	since       time.Time
+	count       int       // wrong tokens since the time since
+	since       time.Time // time of the first wrong token, or of the latest lock-out
 	lockedUntil time.Time // end of the lock-out; the zero time means that the address is not locked out
 }
 
@@ -103,7 +104,7 @@ func (g *guessCounter) recordWrong(from netip.Addr) bool {
 	return true
 }
 
-// makeRoom removes expired entries, then any entries until there is room for one more.
+// makeRoom removes expired entries, then any entries, even of locked-out addresses, until there is room for one more.
 func (g *guessCounter) makeRoom(now time.Time) {
 	for key, one := range g.byNetwork {
 		if now.Sub(one.since) > guessSpan && now.After(one.lockedUntil) {

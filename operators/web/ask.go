@@ -32,8 +32,9 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns a change that sends an action on one entry of a list, with the reason if the form has
-// one. It leads back to the page of the entry.
+// entryAction returns the formAction for an action of the API on the entry with the path parameter {id} of a
+// list, such as /v1/pools/{id}/pause. It sends the reason if the form has one. The next page is the page of
+// the entry.
 func (c client) entryAction(list, action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")

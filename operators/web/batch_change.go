@@ -37,7 +37,7 @@ func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error
 		case err != nil || typed != shown:
 			return "", "", newFormError(fmt.Sprintf("Count: type %d, the number of tasks that wait. Nothing was cancelled.", max(shown, waits)))
 		case shown < waits:
-			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, and the page said %d. Nothing was cancelled: open it again.", waits, shown))
+			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, but %d when the page was opened. Nothing was cancelled: open the page again.", waits, shown))
 		}
 	}
 	return b.api.entryAction("batches", "cancel", "cancelled")(r)

@@ -76,7 +76,7 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	return b.formPage(r, f)
 }
 
-// formPage returns the page of the form. It adds the data that is not entered.
+// formPage returns the page of the form. It adds the visitor's role and the pools to choose from.
 func (b *batchForms) formPage(r *http.Request, f *batchForm) (page, error) {
 	f.Operator = b.may(r, "operator")
 	var list operators.PoolList
@@ -209,7 +209,7 @@ func (f *batchForm) addDevices(body map[string]any) error {
 	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Get("tags"), ",", " ")) {
 		name, value, ok := strings.Cut(pair, ":")
 		if !ok {
-			return newFormError("Tags: name:value, with spaces between.")
+			return newFormError("Tags: name:value, separated by spaces.")
 		}
 		tags[name] = value
 	}

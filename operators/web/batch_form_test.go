@@ -155,7 +155,7 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 		{"tasks", "[1", "", "Tasks: no JSON list"},
 		{"tasks", "device\nd-1", file, "a file or text, not both"},
 		{"devices", "d-1", file, "one of them"},
-		{"devices", "", "", "exactly one of them"},
+		{"devices", "", "", "exactly one is required"},
 		{"tags", "site", "", "Tags: name:value"},
 		{"windows", "0 1 * * *", file, "five fields of cron"},
 		{"windows", "0 1 * * 9 4h", "device\nd-1", "Window 1, cron"},

@@ -105,9 +105,9 @@ func (b *batchPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-func (b *batchPages) readBatch(r *http.Request) (readBatch batch, err error) {
-	err = b.api.get(r, operators.Path("batches", r.PathValue("id")), nil, &readBatch)
-	return readBatch, err
+func (b *batchPages) readBatch(r *http.Request) (found batch, err error) {
+	err = b.api.get(r, operators.Path("batches", r.PathValue("id")), nil, &found)
+	return found, err
 }
 
 func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
@@ -120,7 +120,7 @@ func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
 		return page{}, err
 	}
 	if one.Counts[operators.Pending] == 0 {
-		waiting = waitSummary{} // the sample is older than the batch as read here
+		waiting = waitSummary{} // waiting was read before the batch, when tasks still waited
 	}
 	waiting.Remedies = b.newRemedies(r)
 	policies, err := json.Marshal(one.Limits)

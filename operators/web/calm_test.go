@@ -76,7 +76,7 @@ func TestASilentServerIsNoticed(t *testing.T) {
 		said.observe(document.getElementById("stale"), { attributes: true, childList: true }); return true; })()`)
 	proxy.HoldReplies()
 	held := time.Now()
-	tab.waitForJS(`document.getElementById("stale").textContent.startsWith("The server has been silent")`)
+	tab.waitForJS(`document.getElementById("stale").textContent.startsWith("No message from the server")`)
 	if took := time.UnixMilli(evalJS[int64](tab, `window.saidAt`)).Sub(held); took > 6*time.Second {
 		t.Errorf("it was said after %s", took)
 	}

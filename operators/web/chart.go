@@ -9,10 +9,11 @@ import (
 // minChartSpan is the shortest time that a chart spans. A new pool has little history.
 const minChartSpan = 2 * time.Minute
 
-// chart shows how full a pool was recently. It is drawn as an SVG of Width x Height.
+// chart shows the held slots and the capacity of a pool over time, and bars of counts. It is drawn as an SVG of
+// Width x Height. It does not show offered slots: its points have no count of them.
 type chart struct {
 	curve
-	columns
+	countBars
 
 	Width, Height int
 	Span          time.Duration // time from the left edge to the right edge
@@ -27,9 +28,9 @@ type curve struct {
 	Top        int    // value at the upper edge
 }
 
-// columns are bars of counts: grants at the bottom, reaps on top of them, and denied reports in a
-// separate row.
-type columns struct {
+// countBars are the bars of counts below the curve: grants at the bottom, reaps on top of them, and denied
+// reports in a separate row.
+type countBars struct {
 	Grants, Reaps []bar
 	Denied        []bar
 	BarWidth      float64
@@ -66,7 +67,7 @@ func newChart(points []point, width, height int, span time.Duration) chart {
 		low, high = min(low, p.held), max(high, p.held)
 	}
 	last := points[len(points)-1]
-	c.Label = fmt.Sprintf("between %d and %d slots held lately, now %d of %d", low, high, last.held, last.capacity)
+	c.Label = fmt.Sprintf("between %d and %d slots held recently, now %d of %d", low, high, last.held, last.capacity)
 	c.draw(points)
 	return c
 }
@@ -93,7 +94,7 @@ func (c *chart) draw(points []point) {
 	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(last, points[0]), c.Height)
 }
 
-// thinPoints reduces the points to about as many as `about`: the first, the last, and the lowest and
+// thinPoints reduces the points to about targetCount points: the first, the last, and the lowest and
 // highest of each section between them, in their order.
 func thinPoints(points []point, targetCount int) []point {
 	each := 2 * len(points) / max(targetCount, 1)

@@ -57,7 +57,7 @@ func hitGroups(found operators.Found) (groups []hitGroup) {
 	} {
 		part := hitGroup{Title: p.title, Searched: p.Scanned}
 		for _, h := range p.Hits {
-			part.Hits = append(part.Hits, shown(h))
+			part.Hits = append(part.Hits, newHit(h))
 		}
 		if p.More || p.Scanned > 0 {
 			part.More = p.list
@@ -69,8 +69,8 @@ func hitGroups(found operators.Found) (groups []hitGroup) {
 	return groups
 }
 
-// shown returns a hit with the name that people use for it. A batch is shown by its name.
-func shown(h operators.Hit) hit {
+// newHit returns a hit with the name that people use for it. A batch is shown by its name.
+func newHit(h operators.Hit) hit {
 	list := map[string]string{"pool": "/pools/", "batch": "/batches/", "task": "/tasks/", "device": "/devices/"}[h.Kind]
 	one := hit{Kind: h.Kind, ID: h.ID, Text: h.Text, Path: list + url.PathEscape(h.ID)}
 	if h.Kind == "batch" && h.Text != "" {

@@ -32,7 +32,8 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// frame is the part of an answer that all pages share: the shell, refusals and failures.
+// frame has what the handlers of all pages need to answer: the templates, the settings, and methods that send
+// a page in its shell, a refusal or a failure.
 type frame struct {
 	set      *template.Template
 	prefix   string
@@ -73,7 +74,7 @@ func (f *frame) refuseVisitor(r *http.Request, role string) *operators.Problem {
 	return &operators.Problem{Status: http.StatusForbidden, Detail: detail}
 }
 
-// shell is the frame around every page.
+// shell is the data of the template around every page: navigation, visitor, theme and messages.
 type shell struct {
 	Title, Section string
 	Main           template.HTML
@@ -115,10 +116,10 @@ func sections() []navigation {
 // doneMessages returns, by key, the only messages that an address can make a page show.
 func doneMessages() map[string]string {
 	return map[string]string{
-		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
-		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
-		"released":      "The slot is free. Its device may go on until its lease would have ended.",
-		"created":       "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices that run a task are told to stop with their next report.",
+		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",
+		"release-asked": "The holder is asked to stop with its next report. The slot is free once it answers, or when its lease ends.",
+		"released":      "The slot is free. Its device may continue until its lease would have ended.",
+		"created":       "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices that run a task are asked to stop with their next report.",
 		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
 	}
 }
@@ -152,7 +153,7 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 	var text bytes.Buffer
 	if err := f.set.ExecuteTemplate(&text, name, data); err != nil {
 		f.logger.ErrorContext(r.Context(), "page not rendered", "template", name, "err", err)
-		http.Error(rw, "something went wrong here; it was logged", http.StatusInternalServerError)
+		http.Error(rw, "internal error; its cause is in the log", http.StatusInternalServerError)
 		return
 	}
 	compressed(func(rw http.ResponseWriter, _ *http.Request) {
@@ -185,13 +186,13 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// errorText returns the text of an error for people. It words a problem of the API as it is, and hides
-// internal details of any other error.
+// errorText returns the text of an error for people. It returns the detail of a problem of the API in the
+// wording of forms. For any other error it returns a fixed text, because the error may have internal details.
 func errorText(err error) string {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return formWording(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
 	}
-	return "The ledger cannot be reached just now."
+	return "The ledger cannot be reached."
 }
 
 // formWording names an entry of a list as a form does: "Limit 3, per" instead of limits[2].per.
@@ -238,7 +239,7 @@ type renderedPage struct {
 	searchText string
 }
 
-// version returns a hash of the content. Sheets with different content have different versions.
+// version returns a hash of the content. Pages with different content have different versions.
 func (s *renderedPage) version() string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.main)) // writing to a hash never fails

@@ -25,7 +25,7 @@ func templateFuncs(o Options) template.FuncMap {
 		"command": commandHTML,
 		"timed":   newTimesRenderer(),
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-		"caller":  operators.CallerAndHolder,
+		"caller":  operators.HolderName,
 		"limit":   policyText,
 		"list":    func(words ...string) []string { return words },
 		"rows":    rowsText,
@@ -199,15 +199,15 @@ func countText(n any, singular, pluralForm string) string {
 // stateMeaning explains a state of tasks. The empty state means all tasks.
 func stateMeaning(state string) string {
 	return map[string]string{
-		"":           "All tasks, whatever became of them",
+		"":           "All tasks, in any state",
 		"pending":    "They wait: for their device, a slot, a window or another attempt. A task's page says for which",
 		"dispatched": "Their device was granted a slot and holds it now",
-		"succeeded":  "Their device said so",
+		"succeeded":  "Their device reported success",
 		"failed":     "Their device failed or refused, and no attempt was left",
 		"timed_out":  "Their lease ran out before a result came, and no attempt was left",
-		"cancelled":  "An operator ended them, or their device was told to stop and did",
-		"expired":    "They still waited when the last time of their batch (not after) had come",
-		"suppressed": "A policy refused their start, and drops what it refuses: they were not tried",
+		"cancelled":  "An operator ended them, or their device was asked to stop and did",
+		"expired":    "They still waited at the end of their time (not after, or the longest wait)",
+		"suppressed": "A policy refused their start and drops refused tasks: they were not tried",
 	}[state]
 }
 
@@ -217,7 +217,7 @@ func dict(pairs ...any) (map[string]any, error) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		name, ok := pairs[i].(string)
 		if !ok {
-			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+			return nil, fmt.Errorf("dict: %v is not a name", pairs[i])
 		}
 		values[name] = pairs[i+1]
 	}

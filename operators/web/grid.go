@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// The look of a slot depends on the part of its lease that is left.
+// The phase of a held slot depends on the part of its lease that is left.
 const (
 	halfLeft     = 0.5
 	expiringLeft = 0.2
@@ -24,7 +24,7 @@ type slot = operators.Slot // an alias, so that cell can embed it and also use i
 type cell struct {
 	slot
 
-	Phase         string // free, reserved, fresh, half, expiring or stale
+	Phase         string // free, reserved (offered to a waiter), or of a held slot: fresh, half, expiring, stale (lease over)
 	Pool          string
 	AboveCapacity bool // its number is beyond the capacity, because the capacity was lowered
 	Mark          mark // mark of its batch
@@ -47,7 +47,7 @@ func (c cell) NameEnd() string {
 	return string(name[max(0, len(name)-nameEndLength):])
 }
 
-// PhaseText returns the look in the words of the legend.
+// PhaseText returns the phase in the words of the legend.
 func (c cell) PhaseText() string {
 	switch c.Phase {
 	case "fresh":
@@ -62,12 +62,12 @@ func (c cell) PhaseText() string {
 	return c.Phase
 }
 
-// Symbol returns a character that distinguishes the looks without colour.
+// Symbol returns a character that distinguishes the phases without colour.
 func (c cell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
-// leasePhase returns the look of a slot, by the part of its lease that is left.
+// leasePhase returns the phase of a slot, by the part of its lease that is left.
 func leasePhase(s slot, lease time.Duration, now time.Time) string {
 	if s.State != "held" || s.LeaseUntil == nil {
 		return s.State
@@ -84,6 +84,7 @@ func leasePhase(s slot, lease time.Duration, now time.Time) string {
 	return "fresh"
 }
 
+// poolData is the data of the page of a pool.
 type poolData struct {
 	Pool        operators.Pool
 	Slots       operators.Slots

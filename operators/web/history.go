@@ -21,8 +21,9 @@ const (
 	troubleShownFor = 10 * time.Minute // how long a conflict or drift is shown
 )
 
-// point is the state of one pool at one time, and its counts since the previous point. It is small,
-// because 3,000 pools have more than two million points.
+// point is the state of one pool at one time, and its counts since the previous point. The state is read from
+// the ledger; slots that Redis offers to waiters are not in it. A point is small, because 3,000 pools have more
+// than two million points.
 type point struct {
 	at               int64 // ms since 1970
 	grants           uint32
@@ -33,7 +34,8 @@ type point struct {
 
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
 
-// poolCounts holds counts over some time.
+// poolCounts holds counts over some time. Denied counts reports that got no grant. Conflicts counts slots that
+// Redis proposed and the ledger refused. Drift counts slots on which Redis and the ledger disagreed.
 type poolCounts struct{ Grants, Reaps, Denied, Conflicts, Drift int }
 
 // history is the last hour of all pools.
@@ -51,8 +53,8 @@ func newHistory() *history {
 	return &history{pools: map[string][]point{}, sinceLast: map[string]poolCounts{}, disagreeing: map[string]struct{}{}}
 }
 
-// addMoves adds grants and reaps of pools, from the log.
-func (h *history) addMoves(moves []poolMove) {
+// addSlotChanges adds the grants and reaps in moves, which come from the log of events, to the counts of the next point.
+func (h *history) addSlotChanges(moves []slotChanges) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range moves {
@@ -127,8 +129,7 @@ func (h *history) lastHour(pool string) []point {
 	return slices.Clone(points[max(0, len(points)-pointsKept):])
 }
 
-// countedSince returns the time since which the counts of the replicas are known. It is zero if they are
-// not known yet.
+// countedSince returns talliesSince: the time since which the counts of the replicas are known, or zero.
 func (h *history) countedSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +156,7 @@ func (h *history) recentCounts(pool string) poolCounts {
 	return sum
 }
 
-// disagreeingPools returns at most `most` pools with recent conflicts or drift, sorted by name. more reports
+// disagreeingPools returns at most maxPools pools with recent conflicts or drift, sorted by name. hasMore reports
 // whether there are more such pools.
 func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) {
 	h.mu.Lock()
@@ -176,9 +177,9 @@ func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) 
 	return pools, false
 }
 
-// maxMovesRead is the maximum number of events that are read to restore the last hour: enough for 140
+// maxHistoryEvents is the maximum number of events that are read to restore the last hour: enough for 140
 // grants per second and their ends. For a busier hour, only the latest part is restored.
-const maxMovesRead = 1_000_000
+const maxHistoryEvents = 1_000_000
 
 // LoadHistory restores the last hour from the log of the ledger, so that a replica that has just started
 // shows the same as the other replicas. Call it until it succeeds, and not again.
@@ -186,19 +187,19 @@ func (w *Web) LoadHistory(ctx context.Context) error {
 	// The pools are read first, so that the log already contains the creation of each of them.
 	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
-		return fmt.Errorf("recalling the last hour: %w", err)
+		return fmt.Errorf("reading the last hour: %w", err)
 	}
-	moves, err := w.log.SlotActivity(ctx, time.Hour, pointEvery, maxMovesRead)
+	moves, err := w.log.SlotActivity(ctx, time.Hour, pointEvery, maxHistoryEvents)
 	if err != nil {
-		return fmt.Errorf("recalling the last hour: %w", err)
+		return fmt.Errorf("reading the last hour: %w", err)
 	}
 	w.history.prependPoints(w.now(), moves, uses)
 	return nil
 }
 
 // prependPoints adds the restored points before the existing ones.
-func (h *history) prependPoints(now time.Time, past poolMoves, uses []poolUse) {
-	steps := map[string][]poolMove{}
+func (h *history) prependPoints(now time.Time, past slotActivity, uses []poolUse) {
+	steps := map[string][]slotChanges{}
 	for _, s := range past.Steps {
 		steps[s.Pool] = append(steps[s.Pool], s)
 	}
@@ -221,8 +222,8 @@ func (h *history) prependPoints(now time.Time, past poolMoves, uses []poolUse) {
 
 // pointsFromLog computes the points of a pool backwards, from its current state to the time when it was
 // created.
-func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []poolMove, resizes []resize) []point {
-	slices.SortFunc(steps, func(a, b poolMove) int { return a.Step - b.Step })
+func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []slotChanges, resizes []resize) []point {
+	slices.SortFunc(steps, func(a, b slotChanges) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)
 	for n := range min(pointsKept, int(back/pointEvery)) {
 		ago := time.Duration(n) * pointEvery

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A page is read in the quick lane first. If reading takes longer than quickReadLimit, the page is read in
-// the slow lane from then on, until it is quick again. The slow lane reads two pages at once. Both
-// lanes together use no more connections than the ledger has for snapshots.
+// The hub has two groups of concurrent reads, which it calls lanes. A page is read in the quick lane first.
+// If reading takes longer than quickReadLimit, the page is read in the slow lane from then on, until it is
+// quick again. Both lanes together use no more connections than the ledger has for snapshots.
 const (
 	quickReadLimit = time.Second / 2
 	slowReadLimit  = 5 * time.Second // time limit for reading one page
@@ -20,7 +20,8 @@ const (
 	restFactor     = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
-// watch selects the events after which a page is read again.
+// watch selects the events and times after which a page is read again. A page with the zero watch never
+// changes: it is sent without a stream.
 type watch struct {
 	everyTick bool          // the page is read with each tick, because it changes without events
 	every     time.Duration // the page is also read at this interval; 0 means that it is not
@@ -57,8 +58,8 @@ type view struct {
 // viewState is the last read page. It is never modified; a new state replaces it.
 type viewState struct {
 	page     *renderedPage // nil if the page was not read yet
-	err      error         // why the sheet is not up to date
-	replaced chan struct{}
+	err      error         // why page is not up to date; nil if it is
+	replaced chan struct{} // closed when a new state replaces this one
 }
 
 // hub reads the open pages again, each page once for all its viewers. No page waits for another page
@@ -82,8 +83,8 @@ func newHub(baseCtx context.Context, s *site, panicked rescue.PanicHandler) *hub
 	}
 }
 
-// join keeps a page up to date until leave is called. If nobody else reads it, join reads the page
-// before it returns.
+// join adds a viewer: the page is kept up to date until all viewers have called leave. If the page was not
+// read yet and no read of it is in progress, join reads it before it returns.
 func (h *hub) join(key viewKey) (leave func()) {
 	h.mu.Lock()
 	v := h.views[key]
@@ -186,7 +187,8 @@ type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a 
 // Deadline reports that there is no deadline.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// readView renders a page. If the page is too slow for the quick lane, it is due again at the next tick.
+// readView reads a page once its lane is free, even if its last viewer has left meanwhile. If the page is too
+// slow for the quick lane, it is due again at the next tick.
 func (h *hub) readView(key viewKey, v *view) {
 	limiter, timeLimit := h.readLimits(v)
 	limiter <- struct{}{}
@@ -221,7 +223,7 @@ func (h *hub) setErrors(err error) {
 	}
 }
 
-// setState replaces the state of a view and wakes its streams. If made is nil, the previous sheet stays.
+// setState replaces the state of a view and wakes its streams. If rendered is nil, the previous page stays.
 func (v *view) setState(rendered *renderedPage, err error) {
 	before := v.state
 	if rendered == nil {

@@ -31,10 +31,11 @@ type slotHoldings struct {
 	firstSlot  int    // lowest slot
 	now        time.Time
 	holdings   []holding
-	hasEarlier bool // the range has earlier holdings that are not in list
+	hasEarlier bool // the range has earlier holdings that are not in holdings
 }
 
-// slotTimeline is a time line with a row for each slot.
+// slotTimeline is a time line with a row for each slot. Templates and addresses call it lanes. It has nothing
+// to do with the urgent lane of batches.
 type slotTimeline struct {
 	Rows       []timelineRow
 	From, To   time.Time

@@ -9,8 +9,8 @@ import (
 // maxCacheEntries is the maximum number of entries of a cache.
 const maxCacheEntries = 64
 
-// ttlCache caches data about the past that was read recently. Open pages are rendered again with each
-// event, but their data of the last hours and days hardly changes between two events.
+// ttlCache caches data that is expensive to read and changes slowly, such as the last hours and days of a pool.
+// Open pages are read again with each event, but this data only when its entry is older than ttl.
 type ttlCache[T any] struct {
 	ttl     time.Duration // lifetime of an entry
 	mayKeep func(T) bool  // reports whether a value is cached; nil means always
@@ -27,15 +27,16 @@ func newTTLCache[T any](ttl time.Duration) *ttlCache[T] {
 	return &ttlCache[T]{ttl: ttl, entries: map[string]cacheEntry[T]{}}
 }
 
-// getOrRead returns the cached value of name, or reads it.
-func (l *ttlCache[T]) getOrRead(ctx context.Context, key string, now time.Time, getOrRead func(context.Context) (T, error)) (T, error) {
+// read returns the cached value of key. If there is none, it calls the function to read the value. It does
+// not cache an error. Concurrent calls for the same key may each read the value.
+func (l *ttlCache[T]) getOrRead(ctx context.Context, key string, now time.Time, read func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	found, ok := l.entries[key]
 	l.mu.Unlock()
 	if age := now.Sub(found.readAt); ok && age >= 0 && age < l.ttl {
 		return found.value, nil
 	}
-	value, err := getOrRead(ctx)
+	value, err := read(ctx)
 	if err != nil {
 		return value, err
 	}

@@ -16,9 +16,10 @@ type Ledger interface {
 	pageData
 }
 
-// sessionStore keeps the sessions of all replicas.
+// sessionStore keeps the sessions of all replicas. session and token are hashes. The lifetime of a
+// session begins with OpenSession; reading the session does not extend it.
 type sessionStore interface {
-	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
+	OpenSession(ctx context.Context, session, token []byte, lifetime time.Duration) error
 	Session(ctx context.Context, session []byte) (token []byte, err error) // errNotFound if there is none
 	CloseSession(ctx context.Context, session []byte) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound if there is none
@@ -27,15 +28,16 @@ type sessionStore interface {
 // eventLog reads the log of events of all replicas.
 type eventLog interface {
 	Events(ctx context.Context, filter eventFilter) ([]event, error)
-	ReadEventPosition(ctx context.Context, sent int64) (eventMark, error)
-	EventsComplete(ctx context.Context, mark eventMark) (bool, error)
+	ReadEventPosition(ctx context.Context, sent int64) (eventPosition, error)
+	EventsComplete(ctx context.Context, mark eventPosition) (bool, error)
 }
 
-// hourLog reads how full the pools were in the last hour.
+// hourLog reads the data of the charts of the last hour: held slots and capacities from the ledger, grants and
+// reaps from the log of events, and the counts that only the replicas make.
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]poolUse, error)
-	SlotActivity(ctx context.Context, back, step time.Duration, limit int64) (poolMoves, error)
-	SlotChangesBetween(ctx context.Context, after, upTo int64) ([]poolMove, error)
+	SlotActivity(ctx context.Context, back, step time.Duration, limit int64) (slotActivity, error)
+	SlotChangesBetween(ctx context.Context, after, upTo int64) ([]slotChanges, error)
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
 
@@ -46,14 +48,14 @@ type pageData interface {
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 }
 
-// Types that the ledger returns.
+// Types that the ledger returns. A slotChanges counts the grants and ends in a pool in one step of time.
 type (
 	event          = store.Event
 	eventFilter    = store.EventFilter
-	eventMark      = store.EventPosition
+	eventPosition  = store.EventPosition
 	poolUse        = store.PoolUse
-	poolMove       = store.SlotChanges
-	poolMoves      = store.SlotActivity
+	slotChanges    = store.SlotChanges
+	slotActivity   = store.SlotActivity
 	resize         = store.Resize
 	replicaRow     = store.Replica
 	replicaTallies = store.Tallies

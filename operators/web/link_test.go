@@ -35,7 +35,7 @@ func TestALinkSignsInOnce(t *testing.T) {
 		t.Errorf("again, from the same browser: %d %v", status, header)
 	}
 	status, text, header := b.getPage(path)
-	if status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" || !strings.Contains(text, "This link was used") {
+	if status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" || !strings.Contains(text, "This link was already used") {
 		t.Errorf("again, from another one: %d %v", status, header)
 	}
 }
@@ -47,7 +47,7 @@ func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	b := startSignedOut(t, withLink)
 	for range 20 {
 		if status, text, header := b.getPage("/sign-in?link=" + adminToken); status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" ||
-			!strings.Contains(text, "This link was used") {
+			!strings.Contains(text, "This link was already used") {
 			t.Fatalf("the admin's token as a link: %d %v", status, header)
 		}
 	}
@@ -64,7 +64,7 @@ func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	b := startSignedOut(t)
 	for _, link := range []string{linkSecret, adminToken, "x"} {
 		status, text, header := b.getPage("/sign-in?link=" + link)
-		if status != http.StatusOK || header.Get("Set-Cookie") != "" || strings.Contains(text, "This link was used") {
+		if status != http.StatusOK || header.Get("Set-Cookie") != "" || strings.Contains(text, "This link was already used") {
 			t.Errorf("link %q: %d %v", link, status, header)
 		}
 	}

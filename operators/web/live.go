@@ -17,7 +17,7 @@ import (
 
 const (
 	keepAliveEvery     = 2 * time.Second // interval of empty messages that keep the stream alive while nothing changes
-	recheckEvery       = 5 * time.Second // interval at which the session is checked again
+	recheckEvery       = 5 * time.Second // interval at which a stream checks its session again
 	streamWriteTimeout = 10 * time.Second
 	maxStreams         = 1000 // maximum number of open streams of one replica
 	maxStreamsPerToken = 100  // maximum number of open streams of one operator token
@@ -39,8 +39,8 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// updateFrom returns the update from before, the sheet that a page shows now, to s. If before is nil, or has
-// another title or other piece ids, the update is the whole page.
+// updateFrom returns the update that turns before, which the browser shows now, into s. If before is nil, or
+// has another title or other piece ids, the update is the whole page.
 func (s *renderedPage) updateFrom(before *renderedPage) pageUpdate {
 	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
 		return pageUpdate{Main: s.main, Title: s.title}
@@ -81,12 +81,12 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	address, err := url.Parse(r.URL.Query().Get("page"))
 	if err != nil || !s.site.isLive(address) {
-		http.Error(rw, "page: no page of the dashboard", http.StatusBadRequest)
+		http.Error(rw, "page: not a page of the dashboard", http.StatusBadRequest)
 		return
 	}
 	free, ok := s.shares.TryStart(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
 	if !ok {
-		http.Error(rw, "too many open pages, of this token or of all", http.StatusServiceUnavailable)
+		http.Error(rw, "too many open pages for this token, or in total", http.StatusServiceUnavailable)
 		return
 	}
 	defer free()

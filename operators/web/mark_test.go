@@ -22,7 +22,7 @@ func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	b.sendReport("d-1", map[string]any{"accept": false})
 	expect := func(shown bool) {
 		t.Helper()
-		if _, text, _ := b.getPage("/devices/d-1"); strings.Contains(text, "marks of work are not believed now") != shown {
+		if _, text, _ := b.getPage("/devices/d-1"); strings.Contains(text, "marks are not trusted now") != shown {
 			t.Errorf("shown: %t, want %t", !shown, shown)
 		}
 	}

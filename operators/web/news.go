@@ -3,36 +3,38 @@ package web
 import "context"
 
 const (
-	newsPageSize  = 1000
-	maxNewsEvents = 10 * newsPageSize // maximum number of events of one read; if there are more, all pages count as changed
+	eventPageSize    = 1000
+	maxEventsPerRead = 10 * eventPageSize // maximum number of events of one read; if there are more, all pages count as changed
 )
 
 // eventFollower follows the log of events. It reads the events only while pages are open. Ids are assigned
-// before the commit, so a lower id can appear after a higher one was read. Therefore news rereads all
-// events after the last id known to be complete, and skips the events that it has already returned.
+// before the commit, so a lower id can appear after a higher one was read. Therefore read reads all events
+// after completeID again, and skips the events that it has already returned.
 type eventFollower struct {
-	log        eventLog
-	hasBegun   bool
-	completeID int64
-	mark       eventMark
-	hasMark    bool
-	countedID  int64 // the charts include the events up to this id
-	returned   map[int64]struct{}
+	log         eventLog
+	hasBegun    bool
+	completeID  int64              // no event with an id up to this one can appear any more
+	position    eventPosition      // position that becomes completeID when all events up to it are complete
+	hasPosition bool               // the position is set
+	countedID   int64              // the charts include the events up to this id
+	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
-// read returns the events since the previous call. If all is true, all pages count as changed: it is
+// read returns the events since the previous call. If allChanged is true, all pages count as changed: it is
 // the first call, or there were too many events to return.
 func (n *eventFollower) read(ctx context.Context) (events []event, allChanged bool, err error) {
 	return n.advance(ctx, true)
 }
 
-// skipEvents moves on without reading events. A later read returns the events that were not complete yet.
+// skipEvents advances completeID without reading events. A later read returns the events after completeID.
 func (n *eventFollower) skipEvents(ctx context.Context) error {
 	clear(n.returned)
 	_, _, err := n.advance(ctx, false)
 	return err
 }
 
+// advance finds out whether completeID can increase, and reads the events only if withEvents is true. Its first call
+// only stores the end of the log.
 func (n *eventFollower) advance(ctx context.Context, withEvents bool) (events []event, allChanged bool, err error) {
 	if !n.hasBegun {
 		mark, err := n.log.ReadEventPosition(ctx, -1)
@@ -42,13 +44,13 @@ func (n *eventFollower) advance(ctx context.Context, withEvents bool) (events []
 		n.completeID, n.countedID, n.hasBegun, n.returned = mark.Last, mark.Last, true, map[int64]struct{}{}
 		return nil, true, nil
 	}
-	if !n.hasMark {
-		if n.mark, err = n.log.ReadEventPosition(ctx, n.completeID); err != nil || n.mark.Last == n.completeID {
+	if !n.hasPosition {
+		if n.position, err = n.log.ReadEventPosition(ctx, n.completeID); err != nil || n.position.Last == n.completeID {
 			return nil, false, err
 		}
-		n.hasMark = true
+		n.hasPosition = true
 	}
-	settled, err := n.log.EventsComplete(ctx, n.mark) // asked before reading, so that the read below finds all events up to a complete mark
+	isComplete, err := n.log.EventsComplete(ctx, n.position) // asked before readUnseen, so that readUnseen finds all events up to a complete position
 	if err != nil {
 		return nil, false, err
 	}
@@ -57,16 +59,17 @@ func (n *eventFollower) advance(ctx context.Context, withEvents bool) (events []
 			return nil, false, err
 		}
 	}
-	if settled {
-		n.advanceToMark()
+	if isComplete {
+		n.advanceToPosition()
 	}
 	return events, allChanged, nil
 }
 
+// readUnseen returns the events after completeID that were not returned yet.
 func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChanged bool, err error) {
 	after := n.completeID
-	for range maxNewsEvents / newsPageSize {
-		list, err := n.log.Events(ctx, eventFilter{After: after, Limit: newsPageSize})
+	for range maxEventsPerRead / eventPageSize {
+		list, err := n.log.Events(ctx, eventFilter{After: after, Limit: eventPageSize})
 		if err != nil {
 			return nil, false, err
 		}
@@ -76,7 +79,7 @@ func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChan
 				events = append(events, e)
 			}
 		}
-		if len(list) < newsPageSize {
+		if len(list) < eventPageSize {
 			return events, false, nil
 		}
 		after = list[len(list)-1].ID
@@ -84,9 +87,9 @@ func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChan
 	return events, true, nil
 }
 
-// advanceToMark moves to the mark, up to which all events are complete.
-func (n *eventFollower) advanceToMark() {
-	n.completeID, n.hasMark = n.mark.Last, false
+// advanceToPosition sets completeID to the position up to which all events are now known to be complete.
+func (n *eventFollower) advanceToPosition() {
+	n.completeID, n.hasPosition = n.position.Last, false
 	for id := range n.returned {
 		if id <= n.completeID {
 			delete(n.returned, id)

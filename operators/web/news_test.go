@@ -98,7 +98,7 @@ func TestHistoryKeepsAnHour(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 2000 {
 		now := start.Add(time.Duration(i) * pointEvery)
-		h.addMoves([]store.SlotChanges{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
+		h.addSlotChanges([]store.SlotChanges{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
 		h.addPoints(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
 	}
 	points := h.lastHour("p")

@@ -42,7 +42,7 @@ func policyText(p operators.Policy) string {
 	}
 	text += ", " + algorithmTexts()[string(p.Algorithm)]
 	if p.OnLimited == "drop" {
-		text += ", drops what it refuses"
+		text += ", drops refused tasks"
 	}
 	return text
 }
@@ -149,7 +149,7 @@ func readPolicies(form url.Values) ([]map[string]any, error) {
 // policy returns the row in the format of the API.
 func (r policyRow) policy() (map[string]any, error) {
 	if r.Name == "" {
-		return nil, errors.New("it needs a name")
+		return nil, errors.New("a name is required")
 	}
 	fields := map[string]any{"name": r.Name, "algorithm": r.Algorithm}
 	for field, text := range map[string]string{"per": r.Per, "timezone": r.Timezone, "on_error": r.OnError, "on_limited": r.OnLimited} {
@@ -170,7 +170,7 @@ func (r policyRow) addRate(fields map[string]any) error {
 	if r.Algorithm == "calendar" {
 		maxStarts, err := strconv.ParseInt(r.Rate, 10, 64)
 		if err != nil {
-			return errors.New("at most: in a period of the calendar a whole number, such as 1000")
+			return errors.New("at most: must be a whole number in a calendar period, such as 1000")
 		}
 		fields["max"], fields["period"] = maxStarts, r.Period
 		return nil
@@ -187,7 +187,7 @@ func (r policyRow) addRate(fields map[string]any) error {
 	case r.Algorithm == "sliding":
 		fields["windows"] = spans
 	case len(spans) != 1:
-		return errors.New("at most: one number and time, such as 10/24h")
+		return errors.New("at most: must be one number and time, such as 10/24h")
 	default:
 		fields["max"], fields["per_ms"] = spans[0]["max"], spans[0]["per_ms"]
 	}
@@ -199,7 +199,7 @@ func parseRate(text string) (map[string]any, error) {
 	n, err := strconv.ParseInt(most, 10, 64)
 	per, spanErr := time.ParseDuration(span)
 	if err != nil || spanErr != nil {
-		return nil, fmt.Errorf("at most: %q is no number and time, such as 10/24h", text)
+		return nil, fmt.Errorf("at most: %q must be a number and a time, such as 10/24h", text)
 	}
 	return map[string]any{"max": n, "per_ms": per.Milliseconds()}, nil
 }

@@ -90,7 +90,7 @@ func TestWrongRowsAreRefused(t *testing.T) {
 			t.Errorf("%s: %d %s", rate, status, problemText(text))
 		}
 	}
-	if status, text, _ := b.postForm("/pools/p/edit", formValues("capacity", "9", "lease", "5m", "limit.name", "", "limit.per", "device"), nil); status < 400 || !strings.Contains(text, "it needs a name") {
+	if status, text, _ := b.postForm("/pools/p/edit", formValues("capacity", "9", "lease", "5m", "limit.name", "", "limit.per", "device"), nil); status < 400 || !strings.Contains(text, "a name is required") {
 		t.Errorf("without a name: %d %s", status, problemText(text))
 	}
 	var pool struct{ Capacity int }

@@ -147,7 +147,7 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 			}}, nil
 		}
 	}
-	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
+	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "This grant has ended and its slot is free. There is nothing to release."}
 }
 
 func (p *poolPages) release(r *http.Request) (next, messageKey string, err error) {

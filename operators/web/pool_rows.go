@@ -59,16 +59,18 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	}, nil
 }
 
+// poolColumns returns the heads of the columns. The template pool-row has the cell of each column, in the same
+// order. If a column has a sort, it is a value of the parameter sort of the API.
 func poolColumns(filters url.Values, sorted string) []poolColumn {
 	columns := []struct{ name, sort, class, title string }{
 		{"Pool", "name", "", "By name"},
 		{"Share", "held", "", "The largest share of the capacity first"},
 		{"Held", "", "n", "Slots that are held now"},
 		{"Capacity", "", "n", "Slots of the pool"},
-		{"Tasks wait", "waiting", "n", "Tasks that wait, whatever for. The most first"},
+		{"Tasks wait", "waiting", "n", "Tasks that wait, for any reason. The most first"},
 		{"Granted/min", "", "n", "Slots granted in the last minute, by all replicas"},
 		{"State", "", "", "Whether the pool grants slots"},
-		{"Trouble", "trouble", "", "Worst first, then where more tasks wait, to a power of two"},
+		{"Trouble", "trouble", "", "Worst first, then by waiting tasks, rounded to a power of two"},
 	}
 	list := make([]poolColumn, len(columns))
 	for i, c := range columns {

@@ -36,7 +36,7 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 	}
 	// The page of a grant that has ended shows this.
 	status, text, _ := b.getPage(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
-	if status != 404 || !strings.Contains(text, "That grant is over") {
+	if status != 404 || !strings.Contains(text, "This grant has ended") {
 		t.Errorf("a release of what is over: %d %s", status, text)
 	}
 }

@@ -15,7 +15,8 @@ const (
 	fewSlots          = 200
 )
 
-// poolPages show the list of pools, and each pool with its slots.
+// poolPages show the list of pools (as cards here, as rows in pool_rows.go), and each pool with its slots
+// (grid.go, with the chart of plot.go and the time line of lanes.go).
 type poolPages struct {
 	*frame
 

@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// remedyRoute describes how these pages perform an action of the API.
+// remedyRoute describes how these pages perform an action that a remedy of the API names. The texts of the
+// remedies come with the API; package dispatcher/decision writes them (reasons.go).
 type remedyRoute struct {
 	act     decision.Act
 	subject decision.Subject
@@ -28,21 +29,21 @@ func remedyRoutes() []remedyRoute {
 		{decision.ActUnblock, decision.SubjectDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
 		{decision.ActResume, decision.SubjectPool, "Resume %s", "/pools/%s/resume", true, "admin"},
 		{decision.ActResume, decision.SubjectBatch, "Resume batch %s", "/batches/%s/resume", true, "operator"},
-		{decision.ActRaiseCallers, decision.SubjectPool, "Let callers hold more of %s…", "/pools/%s/edit#callers", false, "admin"},
+		{decision.ActRaiseCallers, decision.SubjectPool, "Raise the maximum for callers of %s…", "/pools/%s/edit#callers", false, "admin"},
 		{decision.ActRaiseCapacity, decision.SubjectPool, "Raise the capacity of %s…", "/pools/%s/edit#capacity", false, "admin"},
 		{decision.ActEditWindows, decision.SubjectPool, "Edit the windows of %s…", "/pools/%s/edit#windows", false, "admin"},
 		{decision.ActEditWindows, decision.SubjectBatch, "Edit the windows of batch %s…", "/batches/%s/edit#windows", false, "operator"},
 		{decision.ActEditLimits, decision.SubjectPool, "Edit the limits of %s…", "/pools/%s/edit#limits", false, "admin"},
 		{decision.ActEditLimits, decision.SubjectBatch, "Edit the limits of batch %s…", "/batches/%s/edit#limits", false, "operator"},
 		{decision.ActEditLimits, decision.SubjectProfile, "Edit the limits of profile %s…", "/profiles/%s#limits", false, "admin"},
-		{decision.ActEditEnd, decision.SubjectBatch, "Edit the end of batch %s…", "/batches/%s/edit#not_after", false, "operator"},
-		{decision.ActEditMaxWait, decision.SubjectBatch, "Edit how long tasks of batch %s may wait…", "/batches/%s/edit#max_wait", false, "operator"},
+		{decision.ActEditEnd, decision.SubjectBatch, "Edit the not-after time of batch %s…", "/batches/%s/edit#not_after", false, "operator"},
+		{decision.ActEditMaxWait, decision.SubjectBatch, "Edit the longest wait of batch %s…", "/batches/%s/edit#max_wait", false, "operator"},
 		{decision.ActCancel, decision.SubjectTask, "Cancel task %s…", "/tasks/%s/cancel", false, "operator"},
 		{decision.ActRetry, decision.SubjectTask, "Try task %s again", "/tasks/%s/retry", true, "operator"},
 	}
 }
 
-// remedyRenderer renders the remedies against a reason to wait, for one visitor on one page.
+// remedyRenderer adds the buttons of one visitor on one page to the texts of remedies against reasons to wait.
 type remedyRenderer struct {
 	may           func(role string) bool
 	returnAddress string // address of the page
@@ -111,7 +112,7 @@ func pageAddress(r *http.Request) string {
 }
 
 // returnPathOr returns the page from which a visitor came to perform an action. If the request names none, it
-// returns usual.
+// returns fallback.
 func returnPathOr(r *http.Request, fallback string) string {
 	if back := r.URL.Query().Get("back"); back != "" && localPath(back) == back {
 		return back
@@ -132,5 +133,5 @@ func (s *site) readReturnPath(r *http.Request) (string, error) {
 			return to.RequestURI(), nil
 		}
 	}
-	return "", newFormError("Back: it is no page of this dashboard. Nothing was changed.")
+	return "", newFormError("Back: not a page of this dashboard. Nothing was changed.")
 }

@@ -264,7 +264,7 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 		"https://example.org/", "//example.org", `/\example.org`, "/\t/example.org", "tasks/1", "javascript:alert(1)", "/nowhere", "/v1/pools", "/tasks/../nowhere", "/%2f/example.org",
 	} {
 		status, text, _ := b.postForm("/devices/d-1/unblock", url.Values{"back": {back}}, nil)
-		if status != http.StatusUnprocessableEntity || !strings.Contains(text, "no page of this dashboard") {
+		if status != http.StatusUnprocessableEntity || !strings.Contains(text, "not a page of this dashboard") {
 			t.Errorf("%q: %d %s", back, status, problemText(text))
 		}
 	}

@@ -96,7 +96,7 @@ func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
 		current[one.Replica] = counts
 		before, found := t.lastRead[one.Replica]
 		if !found && one.Uptime > time.Minute {
-			continue // counted before this replica followed it
+			continue // its counts include earlier times; only what it adds from now on is counted
 		}
 		for pool, now := range counts {
 			if more := tallyGrowth(before[pool], now); more != (meters.Tally{}) {

@@ -65,7 +65,7 @@ func newProgressChart(steps []operators.BatchProgress, total int64, eta *operato
 	}
 	c.Area = fmt.Sprintf("%sL%.1f %dL0 %dZ", c.Line, c.Now, progressHeight, progressHeight)
 	c.Limit = fmt.Sprintf("M0 %.1fH%d", y(total), progressWidth)
-	c.Label = fmt.Sprintf("%d of %d tasks have ended, %d of them in vain", now.Ended, total, now.Failed)
+	c.Label = fmt.Sprintf("%d of %d tasks have ended, %d of them without success", now.Ended, total, now.Failed)
 	if eta != nil && c.To.Equal(eta.Time) {
 		c.Expected = fmt.Sprintf("M%.1f %.1fL%d %.1f", c.Now, y(now.Ended), progressWidth, y(total))
 		c.Label += "; the last is expected to end at " + eta.UTC().Format("2006-01-02 15:04:05 UTC")
@@ -90,7 +90,7 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, x func(time.T
 		from, high := x(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
 		c.Pace = append(c.Pace, rateBar{
 			X: from, Y: rateHeight - high, Width: max(x(step.At.Time)-from, 0.5), Height: high,
-			Title: fmt.Sprintf("%s a minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
+			Title: fmt.Sprintf("%s per minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
 		})
 	}
 }
@@ -133,6 +133,6 @@ func newHistogram(n operators.NumberValues) *histogram {
 		})
 	}
 	h.From, h.To = roundedText(n.Histogram[0].From), roundedText(n.Histogram[len(n.Histogram)-1].To)
-	h.Label = fmt.Sprintf("%d numbers from %s to %s, half of them up to %s", n.Count, roundedText(n.Min), roundedText(n.Max), roundedText(n.P50))
+	h.Label = fmt.Sprintf("%d numbers from %s to %s, median %s", n.Count, roundedText(n.Min), roundedText(n.Max), roundedText(n.P50))
 	return h
 }

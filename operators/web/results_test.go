@@ -58,7 +58,7 @@ func TestABatchIsItsResults(t *testing.T) {
 	if strings.Contains(text, `>down</th>`) || strings.Count(text, `<tr id="result-`) != 7 {
 		t.Error("the columns and the state are not those of the form")
 	}
-	const ever = `title="All its tasks with this error, whenever they ended"`
+	const ever = `title="All tasks of the batch with this error, whatever their end time"`
 	if strings.Contains(text, ever) {
 		t.Error("an error of all times is told from those of a time")
 	}
@@ -184,7 +184,7 @@ func TestABatchIsEdited(t *testing.T) {
 	if got["weight"] != 1.0 || got["not_after"] != nil || fmt.Sprint(got["windows"], got["limits"]) != "[] []" || got["max_attempts"] != 5.0 || got["priority"] != -2.0 || got["max_wait_ms"] != 90000.0 {
 		t.Errorf("%v", got)
 	}
-	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "is no number and time", "not_after": "Not after: a time", "max_wait": "Longest wait: a duration"} {
+	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "must be a number and a time", "not_after": "Not after: a time", "max_wait": "Longest wait: a duration"} {
 		if status, text, _ := b.postForm("/batches/1/edit", form(url.Values{input: {"{x"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, %s", input, status, problemText(text))
 		}

@@ -159,7 +159,7 @@ func TestReadableWithoutScript(t *testing.T) {
 	for path, parts := range map[string][]string{
 		"/":                {"<b>1</b></a> / 3", `href="/pools/p"`},
 		"/pools/p":         {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC", "/pools/p/waiting?code=device_unknown"},
-		"/pools/p/waiting": {"d-2", "no device d-2 is registered"},
+		"/pools/p/waiting": {"d-2", "device d-2 is not registered"},
 		fmt.Sprintf("/pools/p/slots/%d", granted.Slot): {"d-1", "holds it"},
 		"/batches":        {`href="/batches/1"`, "1 dispatched"},
 		"/tasks":          {"d-1", "d-2", "pending"},
@@ -188,7 +188,7 @@ func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 		"task": g.ID, "token": g.Token, "status": "succeeded", "output": strings.Repeat("x", 32<<10),
 	}}})
 	_, text, _ := b.getPage(fmt.Sprintf("/tasks/%d", g.ID))
-	expectContains(t, text, "The output that the device sent was too large, and dropped.", "output too large, dropped", "result.output_dropped")
+	expectContains(t, text, "The output of the device was too large and was dropped.", "output too large, dropped", "result.output_dropped")
 }
 
 // TestBatchIsCreatedThroughThePage checks that a batch is counted and then created, only once even if

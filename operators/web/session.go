@@ -22,17 +22,19 @@ import (
 const (
 	// The prefix makes browsers accept the cookie only over TLS (or on the loopback), and keep it from
 	// other hosts of the same domain.
-	cookieName  = "__Host-dispatcher"
+	cookieName = "__Host-dispatcher"
+	// sessionLife is the time from the sign-in to the end of a session. Using the session does not extend it.
 	sessionLife = 12 * time.Hour
-	// The session of a page that stays open is checked at this interval.
-	sessionRecheck = 5 * time.Second
+	// sessionCheckLifetime is the lifetime of a cached check of a session. The streams of one session share the check.
+	sessionCheckLifetime = 5 * time.Second
 )
 
-// errSignedOut means that there is no session, or that its token has ended.
-var errSignedOut = errors.New("nobody is signed in")
+// errSignedOut means that there is no session, that its token was revoked, or that a token or a link cannot
+// sign in.
+var errSignedOut = errors.New("no operator is signed in")
 
-// sessions manages the sessions of signed-in visitors. The ledger stores them: all replicas know them,
-// and revoking a token ends its sessions.
+// sessions manages the sessions of signed-in visitors. The ledger stores them, so they are valid at all
+// replicas. A session stores the hash of its token, so revoking the token ends its sessions.
 type sessions struct {
 	ledger    sessionStore
 	adminHash []byte // hash of the bootstrap token, or nil without one
@@ -56,7 +58,8 @@ func hashOf(token string) []byte {
 	return sum[:]
 }
 
-// openWithToken signs in with an operator token and returns the secret of the new session.
+// openWithToken signs in with an operator token and returns the secret of the new session. It returns
+// errSignedOut if the token is unknown or lacks the role viewer.
 func (s *sessions) openWithToken(ctx context.Context, token string) (secret string, err error) {
 	hash := hashOf(token)
 	who, err := s.tokenOwner(ctx, hash)
@@ -69,7 +72,8 @@ func (s *sessions) openWithToken(ctx context.Context, token string) (secret stri
 	return s.openSession(ctx, hash)
 }
 
-// openWithLink signs in with the secret of the link. The link can be used only once.
+// openWithLink signs in with the secret of the link as the bootstrap operator. The link can be used only once;
+// after that, openWithLink returns errSignedOut.
 func (s *sessions) openWithLink(ctx context.Context, link string) (secret string, err error) {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
@@ -87,7 +91,8 @@ func (s *sessions) openSession(ctx context.Context, tokenHash []byte) (secret st
 	return secret, s.ledger.OpenSession(ctx, hashOf(secret), tokenHash, sessionLife)
 }
 
-// tokenOwner returns the owner of the token with this hash. Without an owner, it returns errSignedOut.
+// tokenOwner returns the operator that owns the token with this hash. If there is no such token, or it is the
+// token of a device, it returns errSignedOut.
 func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, error) {
 	if hash == nil {
 		return api.Operator{}, errSignedOut
@@ -119,7 +124,7 @@ func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Oper
 }
 
 // recentOperator returns the operator that is signed in with this secret, for pages that stay open. The answer
-// may be up to sessionRecheck old.
+// may be up to sessionCheckLifetime old.
 func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Operator, error) {
 	key := sha256.Sum256([]byte(secret))
 	if known, ok := s.recentChecks.Load(key); ok {
@@ -132,7 +137,7 @@ func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Opera
 		s.recentChecks.Delete(key)
 	}
 	if err == nil {
-		s.recentChecks.Store(key, checkedSession{who, s.now().Add(sessionRecheck)})
+		s.recentChecks.Store(key, checkedSession{who, s.now().Add(sessionCheckLifetime)})
 	}
 	return who, err
 }
@@ -148,7 +153,7 @@ type authenticator struct {
 	*frame
 
 	sessions *sessions
-	dev      bool // a link signs in once
+	hasLink  bool // the command dev printed a sign-in link, used or not
 }
 
 // readVisitor returns the operator that sends a request, or errSignedOut.
@@ -171,7 +176,7 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
 			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 		case errors.Is(err, errSignedOut):
-			d.sendError(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+			d.sendError(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "The session has ended. Nothing was changed."})
 		case err != nil:
 			d.sendError(rw, r, err)
 		default:
@@ -186,8 +191,8 @@ type signInForm struct {
 	Wrong  bool
 	Link   bool          // the visitor used a link, not a token
 	Dev    bool          // the command dev printed a link
-	Wait   time.Duration // time until the lockout ends
-	Proxy  bool          // the lockout is for all visitors behind a proxy that is not trusted
+	Wait   time.Duration // time until the lock-out ends
+	Proxy  bool          // the lock-out is for all visitors behind a proxy that is not trusted
 	Plain  bool          // plain HTTP from another machine: no browser would keep the cookie
 	Failed string        // which server does not answer, since when, and what to do; empty if all answer
 	Theme  string
@@ -196,7 +201,7 @@ type signInForm struct {
 func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: localPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
-	if !d.dev || link == "" || r.Method != http.MethodGet { // link previews send HEAD
+	if !d.hasLink || link == "" || r.Method != http.MethodGet { // link previews send HEAD
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
@@ -210,7 +215,7 @@ func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 
 func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
 	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
-	form.Dev = d.dev
+	form.Dev = d.hasLink
 	form.Theme = themeOf(r)
 	d.writeTemplate(rw, r, status, "sign-in", form)
 }

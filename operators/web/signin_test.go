@@ -242,7 +242,7 @@ func TestGuessingBehindAProxy(t *testing.T) {
 			t.Fatalf("a wrong token: %d", status)
 		}
 	}
-	if status, text := tries(adminToken, "203.0.113.99, 198.51.100.1"); status != http.StatusTooManyRequests || !strings.Contains(text, "came from your address") {
+	if status, text := tries(adminToken, "203.0.113.99, 198.51.100.1"); status != http.StatusTooManyRequests || !strings.Contains(text, "were sent from your address") {
 		t.Errorf("the guesser: %d", status)
 	}
 	if status, _ := tries(adminToken, "198.51.100.2"); status != http.StatusSeeOther {
@@ -316,7 +316,7 @@ func TestSignInInABrowser(t *testing.T) {
 	tab.checkScreen("sign-in")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"))
 	tab.click("button.primary")
-	tab.waitForJS(`document.querySelector(".problem").textContent.includes("No operator has that token")`)
+	tab.waitForJS(`document.querySelector(".problem").textContent.includes("No operator has this token")`)
 	tab.expectMessage("401")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), secret))
 	tab.click("button.primary")

@@ -20,7 +20,7 @@ type site struct {
 	ledger      pageData
 	pages       *http.ServeMux
 	livePages   *http.ServeMux  // the subset of pages that the hub may read
-	timeLimited map[string]bool // the patterns of the pages that InTime serves
+	timeLimited map[string]bool // the patterns of the pages that WithTimeLimit serves
 }
 
 // pageLoader reads the content of a page for a request.
@@ -45,7 +45,7 @@ func (s *site) addLivePage(pattern string, load pageLoader) {
 // snapshot of the page.
 const redisTimeShare = 0.7
 
-// addLivePageWithRedis registers a live page that needs data from Redis. ask reads this data before the snapshot,
+// addLivePageWithRedis registers a live page that needs data from Redis. readRedis reads this data before the snapshot,
 // because a snapshot keeps a database connection, and Redis may be slow to answer.
 func addLivePageWithRedis[T any](s *site, pattern string, readRedis func(r *http.Request) (T, error), load func(r *http.Request, redisData T) (page, error)) {
 	s.addLiveLoader(pattern, func(r *http.Request) (page, error) {
@@ -65,7 +65,7 @@ func (s *site) addLivePageWithChecks(pattern string, system System, load func(r 
 }
 
 // withSnapshot returns a loader that reads one snapshot of the ledger, so that the numbers of a page agree
-// with each other. It records in page.moment which snapshot that is.
+// with each other. It records in page.snapshot which snapshot that is.
 func (s *site) withSnapshot(load pageLoader) pageLoader {
 	return func(r *http.Request) (p page, err error) {
 		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at ledgerSnapshot) error {
@@ -89,7 +89,7 @@ func (s *site) addLiveLoader(pattern string, load pageLoader) {
 	})
 }
 
-// pageCapture receives the sheet that a live page renders for the hub.
+// pageCapture receives the page that a handler of livePages renders for the hub.
 type pageCapture struct {
 	recorded
 

@@ -14,10 +14,10 @@ func TestSuppressedTasksAreShown(t *testing.T) {
 	}}, nil)
 	g := b.reportUntilGranted("d-1")
 	b.sendReport("d-1", map[string]any{"id": "r", "results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
-	const reason = "policy once of batch 1 lets 1 per 1h0m0s start for device=d-1"
+	const reason = "policy once of batch 1 allows 1 per 1h0m0s for device=d-1"
 	for path, words := range map[string][]string{
 		"/batches":                {`f-suppressed`},
-		"/batches/1":              {`f-suppressed`, `state=suppressed`, `drops what it refuses`, reason},
+		"/batches/1":              {`f-suppressed`, `state=suppressed`, `drops refused tasks`, reason},
 		"/tasks?state=suppressed": {`<span class="state suppressed">suppressed</span>`, reason},
 		"/tasks/2":                {`suppressed`, reason, `action="/tasks/2/retry"`},
 	} {

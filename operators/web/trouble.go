@@ -19,7 +19,7 @@ type dependency struct {
 
 	Name   string // name for people; dev uses SQLite instead of Postgres
 	Impact string // which functions work and which do not while it does not answer
-	Remedy string
+	Remedy string // how to repair the server; the remedies against reasons to wait are in remedies.go
 }
 
 // describeAll adds the name, the consequences and the remedy to each dependency.
@@ -32,24 +32,24 @@ func (s System) describeAll(list []api.Dependency) []dependency {
 }
 
 func (s System) describe(d api.Dependency) dependency {
-	shown := dependency{Dependency: d, Name: d.Name, Remedy: "See whether it runs and whether this replica reaches it: dispatcher doctor."}
+	shown := dependency{Dependency: d, Name: d.Name, Remedy: "Check whether it runs and whether this replica reaches it: dispatcher doctor."}
 	switch {
 	case d.Name == "mqtt":
 		shown.Name, shown.Impact = "The MQTT broker", "Devices cannot report over MQTT."
 	case d.Name == "redis" && d.Slow:
 		shown.Name, shown.Impact = "Redis", "Grants are slow, and parts of this page may be missing."
 	case d.Name == "redis":
-		shown.Name, shown.Impact = "Redis", "Results are taken, nothing new is granted."
+		shown.Name, shown.Impact = "Redis", "Results are recorded, but nothing new is granted."
 	case d.Slow:
 		shown.Name, shown.Impact = "Postgres", "Reports and pages are slow."
 	case d.Reason != "":
-		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is taken until it can write; devices go on and send their results again."
-		shown.Remedy = "Make room on its disk."
+		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is recorded until it can write; devices continue and send their results again."
+		shown.Remedy = "Free space on its disk."
 	default:
-		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is taken until it answers; devices go on and send their results again."
+		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is recorded until it answers; devices continue and send their results again."
 	}
 	if d.Name == "postgres" && s.Mode == "dev" {
-		shown.Name, shown.Remedy = "SQLite", "See whether its disk has room, and look into the log."
+		shown.Name, shown.Remedy = "SQLite", "Check the free space on its disk, and read the log."
 	}
 	return shown
 }
@@ -70,8 +70,9 @@ func unhealthy(list []dependency) []dependency {
 	return slices.DeleteFunc(list, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
 }
 
-// outageText returns the text for an error. If a server does not answer, the text names the server, the
-// time since when it does not answer, and the remedy. Any other error keeps its own text.
+// outageText returns the text for an error. A problem of the API keeps its text, except if its server does not
+// answer: then the text names the server, since when it does not answer, and the remedy. Any error that is not
+// a problem of the API, also a panic or a fault in a template, is taken for an outage of Postgres.
 func (f *frame) outageText(ctx context.Context, err error) string {
 	p, isProblem := errors.AsType[*operators.Problem](err)
 	if isProblem && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
@@ -90,7 +91,7 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 }
 
 // checkedState returns the result of the checks for a server that has just failed. If the checks found the
-// server healthy, they are older than the failure, and known returns d.
+// server healthy, they are older than the failure, and checkedState returns d.
 func (f *frame) checkedState(ctx context.Context, d api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return d

@@ -18,9 +18,9 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": servers.NoonZone(), "max": 1000},
 	}}, nil)
 	_, text, _ := b.getPage("/pools/p")
-	expectContains(t, text, "Nothing that counts now")
+	expectContains(t, text, "Nothing is counted now")
 	_, text, _ = b.getPage("/pools/free")
-	if strings.Contains(text, "Used of") {
+	if strings.Contains(text, "Usage of the policies") {
 		t.Error("a pool without policies shows what was used of them")
 	}
 	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
@@ -29,6 +29,6 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 		_, text, _ = b.getPage("/pools/p")
 		return strings.Contains(text, `aria-label="25 % used"`)
 	})
-	expectContains(t, text, "Used of the policies", `aria-label="Use of the policies"`, `<td>quota</td><td class="wide text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
+	expectContains(t, text, "Usage of the policies", `aria-label="Use of the policies"`, `<td>quota</td><td class="wide text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
 		`<td class="wide text">pool=p</td>`, "/ 1000", "dispatcher pools usage p")
 }

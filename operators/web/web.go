@@ -60,7 +60,7 @@ func New(o Options) *Web {
 	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
 	visitorSessions := &sessions{ledger: o.Ledger, adminHash: hashOf(o.AdminToken), link: o.Link, now: o.Now}
-	d := &authenticator{frame: frame, sessions: visitorSessions, dev: o.Link != ""}
+	d := &authenticator{frame: frame, sessions: visitorSessions, hasLink: o.Link != ""}
 	w := &Web{
 		log: o.Ledger, now: o.Now, events: &eventFollower{log: o.Ledger}, history: newHistory(),
 		site: s, auth: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTimeout: cmp.Or(o.PageTimeout, api.AnswerTimeout),
@@ -164,7 +164,7 @@ func (w *Web) Tick(ctx context.Context) error {
 	events, allChanged, err := w.readEvents(ctx, watched)
 	if err != nil {
 		w.streams.hub.setErrors(err)
-		return fmt.Errorf("reading what happened: %w", err)
+		return fmt.Errorf("reading events: %w", err)
 	}
 	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading
 	if pointDue {
@@ -187,20 +187,20 @@ func (w *Web) readEvents(ctx context.Context, watched bool) (events []event, all
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {
-		return fmt.Errorf("reading what became of slots: %w", err)
+		return fmt.Errorf("reading slot changes: %w", err)
 	}
 	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
-		return fmt.Errorf("reading how full the pools are: %w", err)
+		return fmt.Errorf("reading the usage of pools: %w", err)
 	}
 	tallies, err := w.log.ReplicaTallies(ctx)
 	if err != nil {
-		return fmt.Errorf("reading what the replicas counted: %w", err)
+		return fmt.Errorf("reading the counts of replicas: %w", err)
 	}
 	if err := w.tallies.addGrowth(tallies, w.history); err != nil {
 		return err
 	}
-	w.history.addMoves(moves)
+	w.history.addSlotChanges(moves)
 	w.events.countedID = w.events.completeID
 	w.history.addPoints(now, uses)
 	return nil

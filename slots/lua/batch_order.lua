@@ -12,7 +12,7 @@
 --         time     highest virtual time at which a batch was granted a slot
 --         weights  sum of the weights of all batches that have waiters
 --         percent  percentage of the capacity for which urgent batches have precedence
---         lane     number of slots that urgent batches hold or are offered
+--         lane     number of slots that urgent batches hold or are offered; not the lane of a batch
 --         urgent   number of waiters in urgent batches
 -- KEYS[9]  contest  ZSET  all batches that have a waiter of class T:
 --     "virtual time|batch"   -> (held + offered slots) / weight
@@ -21,8 +21,8 @@
 -- Order. The next slot goes to the batch with the lowest held / weight; offered slots count as held.
 -- If two batches are equal, the slot goes to the batch with the lower virtual time, which grows by
 -- UNIT / weight with each grant, then to the older batch. Urgent batches precede all other batches
--- while they hold together less than `percent` percent of the capacity, rounded up. Above that
--- share, they compete like all other batches.
+-- while they hold together less than `percent` percent of the capacity, rounded up. From that number
+-- of slots on, they compete like all other batches.
 --
 -- Invariants:
 --   After order.update_batches, the contest and the fields weights, lane and urgent include all
@@ -94,13 +94,13 @@ function order.urgent_room(q)
 end
 
 -- order.held_per_weight: returns held / weight of batch b, the number by which batches are ordered.
--- The number is negative if b is urgent and has precedence.
+-- Offered slots count as held. The number is negative if b is urgent and has precedence.
 function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
 -- order.is_below_share: reports whether batch b, with one slot more, would still hold less than its
--- share of the capacity.
+-- share: the capacity times its weight, divided by the weights of all batches that have waiters.
 function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
@@ -142,7 +142,7 @@ function order.load_batch(q, name, want)
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
-    -- A batch without an entry has weight 1 and virtual time 0.
+    -- A batch without a record has weight 1 and virtual time 0.
     local weight, time, lane_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.has_new_batch = q.has_new_batch or not text
     b = {
@@ -167,8 +167,8 @@ function order.load_batch(q, name, want)
   return b
 end
 
--- order.change_held: adds delta to the number of slots that batch b holds, and marks b as changed.
--- order.update_batches updates the sums and the contest later.
+-- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered, and
+-- marks b as changed. order.update_batches updates the sums and the contest later.
 function order.change_held(q, b, delta)
   b.held = b.held + delta
   q.changed[b.name] = b

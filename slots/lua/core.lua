@@ -1,5 +1,5 @@
--- core: decides whether a slot is given. It uses no clock and does not read the queue, so CAP holds
--- even if every other key of the pool is lost or wrong. scripts.go puts this file in front of each
+-- core: decides whether a slot is given. The decision uses no clock and does not read the queue, so CAP
+-- holds even if every other key of the pool is lost or wrong. scripts.go puts this file in front of each
 -- script; the script uses the returned table as `core`. A pool has one hash tag, so all of its keys
 -- are on one node of a Redis Cluster.
 --

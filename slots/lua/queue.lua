@@ -15,7 +15,7 @@
 --     "H|batch|lease"  one held slot
 -- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
 --     device, batch, order, class  as in the member of KEYS[5]
---     reach     way to notify the device: 0 none (a poller), 1 push, 2 parked request
+--     reach     way to notify the device: 0 none (a poller), 1 push, 2 parked report
 --     foreseen  number of the grant that the waiter is expected to get (compare state.grants)
 --     due       time (ms) at which the device was asked to report again
 --     The following fields exist only while the waiter has an offer:
@@ -31,7 +31,8 @@
 --     "pool" -> JSON object (the state of the queue):
 --         grants  number of grants of this queue
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
---         vain    number of consecutive lapsed offers; offers that are kept for pollers do not count
+--         vain    number of consecutive lapsed offers since the latest offer that its device used; not
+--                 their total. Offers that are kept for pollers do not count
 --         offer   id of the latest offer
 --         now     time (ms) of the latest change of the queue
 --         time, weights, percent, lane, urgent  as in batch_order.lua
@@ -51,7 +52,8 @@
 -- Invariants, before and after every script that changes the queue:
 --   Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
 --   Every held slot has one member with class H in KEYS[5].
--- repair_queue detects that a key other than KEYS[10] was lost or disagrees with the others.
+-- If a key other than KEYS[10] is lost, repair_queue detects this from the sizes of the keys. It does
+-- not compare their contents.
 
 local queue = {}
 -- Maximum number of offers, and of timers handled, in one call.
@@ -60,7 +62,7 @@ local MAX_PER_CALL = 100
 local MAX_KEEP_CANDIDATES = 16
 -- Maximum number of waiters of each class that one update of kind 'closed' removes.
 local MAX_CLOSED = 200
--- Reach of a device whose request is parked at a replica.
+-- Reach of a device whose report is parked at a replica.
 local PARKED = 2
 -- ms after which an unsent offer is returned again.
 local RESEND_AFTER = 500
@@ -182,9 +184,10 @@ local function add_offer(q, w)
 end
 
 -- handle_timers: handles at most MAX_PER_CALL timers that have expired. A waiter without an offer is
--- removed. An unsent offer is returned again. A waiter whose offer lapsed becomes a poller. If missed
--- is true, an unsent offer to a parked device is also returned before its timer expires, if the offer
--- is at least RESEND_AFTER ms old: the caller may be the replica that has the request of the device.
+-- removed. An unsent offer is returned again. A waiter whose offer lapsed becomes a poller: no offer
+-- is sent to it until it asks, but keep_for_poller may keep a slot for it. If missed is true, an
+-- unsent offer for a parked report is also returned before its timer expires, if the offer is at
+-- least RESEND_AFTER ms old: the caller may be the replica that has the report.
 local function handle_timers(q, missed)
   -- The first expired_count devices in the order of time have an expired timer.
   local expired_count = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
@@ -408,7 +411,8 @@ end
 -- queue.update: applies the update u, with the fields kind, device, offer and batch. If u.offer is
 -- given, the update is ignored unless it is the current offer to the device. The kinds:
 --   sent    the offer was sent to the device; handle_timers does not return it again
---   away    the device stays in the queue as a poller, so it gets no offer until it asks
+--   away    the device stays in the queue as a poller: no offer is sent to it until it asks, but
+--           keep_for_poller may keep a slot for it
 --   left    the device leaves the queue
 --   closed  all devices that wait with tasks of u.batch leave the queue, at most MAX_CLOSED per
 --           class

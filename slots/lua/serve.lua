@@ -8,7 +8,7 @@
 -- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
 --     pace     object: times in ms (queue.start)
---     missed   true: also return the unsent offers to parked devices (handle_timers in queue.lua)
+--     missed   true: also return the unsent offers for parked reports (handle_timers in queue.lua)
 --     leases   list of lease ids whose slots are to be freed
 --     updates  list of objects: kind, device, offer, batch (queue.update)
 --     joiners  list of objects: device, reach, batch, weight, lane, order
@@ -25,7 +25,7 @@
 --                 urgent batches have precedence
 --         order   priority and task, 27 characters (queue.lua)
 -- Returns  '' if the pool is unknown; else a JSON object:
---     freed    those leases that held a slot
+--     freed    those leases that held a slot; the other leases are ignored
 --     answers  one object per asker:
 --         slot, want       the slot, and the index (from 1) of the want that holds the slot
 --         after, position  no slot was given: ms until the next report, and place in the queue

@@ -7,7 +7,8 @@
 --     version   version of the capacity, as text
 --     now       time of Redis in ms
 --     leases    list of holders: slot, acquired, ends, device, batch, lease (core.lua)
---     offers    list of the waiters that have an offer (KEYS[6] in queue.lua)
+--     offers    list of the waiters that have an offer or for which a slot is kept (KEYS[6] in
+--               queue.lua)
 
 local p = core.pool(KEYS)
 if not p.capacity then

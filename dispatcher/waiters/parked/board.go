@@ -22,23 +22,23 @@ var goneLua string
 // ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// WakeMessage wakes the parked report of a device, because a slot of Pool is offered to the
-// device. If Pool is empty, there is another reason.
+// WakeMessage wakes the parked report of a device, because the device may now start a task in Pool: a slot is
+// offered to it or, for a caller, there may be room again for callers. If Pool is empty, there is another reason.
 type WakeMessage struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
-	Age    time.Duration `json:"age,omitempty"` // time from the release of the slot to the sending of the call; 0 if unknown
+	Age    time.Duration `json:"age,omitempty"` // time from the release of the slot to the sending of the message; 0 if unknown
 }
 
-// Report is a parked report with the number that Newest returned for it.
+// Report is a parked report with the number that RegisterNewest returned for it.
 type Report struct {
 	Device string
 	Number int64
 }
 
-// goneRemembered is the time after the end of a connection in which Newest returns a gap. All messages about this end are sent
-// within this time.
-const goneRemembered = 10 * time.Second
+// endRemembered is the time after the end of a connection in which RegisterNewest returns a gap. All messages about this
+// end are sent within this time.
+const endRemembered = 10 * time.Second
 
 func keyOf(device string) string { return "parked:{" + device + "}" }
 
@@ -65,35 +65,35 @@ func New(client redis.UniversalClient, database int) *Board {
 // RegisterNewest makes a report that this replica parks the newest report of its device at all
 // replicas. It returns the number of the report, which is higher than all earlier numbers.
 // gap reports whether the connection of the previous report ended just now: messages about
-// this end may still be in transit. Redis keeps the number for remembered, which must be at
-// least 1 ms. Newest returns ErrUnavailable.
-func (b *Board) RegisterNewest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error) {
-	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, remembered.Milliseconds(), b.channel, device).Slice()
+// this end may still be in transit. Redis keeps the number for numberTTL, which must be at
+// least 1 ms. RegisterNewest returns ErrUnavailable.
+func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
+	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
-		return 0, false, fmt.Errorf("parking: %w: %w", ErrUnavailable, err)
+		return 0, false, fmt.Errorf("parking a report: %w: %w", ErrUnavailable, err)
 	}
 	if len(reply) != 2 {
-		return 0, false, fmt.Errorf("parking: reply %v", reply)
+		return 0, false, fmt.Errorf("parking a report: unexpected reply %v", reply)
 	}
 	text, _ := reply[0].(string)
 	if number, err = strconv.ParseInt(text, 10, 64); err != nil {
-		return 0, false, fmt.Errorf("parking: %q is no number: %w", text, err)
+		return 0, false, fmt.Errorf("parking a report: %q is not a number: %w", text, err)
 	}
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended, so that Newest can return
+// RecordEnded records that the connections of parked reports have ended, so that RegisterNewest can return
 // a gap. It returns the reports whose devices have parked no newer report, or ErrUnavailable.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, r := range reports { // the script is sent as text: a pipeline would report a missing script too late
-			replies[i] = b.gone.Eval(ctx, p, []string{keyOf(r.Device)}, r.Number, goneRemembered.Milliseconds())
+			replies[i] = b.gone.Eval(ctx, p, []string{keyOf(r.Device)}, r.Number, endRemembered.Milliseconds())
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("noting connections that ended: %w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("recording ended connections: %w: %w", ErrUnavailable, err)
 	}
 	for i, r := range reports {
 		if replies[i].Val() == int64(1) {
@@ -103,7 +103,7 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	return gone, nil
 }
 
-// Wake sends calls to all replicas. A replica that has one of the reports wakes it. Wake
+// Wake sends the messages in calls to all replicas. A replica that has one of the reports wakes it. Wake
 // does not report whether any replica has the reports. It returns ErrUnavailable.
 func (b *Board) Wake(ctx context.Context, calls []WakeMessage) error {
 	if len(calls) == 0 {

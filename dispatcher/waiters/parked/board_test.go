@@ -58,7 +58,7 @@ func redisDatabase(client redis.UniversalClient) int {
 	return 0
 }
 
-// newImpatientReplica returns a replica that tests its connection after quiet without a message.
+// newImpatientReplica returns a replica that tests its connection after quietTime without a message.
 func newImpatientReplica(t *testing.T, client redis.UniversalClient, quietTime time.Duration) *replica {
 	t.Helper()
 	r := &replica{Board: parked.New(client, redisDatabase(client)), t: t, messages: make(chan string, 1000), subscribed: make(chan struct{}, 1000)}
@@ -142,8 +142,8 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// Gone distinguishes the connection of the device's newest report from the connection of an older
-// report. After the end of the newest report's connection, Newest returns a gap for the next parked
+// RecordEnded distinguishes the connection of the device's newest report from the connection of an older
+// report. After the end of the newest report's connection, RegisterNewest returns a gap for the next parked
 // report, once.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		if none || one.reportGone(first) {
 			t.Error("the connection of an older report is that of its device")
 		}
-		for range 2 { // Gone may be repeated
+		for range 2 { // RecordEnded may be repeated
 			if !other.reportGone(second) {
 				t.Error("the connection of the newest report is not that of its device")
 			}

@@ -17,7 +17,7 @@ import (
 // retry is the time for which a listener waits before it connects again.
 const retry = 200 * time.Millisecond
 
-var errSilent = errors.New("the connection is silent")
+var errSilent = errors.New("no data was received on the connection")
 
 // Listener receives the messages of the replicas, one message after the other. Its methods must
 // not block.
@@ -29,7 +29,7 @@ type Listener interface {
 }
 
 // Listen passes messages to the listener until ctx ends. While Redis does not answer,
-// messages are lost, and Listen connects again by itself. If heard is not nil, it is
+// messages are lost, and Listen connects again by itself. If onSubscribed is not nil, it is
 // called each time a subscription begins.
 func (b *Board) Listen(ctx context.Context, to Listener, onSubscribed func()) {
 	again := time.NewTimer(0)

@@ -174,7 +174,7 @@ func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figur
 	}
 }
 
-// sumCalls returns the total number of calls between two readings, and writes the number for each statement or command to p.said.
+// sumCalls returns the total number of calls between two readings, and writes the number for each statement or command to p.callCounts.
 func (p *testDispatcher) sumCalls(before, after map[string]int64, n int) (sum int64) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if calls := after[name] - before[name]; calls > 0 {

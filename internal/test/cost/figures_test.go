@@ -29,7 +29,7 @@ func (f figure) tolerance() float64 {
 
 func (f figure) String() string { return f.subject + ": " + f.name }
 
-// formatFigures returns the content of the file that parse reads.
+// formatFigures returns the content of the file that parseFigures reads.
 func formatFigures(all []figure) []byte {
 	var out bytes.Buffer
 	out.WriteString("# What one report, one cycle (grant and result) and one batch cost. Written by: go test ./internal/test/cost -update\n")

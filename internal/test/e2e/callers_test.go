@@ -54,7 +54,7 @@ type callerMix struct {
 	maxCallerSlots int // the maximum number of slots that callers hold; 0 means no maximum
 	devices        int // 0 means the number of TestFaults
 	replicas       int
-	faultCount     int // the number of faults, from a fixed cycle; 0 means the short list of callers.faults
+	faultCount     int // the number of faults, from a fixed cycle; 0 means the short list of callerFaults
 }
 
 func callerMixes() []callerMix {
@@ -227,7 +227,7 @@ func (c *callers) leaseLengths() [3]time.Duration {
 	return [...]time.Duration{maxCallerLease, c.fleet.Lease, maxCallerLease * 6 / 10}
 }
 
-// countEnding counts the end of a lease under how, which combines the kind of holder and the way it ended.
+// countEnding counts the end of a lease under ending, which combines the kind of holder and the way it ended.
 func (c *callers) countEnding(ending string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,8 +244,8 @@ func (c *callers) endingCount(ending string) int {
 	return c.endingCounts[ending]
 }
 
-// findHolders returns the callers that hold slots and whose names begin with name.
-func (c *callers) findHolders(ctx context.Context, name string) (findHolders []string, err error) {
+// holders returns the callers that hold slots and whose names begin with name.
+func (c *callers) findHolders(ctx context.Context, name string) (holders []string, err error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
 	if err != nil {
 		return nil, err
@@ -256,9 +256,9 @@ func (c *callers) findHolders(ctx context.Context, name string) (findHolders []s
 		if err := rows.Scan(&holder); err != nil {
 			return nil, err
 		}
-		findHolders = append(findHolders, holder)
+		holders = append(holders, holder)
 	}
-	return findHolders, rows.Err()
+	return holders, rows.Err()
 }
 
 // waitForHolders waits until, for each of these names, a `dispatcher run` and a program hold slots.
@@ -331,11 +331,11 @@ func (c *callers) cutOff(ctx context.Context) error {
 func (c *callers) finishCallers(ctx context.Context) error {
 	c.stopCallers()
 	for _, err := range c.errs {
-		c.addFault("a caller: %w", err)
+		c.addViolation("a caller: %w", err)
 	}
 	c.t.Logf("leases of callers: %v; at most %d grants in force at once, %d of them of callers", c.endingCounts, c.peakGrants[0], c.peakGrants[1])
 	if c.mix.maxCallerSlots > 0 && c.peakGrants[1] > c.mix.maxCallerSlots {
-		c.addFault("callers held %d slots at once, and may hold %d", c.peakGrants[1], c.mix.maxCallerSlots)
+		c.addViolation("callers held %d slots at once, and may hold %d", c.peakGrants[1], c.mix.maxCallerSlots)
 	}
 	for _, how := range []string{commandPrefix + workDone, commandPrefix + leaseLost, commandPrefix + runKilled, programPrefix + workDone, programPrefix + leaseLost} {
 		if c.endingCount(how) == 0 {
@@ -373,7 +373,7 @@ func (c *callers) expectNoCallersLeft(ctx context.Context) error {
 			FROM tasks t LEFT JOIN grants g ON g.task = t.id WHERE t.device LIKE '@%' AND t.state = 'pending'`).Scan(&left) == nil && left == ""
 	})
 	if err != nil {
-		c.addFault("the callers have gone, but: %s", left)
+		c.addViolation("the callers have gone, but: %s", left)
 	}
 	return nil
 }

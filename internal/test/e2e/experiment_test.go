@@ -62,7 +62,8 @@ func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
 // wantHeld returns how many slots must be held when a fault happens.
 func (x *experiment) wantHeld() int { return x.fleet.Capacity * 11 / 12 }
 
-// wantInside returns how many devices must have been inside at once. It is less than busy, because some grants are still being delivered.
+// wantInside returns how many devices must have been inside at once. It is less than wantHeld, because some grants are still being
+// delivered.
 func (x *experiment) wantInside() int { return x.fleet.Capacity * 3 / 4 }
 
 // newExperiment starts the servers.
@@ -129,7 +130,7 @@ func (x *experiment) deploy() {
 	x.fleet.URL, x.fleet.MQTTURL = startBalancer(x.t, x.replicas...), x.broker.URL
 }
 
-// fault is one fault of the run. do returns when the fault is over.
+// fault is a fault that the test injects into the deployment. inject returns when the fault is over.
 type fault struct {
 	name   string
 	inject func(context.Context) error
@@ -152,17 +153,17 @@ func (x *experiment) run(faults ...fault) {
 	}
 	<-simulation.ctx.Done()
 	if found := <-crowded; found != "" {
-		x.addFault("the ledger said: %s", found)
+		x.addViolation("the ledger said: %s", found)
 	}
 	conflicts, err2 := x.conflictCount(x.t.Context())
 	x.t.Logf("%v conflicts in all (%v)", conflicts, err2)
 	if errors.Is(err, errTestedTooLittle) {
 		x.addDoubt("%w", err)
 	} else if err != nil {
-		x.addFault("%w", err)
+		x.addViolation("%w", err)
 	}
 	if simulation.err != nil {
-		x.addFault("%w", simulation.err)
+		x.addViolation("%w", simulation.err)
 	}
 	x.checkPromises(simulation.summary)
 }
@@ -225,7 +226,7 @@ func (x *experiment) checkPromises(s simulator.Summary) {
 	_ = s.Print(&report)
 	x.t.Logf("\n%s", report.String())
 	if err := s.Err(); err != nil {
-		x.addFault("%w", err)
+		x.addViolation("%w", err)
 	}
 	if high := s.External.HighWater; high < x.wantInside() {
 		x.addDoubt("%w: high-water mark %d, want %d at least", errTestedTooLittle, high, x.wantInside())
@@ -240,7 +241,7 @@ func (x *experiment) checkPromises(s simulator.Summary) {
 	x.auditLedger(s.Interrupted)
 	for _, r := range x.replicas {
 		r.stopCleanly(x.t)
-		if x.t.Failed() || len(x.faults) > 0 {
+		if x.t.Failed() || len(x.violations) > 0 {
 			x.t.Logf("the replica at %s said:\n%s", r.addr, r.Output())
 		}
 	}
@@ -260,7 +261,7 @@ func (x *experiment) expectNoLeak() {
 		return done || waited > x.fleet.Lease+x.reapEvery+time.Second+stood-before
 	})
 	if left > 0 {
-		x.addFault("%d slots leaked", left)
+		x.addViolation("%d slots leaked", left)
 	}
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
@@ -270,7 +271,7 @@ func (x *experiment) expectNoLeak() {
 		return err == nil && left == 0
 	})
 	if err != nil {
-		x.addFault("Redis still holds %d slots", left)
+		x.addViolation("Redis still holds %d slots", left)
 	}
 }
 
@@ -280,7 +281,7 @@ const (
 	metricsPause = 500 * time.Millisecond
 )
 
-// poll calls ask until it returns true, or ctx ends.
+// poll calls isDone until it returns true, or ctx ends.
 func poll(ctx context.Context, every time.Duration, isDone func() bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -260,12 +260,12 @@ func (x *pausableExperiment) failTasks(ctx context.Context, devices []string) {
 	})
 }
 
-// reportStep sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
-func (x *pausableExperiment) reportStep(ctx context.Context, device string, held *grantedTask, reportStep int) *grantedTask {
-	body := map[string]any{"id": fmt.Sprint("s", reportStep)}
+// step sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
+func (x *pausableExperiment) reportStep(ctx context.Context, device string, held *grantedTask, step int) *grantedTask {
+	body := map[string]any{"id": fmt.Sprint("s", step)}
 	if held != nil {
 		body["accept"] = false
-		body["results"] = []any{map[string]any{"task": held.ID, "token": held.Token, "status": "failed", "error": fmt.Sprint("no <b>route</b> ", reportStep%3)}}
+		body["results"] = []any{map[string]any{"task": held.ID, "token": held.Token, "status": "failed", "error": fmt.Sprint("no <b>route</b> ", step%3)}}
 	}
 	answer, err := x.doRequest(ctx, http.MethodPost, "/v1/devices/"+device+"/report", body)
 	var reply struct{ Task *grantedTask }

@@ -47,10 +47,10 @@ func (x *experiment) auditLedger(interrupted bool) {
 	if err := x.db.QueryRowContext(x.t.Context(), `
 		SELECT (SELECT count(*) FROM tasks WHERE state = 'pending'),
 			(SELECT count(*) FROM (SELECT 1 FROM attempts WHERE ended_by = 'succeeded' GROUP BY task HAVING count(*) > 1) AS twice)`).Scan(&open, &twice); err != nil {
-		x.addFault("reading the ledger: %w", err)
+		x.addViolation("reading the ledger: %w", err)
 	}
 	if open > 0 && !interrupted || twice > 0 {
-		x.addFault("the ledger says: %d tasks did not end, %d succeeded twice", open, twice)
+		x.addViolation("the ledger says: %d tasks did not end, %d succeeded twice", open, twice)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	if v.stalled = time.Hour; v.outcomeAfter(1, false) != failed {
 		t.Errorf("it is %s", v.outcomeAfter(1, false))
 	}
-	if !v.hasFault("grants in force") {
+	if !v.hasViolation("grants in force") {
 		t.Errorf("want what the ledger said, not only: %v", v.findings())
 	}
 }

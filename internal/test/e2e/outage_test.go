@@ -204,17 +204,17 @@ func (f *listeningFleet) sendReport(device, id, fields string) {
 	f.client.Publish("fleet/v1/"+device+"/report", 1, false, strings.Replace(body, ",}", "}", 1))
 }
 
-// waitForReply waits for the first reply to a report.
-func (f *listeningFleet) waitForReply(t *testing.T, id string, patience time.Duration) (waitForReply devices.Reply, ok bool) {
+// reply waits for the first reply to a report.
+func (f *listeningFleet) waitForReply(t *testing.T, id string, patience time.Duration) (reply devices.Reply, ok bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); !ok && time.Now().Before(deadline); <-tick.C {
 		f.mu.Lock()
-		waitForReply, ok = f.replies[id]
+		reply, ok = f.replies[id]
 		f.mu.Unlock()
 	}
-	return waitForReply, ok
+	return reply, ok
 }
 
 // reportUntilReply sends a report, and repeats it while no reply comes: at the start, no replica may have subscribed yet.

@@ -123,10 +123,10 @@ func (r *replica) readMetric(ctx context.Context, name string) (map[string]float
 	return samples, lines.Err()
 }
 
-// heldCount returns the number of grants in force.
-func (x *experiment) heldCount(ctx context.Context) (heldCount int, err error) {
-	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&heldCount)
-	return heldCount, err
+// held returns the number of grants in force.
+func (x *experiment) heldCount(ctx context.Context) (held int, err error) {
+	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
+	return held, err
 }
 
 // waitForAgreement waits, under load, until Redis agrees with the ledger.

@@ -26,7 +26,7 @@ var program = servers.Program{Race: true} //nolint:gochecknoglobals // built onc
 // parallelTests is the number of tests that run concurrently. They wait most of the time for leases to end and servers to start.
 const parallelTests = "4"
 
-// TestMain runs the tests. With the argument visiting, it is the command that callers run.
+// TestMain runs the tests. With the argument visitArg, it is the command that callers run.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == visitArg {
 		os.Exit(runVisit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end

@@ -74,7 +74,7 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 			if code := r.ExitCode(); code != 1 {
 				t.Errorf("status %d, want 1", code)
 			}
-			if said := strings.Contains(r.Output(), "1 requests unanswered"); said != (signals == 1) {
+			if said := strings.Contains(r.Output(), "1 unanswered requests"); said != (signals == 1) {
 				t.Errorf("said what was left: %t\n%s", said, r.Output())
 			}
 		})

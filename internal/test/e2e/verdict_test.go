@@ -20,30 +20,31 @@ const (
 
 // verdict holds the findings of a run.
 //
-// A fault is a violation that the ledger, the journals of the devices or the external system show, or a run that never ends. Nothing that
-// the machine does excuses a fault. Where a violation is measured, the time of late devices and late readings is already excluded. A doubt
-// means that the run tested too little. Only a stall of the machine excuses a doubt.
+// The entries of faults are violations that the ledger, the journals of the devices or the external system show, or a run that never ends.
+// They are not the faults that the test injects (type fault). Nothing that the machine does excuses a violation. Where a violation is
+// measured, the time of late devices and late readings is already excluded. A doubt means that the run tested too little. Only a stall of
+// the machine excuses a doubt.
 type verdict struct {
-	faults  []error
-	doubts  []error
-	stalled time.Duration // the longest time that the machine stalled
+	violations []error
+	doubts     []error
+	stalled    time.Duration // the longest time that the machine stalled
 }
 
-func (v *verdict) addFault(format string, args ...any) {
-	v.faults = append(v.faults, fmt.Errorf(format, args...))
+func (v *verdict) addViolation(format string, args ...any) {
+	v.violations = append(v.violations, fmt.Errorf(format, args...))
 }
 
 func (v *verdict) addDoubt(format string, args ...any) {
 	v.doubts = append(v.doubts, fmt.Errorf(format, args...))
 }
 
-// hasFault reports whether one of the faults contains words.
-func (v *verdict) hasFault(words string) bool {
-	return slices.ContainsFunc(v.faults, func(err error) bool { return strings.Contains(err.Error(), words) })
+// hasViolation reports whether one of the faults contains words.
+func (v *verdict) hasViolation(words string) bool {
+	return slices.ContainsFunc(v.violations, func(err error) bool { return strings.Contains(err.Error(), words) })
 }
 
 func (v *verdict) findings() error {
-	return errors.Join(errors.Join(v.faults...), errors.Join(v.doubts...))
+	return errors.Join(errors.Join(v.violations...), errors.Join(v.doubts...))
 }
 
 // outcome is the consequence of a verdict.
@@ -56,10 +57,10 @@ const (
 	skipped  outcome = "skipped"
 )
 
-// outcomeAfter returns the sentence after this number of tries, under CI or not.
+// outcomeAfter returns the outcome after this number of tries. ci is true under CI.
 func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	switch {
-	case len(v.faults) > 0:
+	case len(v.violations) > 0:
 		return failed
 	case len(v.doubts) == 0:
 		return passed
@@ -73,7 +74,7 @@ func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	return skipped
 }
 
-// runJudged runs a test, and repeats it while the result is again.
+// runJudged runs a test, and repeats it while the outcome is repeated.
 func runJudged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	t.Helper()
 	for try := 1; !t.Failed(); try++ {
@@ -142,9 +143,9 @@ func TestAFaultIsNeverExcused(t *testing.T) {
 	}{
 		{"nothing was found", verdict{}, 1, true, passed},
 		{"nothing was found on a machine that stood still", verdict{stalled: time.Hour}, 1, true, passed},
-		{"a fault", verdict{faults: fault}, 1, false, failed},
-		{"a fault on a machine that stood still", verdict{faults: fault, stalled: time.Hour}, 1, false, failed},
-		{"a fault beside a doubt", verdict{faults: fault, doubts: doubt, stalled: time.Hour}, 1, false, failed},
+		{"a fault", verdict{violations: fault}, 1, false, failed},
+		{"a fault on a machine that stood still", verdict{violations: fault, stalled: time.Hour}, 1, false, failed},
+		{"a fault beside a doubt", verdict{violations: fault, doubts: doubt, stalled: time.Hour}, 1, false, failed},
 		{"a doubt", verdict{doubts: doubt, stalled: maxStall}, 1, false, failed},
 		{"a doubt on a machine that stood still", verdict{doubts: doubt, stalled: maxStall + 1}, maxTries - 1, true, repeated},
 		{"no try counts", verdict{doubts: doubt, stalled: maxStall + 1}, maxTries, false, skipped},
@@ -159,7 +160,7 @@ func TestAFaultIsNeverExcused(t *testing.T) {
 	}
 }
 
-// TestARunThatDoesNotCountIsMadeAgain runs judged with a verdict of its own.
+// TestARunThatDoesNotCountIsMadeAgain calls runJudged with a test that adds a doubt on a machine that stalled.
 func TestARunThatDoesNotCountIsMadeAgain(t *testing.T) { //nolint:tparallel // tries come one after another
 	t.Parallel()
 	runs := 0

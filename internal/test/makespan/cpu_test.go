@@ -12,7 +12,7 @@ import (
 // cpuTimes is the processor time used so far. Without /proc it is empty.
 type cpuTimes struct {
 	readAt  time.Time
-	servers time.Duration // of the servers of the plant, including their child processes
+	servers time.Duration // of the servers of the row, including their child processes
 	fleet   time.Duration // of this process: devices and external system
 	machine time.Duration // of all processes of the machine
 }

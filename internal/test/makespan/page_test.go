@@ -25,7 +25,7 @@ func (r result) rowCells() []string {
 	return []string{
 		r.title(), seconds(bound), seconds(s.Ideal), seconds(s.Makespan), ratio(s.Makespan, bound), ratio(s.Makespan, bound+r.work+r.roundTrip), ratio(s.Makespan, s.Ideal),
 		fmt.Sprintf("%.1f %%", 100*s.SlotUse()),
-		fmt.Sprintf("%s, %s, %s", seconds(s.Idle.Start), seconds(s.Idle.Between), seconds(s.Idle.End)),
+		fmt.Sprintf("%s, %s, %s", seconds(s.SlotIdle.Start), seconds(s.SlotIdle.Between), seconds(s.SlotIdle.End)),
 		quantilesText(s.Handoff.Server), quantilesText(s.Handoff.Total),
 		fmt.Sprintf("%.2f", s.DeniedPerGrant()), seconds(s.MaxDelay),
 		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.Breaches.OverCapacity),
@@ -50,7 +50,7 @@ func quantilesText(q simulator.Quantiles) string {
 	return fmt.Sprintf("%.1f, %.1f", 1000*q.P50.Seconds(), 1000*q.P99.Seconds())
 }
 
-// tableWriter writes the table, and prints each line if show is true.
+// tableWriter writes the table, and prints each line if printsLines is true.
 type tableWriter struct {
 	page        *bytes.Buffer
 	printsLines bool

@@ -58,7 +58,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// sites returns all places in the Go files below the folders of root, except tests and the folders in except.
+// sites returns all places in the Go files below the folders of root, except tests and the folders in excluded.
 func sites(root string, folders, excluded []string) ([]site, error) {
 	var all []site
 	for _, folder := range folders {

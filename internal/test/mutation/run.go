@@ -15,14 +15,14 @@ type Mistake struct {
 	Name         string
 	Edit         Edit
 	Packages     []string
-	LastCaughtBy string // Outcome.By of an earlier run: this test runs first; empty if there was none
+	LastCaughtBy string // Outcome.CaughtBy of an earlier run: this test runs first; empty if there was none
 }
 
 // Report counts the outcomes of a run. Caught and Survived do not include mistakes that do not compile.
 type Report struct {
 	Caught, Survived, Unbuildable int
 	Survivors                     []string
-	CaughtBy                      map[string]string // Outcome.By of each mistake that was caught, by its name
+	CaughtBy                      map[string]string // Outcome.CaughtBy of each mistake that was caught, by its name
 }
 
 // CaughtShare returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.

@@ -29,8 +29,8 @@ const (
 	Unbuildable Verdict = "does not compile"
 )
 
-// Outcome is the result of one Try. By is the test that failed first, as "package Test". It is only the package if the tests hung or failed
-// outside of a test.
+// Outcome is the result of one Try. CaughtBy is the test that failed first, as "package Test". It is only the package if the tests hung or
+// failed outside of a test.
 type Outcome struct {
 	Verdict  Verdict
 	CaughtBy string
@@ -64,23 +64,23 @@ func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	return out, nil
 }
 
-// testSteps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
-func (c *Copy) testSteps(m Mistake) (testSteps [][]string, err error) {
+// steps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
+func (c *Copy) testSteps(m Mistake) (steps [][]string, err error) {
 	if pkg, test, found := strings.Cut(m.LastCaughtBy, " "); found {
 		test, _, _ = strings.Cut(test, "/")
-		testSteps = append(testSteps, []string{"-run=^" + test + "$", pkg})
+		steps = append(steps, []string{"-run=^" + test + "$", pkg})
 	}
 	pattern, err := c.nearbyTests(m.Edit.File)
 	if err != nil {
 		return nil, err
 	}
 	if pattern != "" {
-		testSteps = append(testSteps, []string{"-run=" + pattern, "./" + filepath.Dir(m.Edit.File)})
+		steps = append(steps, []string{"-run=" + pattern, "./" + filepath.Dir(m.Edit.File)})
 	}
 	for _, p := range m.Packages {
-		testSteps = append(testSteps, []string{"./" + p})
+		steps = append(steps, []string{"./" + p})
 	}
-	return testSteps, nil
+	return steps, nil
 }
 
 // runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.

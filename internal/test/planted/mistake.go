@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Mistake is one planted mistake: a change of one function that breaks a promise.
+// Mistake is one planted mistake: a change of one function that breaks a promise. A new one needs only a row in a file rows_X.go: the
+// command writes caught.txt.
 type Mistake struct {
 	Package string   // folder of the package, relative to the root of the module
 	Func    string   // for Go: "function" or "Type.Method"; for Lua, SQL and templates: the path of the file in Package

@@ -4,7 +4,7 @@ package main
 func appMistakes() []Mistake {
 	return []Mistake{
 		{
-			Package: "internal/app", Func: "front.drain",
+			Package: "internal/app", Func: "transports.drain",
 			Old:    `failed = errors.Join(failed, <-end)`,
 			New:    `select { case err := <-end: failed = errors.Join(failed, err); default: }`,
 			Breaks: "a shutdown does not wait for the requests in flight",

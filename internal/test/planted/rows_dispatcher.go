@@ -28,7 +28,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "attempt.claim",
-			Old: `default: a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)`, New: `default:`,
+			Old: `default: a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)`, New: `default:`,
 			Breaks: "a slot whose claim was refused stays held",
 		},
 		{
@@ -62,12 +62,12 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "the slot of an unnamed holder whose caller left stays held until the lease ends", Tests: []string{"dispatcher", "operators/api"},
 		},
 		{
-			Package: "dispatcher/decision", Func: "isBusy",
+			Package: "dispatcher/decision", Func: "busyObstacle",
 			Old: `!s.Mentioned && s.HeldGrant.CancelWhy == ""`, New: `!s.Mentioned`,
 			Breaks: "a grant that its device was asked to give up is delivered again", Tests: in("decision"),
 		},
 		{
-			Package: "dispatcher/decision", Func: "isBeforeBatchStart",
+			Package: "dispatcher/decision", Func: "batchStartObstacle",
 			Old: `c.NotBefore.After(s.Now)`, New: `false`,
 			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
 		},
@@ -77,7 +77,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
-			Package: "dispatcher/waiters", Func: "Parks.Replace",
+			Package: "dispatcher/waiters", Func: "Parks.ReplaceOlder",
 			Old: `older.endWait(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
 			Breaks: "a newer report does not end the older parked report of its device", Tests: in("waiters"),
 		},
@@ -98,7 +98,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/marks", Func: "trustState.dropOld",
-			Old: `> maxTrustDelay`, New: `> time.Minute`,
+			Old: `> maxWrongTrust`, New: `> time.Minute`,
 			Breaks: "a missing mark is trusted for longer than 5 s after the commit of its task", Tests: in("marks"),
 		},
 		{

@@ -64,7 +64,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a live stream of events goes on after its token was revoked",
 		},
 		{
-			Package: "operators/api", Func: "asLedgerProblem",
+			Package: "operators/api", Func: "asDependencyProblem",
 			Old:    `codeOutcomeUnknown`,
 			New:    `codeUnavailable`,
 			Breaks: "a request that may have been done is answered as one that changed nothing",
@@ -174,7 +174,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an empty answer confirms what cannot be undone",
 		},
 		{
-			Package: "cmd/dispatcher", Func: "operator.destination",
+			Package: "cmd/dispatcher", Func: "operatorFlags.destination",
 			Old:    `config.URL == "" && o.context == ""`,
 			New:    `config.URL == ""`,
 			Breaks: "a command with --context goes to the installation of DISPATCHER_URL",

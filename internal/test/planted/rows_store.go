@@ -113,13 +113,13 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "session.addNews",
-			Old:    `if s.lockNews != "" { if _, err := s.exec(ctx, s.lockNews); err != nil { return fmt.Errorf("waiting for other news: %w", err) } }`,
+			Old:    `if s.lockNews != "" { if _, err := s.exec(ctx, s.lockNews); err != nil { return fmt.Errorf("waiting for other writers of news: %w", err) } }`,
 			New:    ``,
 			Breaks: "news that commit after later news are never followed, and their devices get no mark", Tests: ledger,
 		},
 		{
 			Package: "store", Func: "tasksIn.cancelAll",
-			Old: `s.recordTasks(ctx, "task.cancel_asked", actor, asked), `, New: ``,
+			Old: `s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), `, New: ``,
 			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "operators/api"},
 		},
 		{

@@ -49,7 +49,7 @@ func StartMosquittoWithUsers(tb testing.TB, passwords map[string]string, accessL
 }
 
 // StartMosquittoTLS starts a broker that has a second listener with this certificate. The second listener admits only clients with a certificate
-// of authority; secure is its address, mqtts://host:port.
+// of authority; tlsURL is its address, mqtts://host:port.
 func StartMosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, tlsURL string) {
 	tb.Helper()
 	addr := FreeAddr(tb)

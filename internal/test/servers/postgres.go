@@ -39,7 +39,7 @@ func StartPostgres(tb testing.TB) *PostgresServer {
 	return startTestPostgres(tb, smallPostgres)
 }
 
-// StartDeployedPostgres is like Postgres, with the settings of deploy/postgres.
+// StartDeployedPostgres is like StartPostgres, with the settings of deploy/postgres.
 func StartDeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
@@ -102,7 +102,7 @@ func appendTo(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Start starts the server again on the same data after Kill, Stop or Immediate. Backends may outlive a killed parent for a moment, and the
+// Start starts the server again on the same data after Kill, Stop or StopImmediately. Backends may outlive a killed parent for a moment, and the
 // server refuses to start while they run. Start retries only in this case.
 func (s *PostgresServer) Start() {
 	s.tb.Helper()

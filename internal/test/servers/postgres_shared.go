@@ -17,7 +17,7 @@ import (
 //		os.Exit(code)
 //	}
 //
-// Tests that stop or kill the server start their own server (Postgres).
+// Tests that stop or kill the server start their own server (StartPostgres).
 type SharedPostgres struct {
 	mu     sync.Mutex
 	server *PostgresServer

@@ -134,7 +134,7 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Output of the last process that ended.
+// Output waits until the process has ended, and returns what it wrote to stdout and stderr.
 func (p *Process) Output() string {
 	<-p.Exited()
 	return p.output.String()
@@ -199,7 +199,7 @@ func reservePort(tb testing.TB, port int) bool {
 	return true
 }
 
-// RequireProgram returns the path of a server program. If the program is not found, Need skips the test, or fails it under CI.
+// RequireProgram returns the path of a server program. If the program is not found, it skips the test, or fails it under CI.
 func RequireProgram(tb testing.TB, name string) string {
 	tb.Helper()
 	if path, err := exec.LookPath(name); err == nil {

@@ -45,7 +45,7 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Cut closes all connections and refuses new ones until Heal.
+// Cut closes all connections and refuses new ones until EndCut.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

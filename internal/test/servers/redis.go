@@ -39,7 +39,8 @@ func StartRedisCluster(tb testing.TB) *RedisServer {
 	return startRedisAt(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
 }
 
-// URL returns the URL of the server, as for DISPATCHER_REDIS_URL.
+// URL returns the URL of the server, as for DISPATCHER_REDIS_URL. It has no password. If the server was started with "--requirepass", the
+// test writes the URL itself: "redis://:" + password + "@" + Addr.
 func (r *RedisServer) URL() string { return "redis://" + r.Addr }
 
 // Snapshot makes the server save its data (SAVE) and returns the snapshot.
@@ -86,7 +87,7 @@ func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	return info.Size()
 }
 
-// CutLog truncates the log of a server, which must be down, to the last whole transaction within size bytes, but not to less than least
+// CutLog truncates the log of a server, which must be down, to the last whole transaction within size bytes, but not to less than minSize
 // bytes. Redis does not repair a log that ends within a transaction.
 func (r *RedisServer) CutLog(tb testing.TB, size, minSize int64) {
 	tb.Helper()
@@ -129,8 +130,8 @@ func startRedisAt(tb testing.TB, addr string, ready func(*redis.Client) error, a
 	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
-// withRedis calls f with a client that tries once, and then closes the client. The client logs failed dials, so a port that is not open yet
-// is detected first.
+// withRedis calls f with a client that tries once, and then closes the client. The client sends no password. It logs failed dials, so a port
+// that is not open yet is detected first.
 func withRedis(addr string, f func(*redis.Client) error) error {
 	probe, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

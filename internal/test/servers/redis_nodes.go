@@ -121,7 +121,7 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// WaitFailedOver waits until another node than gone serves key, and returns the index of that node.
+// WaitFailedOver waits until another node than failed serves key, and returns the index of that node.
 func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
 	c.tb.Helper()
 	c.waitUntil("failover", func() error {

@@ -17,7 +17,7 @@ import (
 
 // SharedRedis is one Redis and one Cluster node for all the tests of a package, because a node takes seconds to start. The zero value is
 // ready. TestMain closes it, as with SharedPostgres. Tests that stop, pause or wipe a server, or flush its scripts, start their own server
-// (Redis, StartRedisCluster).
+// (StartRedis, StartRedisCluster).
 type SharedRedis struct {
 	redis, cluster lastingServer
 	databases      atomic.Int64

@@ -79,7 +79,7 @@ func newDocRun(t *testing.T) docRun {
 	return w
 }
 
-// localText replaces the folders and ports in a text with the walk's own.
+// localText replaces the folders and ports in a text with those of this run.
 func (w docRun) localText(text string) string {
 	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")

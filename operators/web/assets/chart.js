@@ -1,14 +1,14 @@
-// The cursor of the charts: a line and what was at its time, for the pointer and for the
-// arrow keys. Without it the axes, and the titles of the bars, can be read.
+// The cursor of the charts: a line, and a readout of the values at its time. The pointer and the arrow keys
+// move it. Without this script, the axes and the titles of the bars are readable.
 "use strict";
 
 (() => {
   const add = (id) => document.body.appendChild(Object.assign(document.createElement("div"), { id, hidden: true }));
   const cursor = add("cursor"), readout = add("readout");
-  readout.setAttribute("aria-hidden", "true"); // what has the focus says the same
-  let at = null; // what is read: { plot, index } or { lane, x }
+  readout.setAttribute("aria-hidden", "true"); // the aria text of the focused element has the same content
+  let at = null; // position of the cursor: { plot, index } in a chart, { lane, x } in the row of a slot; null if hidden
   const list = (plot, name) => plot.dataset[name].split(" ").map(Number);
-  // Times are the reader's, with the name of the zone.
+  // Times are in the reader's time zone, with its name.
   const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "long" }), days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const clock = (ms, span) => (span > 86400000 ? days : hours).format(ms);
   const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => days.format(new Date(day + "T" + time + "Z")));
@@ -25,7 +25,7 @@
   }
   function hide() { at = null; cursor.hidden = readout.hidden = true; }
 
-  // A chart: the value that is nearest.
+  // Shows the values of a chart at index.
   function read(plot, index) {
     const times = list(plot, "at"), span = Number(plot.dataset.span), box = plot.getBoundingClientRect();
     const i = Math.max(0, Math.min(index, times.length - 1));
@@ -43,7 +43,7 @@
     return best;
   }
 
-  // A slot over time: the holding under the cursor, or that the slot was free.
+  // Shows the holding in the row of a slot at the x position, or that the slot was not held then.
   function readLane(lane, x) {
     const rows = lane.closest("ol"), box = lane.querySelector("svg").getBoundingClientRect();
     if (x < box.left || x > box.right) { hide(); return; }
@@ -54,7 +54,7 @@
     const all = rows.getBoundingClientRect();
     show({ top: all.top, height: all.height }, x, held ? zoned(held.querySelector("title").textContent) : "Slot " + lane.querySelector("a").textContent + ": not held at " + time);
   }
-  // Arrow keys go from one holding of a row to the next.
+  // Moves the cursor by some holdings in the row of a slot.
   function step(lane, by) {
     const bars = [...lane.querySelectorAll("rect[fill]")];
     if (!bars.length) return;
@@ -86,7 +86,7 @@
   });
   document.addEventListener("focusout", hide);
   addEventListener("resize", hide);
-  // The readout changes with the page.
+  // Updates the readout, because the stream may have changed the page.
   setInterval(() => {
     if (!at) return;
     const element = at.plot || at.lane;

@@ -1,5 +1,5 @@
-// Keeps an open page up to date: relative times, what a slot says when it is
-// pointed at, and the stream of what changed. Without it every page can be read.
+// Keeps an open page up to date: relative times, the tooltip of a slot, and the stream of changed
+// pieces (pageUpdate in live.go). Every page is readable without this script.
 "use strict";
 
 (() => {
@@ -7,7 +7,7 @@
   let ahead = Number(body.dataset.now) - Date.now(); // the server's clock
   const now = () => Date.now() + ahead;
 
-  // Relative times. The exact one is in the title.
+  // Relative times. The exact time is in the title of the element.
   function span(ms) {
     const s = Math.round(Math.abs(ms) / 1000);
     if (s < 60) return s + " s";
@@ -24,8 +24,8 @@
   const relative = (ms) => (ms > now() ? "in " + span(ms - now()) : span(now() - ms) + " ago");
   const set = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
-  // The times of axes, and those in texts, are the reader's. Without the script they are UTC,
-  // and say so.
+  // The times of axes and in texts are shown in the reader's time zone. Without the script they are in UTC,
+  // and the page says so.
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const axis = ["day", "minute", "second"].map((least, i) => new Intl.DateTimeFormat(undefined,
     i ? { hour: "2-digit", minute: "2-digit", second: i > 1 ? "2-digit" : undefined, hourCycle: "h23" } : { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }));
@@ -94,8 +94,8 @@
     if (to) { to.querySelector("a").focus(); event.preventDefault(); }
   }
 
-  // Changes an element into another one: what is the same stays, and with it
-  // the focus, what was entered and what was opened.
+  // Changes the element old until it equals fresh. Equal child elements stay in the document, so the focus,
+  // the input of forms and open details are kept.
   function morph(old, fresh) {
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
     if (old.nodeType !== Node.ELEMENT_NODE) { if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue; return; }
@@ -105,7 +105,7 @@
     for (const { name, value } of fresh.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     }
-    if (old.nodeName === "TIME" || old.nodeName === "S") return; // their text is made here
+    if (old.nodeName === "TIME" || old.nodeName === "S") return; // tickTimes sets their text
     const byID = new Map();
     for (const child of old.children) if (child.id) byID.set(child.id, child);
     let at = old.firstChild;
@@ -131,16 +131,16 @@
     return template.content;
   }
 
-  // Updates that came and are not shown yet: because updates are paused, or somebody points at
-  // a list or reads further down in it, whose rows then stay where they are.
+  // Updates that were received but are not shown yet, because updates are paused, or because a list is in use:
+  // the pointer or the focus is in it, or it is scrolled. The rows of a list in use stay in their places.
   const inbox = { main: null, title: "", pieces: new Map(), moment: "" };
   const more = document.getElementById("more"), pause = document.getElementById("pause");
   const paused = () => pause !== null && pause.getAttribute("aria-pressed") === "true";
   const rowsOf = (body) => [...body.children].filter((row) => row.id);
   const inUse = (body) => body.matches(":hover") || body.contains(document.activeElement) || body.getBoundingClientRect().top < 0;
 
-  // Gives a fresh list the rows that the old one has, in their order. Returns how
-  // many rows it kept back, or that others moved.
+  // Gives the list fresh the rows of the list old, in the order of old. news is the number of new rows that it
+  // left out; kept is true if it left out new rows or kept rows in their old places.
   function still(old, fresh) {
     const before = rowsOf(old), after = new Map(rowsOf(fresh).map((row) => [row.id, row]));
     const ids = before.map((row) => row.id), now = [...after.keys()];
@@ -155,10 +155,12 @@
     return copy;
   }
 
-  // Lists are the same that have rows of the same kind: event-7, task-9.
+  // The kind of a list is the prefix of the ids of its rows, such as event in event-7. Two lists of the same kind
+  // are versions of the same list.
   const kindOf = (list) => rowsOf(list).map((row) => row.id.replace(/[-\d].*/, ""))[0] || "";
 
-  // Changes one part of the page. Says what was kept back.
+  // Changes one part of the page from old to fresh, except the lists in use. The result is the sum of the results
+  // of still.
   function change(old, fresh) {
     const sum = { news: 0, kept: false };
     for (const list of old.querySelectorAll("tbody")) {
@@ -183,7 +185,7 @@
     inbox.moment = message.moment || inbox.moment;
   }
 
-  // Shows what came. A part of which something was kept back stays in the inbox.
+  // Shows the updates of the inbox. A part with a list in use, which was not fully shown, stays in the inbox.
   function show() {
     const main = document.getElementById("main");
     let news = 0, kept = false;
@@ -225,9 +227,9 @@
     });
   }
 
-  // The stream. A page that is not looked at has none, and catches up when it is.
+  // The stream. A hidden page has no stream; it opens one when it becomes visible, and gets the current content.
   const pulse = document.getElementById("pulse"), stale = document.getElementById("stale");
-  const silence = 4500, patience = 15000; // the server gives a sign of life every 2 s
+  const silence = 4500, patience = 15000; // ms; the server sends a message at least every 2 s
   let source = null, fresh = 0, again = 1000, version = body.dataset.version; // fresh: when the page was last up to date
 
   function say(text) {
@@ -247,7 +249,7 @@
     source.onmessage = (event) => {
       heard = Date.now();
       again = 1000;
-      version = ""; // from now on the page differs from the one that was sent first
+      version = ""; // version is that of the page as it was loaded; the page may differ from it now
       const message = JSON.parse(event.data);
       if (message.gone) { location.reload(); return; }
       apply(message);
@@ -258,7 +260,7 @@
     source.check = setInterval(() => {
       const silent = Date.now() - heard;
       if (silent > patience) retry();
-      else if (silent > silence) say("The server has been silent since " + clock(heard) + ".");
+      else if (silent > silence) say("No message from the server since " + clock(heard) + ".");
     }, 500);
   }
 
@@ -271,7 +273,7 @@
 
   function retry() {
     disconnect();
-    say("Disconnected: what you see is from " + clock(fresh) + ". Trying again.");
+    say("Disconnected: the page shows the state of " + clock(fresh) + ". Trying again.");
     setTimeout(connect, again * (0.5 + Math.random()));
     again = Math.min(again * 2, 15000);
   }

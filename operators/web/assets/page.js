@@ -1,13 +1,13 @@
-// Offers what a page has beside its content: the theme, the search by a key, exact times in the
-// reader's zone, and copying of what is to be typed elsewhere.
+// The functions that all pages share: the choice of the theme, the keys of the search, exact times in the
+// reader's time zone, additional rows of forms, and buttons that copy a text.
 "use strict";
 
 (() => {
   const root = document.documentElement;
   root.classList.add("script");
 
-  // The theme: that of the system, until it is chosen. The server reads the cookie, so
-  // that the next page comes in it.
+  // The theme is that of the system until the reader chooses one. The server reads the cookie, so that the next
+  // page has the chosen theme.
   const theme = document.getElementById("theme");
   const following = { "": "light", light: "dark", dark: "" };
   function name() {
@@ -22,14 +22,14 @@
     });
   }
 
-  // Exact times in the zone of the reader, on hover.
+  // Exact times in the reader's time zone, as tooltips.
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   document.addEventListener("pointerover", (event) => {
     const time = event.target.closest ? event.target.closest("time[datetime]") : null;
     if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, " UTC");
   });
 
-  // A further row of a form: a copy of the last one, empty.
+  // Adds a row to a form: an empty copy of the last row.
   document.addEventListener("click", (event) => {
     const button = event.target.closest ? event.target.closest("button[data-add]") : null;
     if (!button) return;
@@ -49,12 +49,12 @@
       await navigator.clipboard.writeText(button.dataset.copy);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "The browser does not allow it";
+      button.textContent = "The browser does not allow copying";
     }
     setTimeout(() => { button.textContent = said; }, 1500);
   });
 
-  // Ctrl-K, and / where nothing is entered, lead to the search.
+  // Ctrl-K, and / outside of inputs, move the focus to the search.
   const find = document.getElementById("find");
   document.addEventListener("keydown", (event) => {
     const entering = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName);

@@ -81,8 +81,8 @@ func (s *Server) takeSlotNumber() int {
 	return n
 }
 
-// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and next sends
-// the same grant again. The caller holds mu.
+// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and grantNext
+// sends the same grant again. The caller holds mu.
 func (s *Server) grantNext(ctx context.Context, device string, isWorking bool, down jsonObject) error {
 	tasks := s.waiting[device]
 	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {

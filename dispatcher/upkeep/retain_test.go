@@ -1,0 +1,43 @@
+package upkeep
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// pagedDeletions is a ledger whose calls of Retain return one page of counts each.
+type pagedDeletions struct {
+	Ledger
+
+	pages []store.DeletedCounts
+}
+
+func (l *pagedDeletions) Retain(context.Context, time.Duration, int) (store.DeletedCounts, error) {
+	page := l.pages[0]
+	l.pages = l.pages[1:]
+	return page, nil
+}
+
+// The counts of all pages are added up, each kind of its own.
+func TestDeletedRowsOfEveryKindAreCounted(t *testing.T) {
+	t.Parallel()
+	var full, last store.DeletedCounts
+	for i := range reflect.TypeFor[store.DeletedCounts]().NumField() {
+		reflect.ValueOf(&full).Elem().Field(i).SetInt(rowsPerRetain)
+		reflect.ValueOf(&last).Elem().Field(i).SetInt(int64(i))
+	}
+	k := &Keeper{config: Config{Ledger: &pagedDeletions{pages: []store.DeletedCounts{full, last}}}}
+	total, err := k.Retain(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range reflect.TypeFor[store.DeletedCounts]().NumField() {
+		if got := reflect.ValueOf(total).Field(i).Int(); got != rowsPerRetain+int64(i) {
+			t.Errorf("%s: %d, want %d", reflect.TypeFor[store.DeletedCounts]().Field(i).Name, got, rowsPerRetain+i)
+		}
+	}
+}

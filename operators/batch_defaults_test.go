@@ -1,0 +1,43 @@
+package operators_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// The description of the API gives the defaults that an omitted field gets.
+func TestTheDescriptionHasTheDefaults(t *testing.T) {
+	t.Parallel()
+	batch := reflect.ValueOf(operators.NewBatch{}.WithDefaults())
+	for i := range batch.NumField() {
+		field, value := batch.Type().Field(i), batch.Field(i)
+		described, has := field.Tag.Lookup("default")
+		if field.Name == "Duplicates" { // stays empty: it is a choice of the request and no property of the batch
+			continue
+		}
+		if value.Kind() == reflect.Pointer && !value.IsNil() {
+			value = value.Elem()
+		}
+		if got := fmt.Sprint(value); has && got != described {
+			t.Errorf("%s: the default is %s, described as %s", field.Name, got, described)
+		}
+	}
+}
+
+// A field that a request sets keeps its value, also if the value is the zero value of a pointer's type.
+func TestFieldsThatAreSetKeepTheirValues(t *testing.T) {
+	t.Parallel()
+	zero, no := int64(0), false
+	set := operators.NewBatch{Weight: 7, Lane: "urgent", MaxAttempts: 1, RetryBackoffMS: &zero, RetryOn: []string{"failed"}, OnLost: "fail", FinishInside: &no}
+	before, err := json.Marshal(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := json.Marshal(set.WithDefaults()); err != nil || string(after) != string(before) {
+		t.Errorf("%s became %s (%v)", before, after, err)
+	}
+}
