@@ -16,11 +16,11 @@
 // A Store combines several parts on one connection, one for each noun of the ledger: pools, batches, tasks, grants, devices, profiles,
 // credentials, events, news and replicas. The names of their files begin with the noun, except that the leases of callers (lease.go,
 // lease_bound.go) belong to grants, and limit sets (limit_set.go) to profiles. The types Token and Event are in device.go. Operations on
-// the whole ledger are methods of Store, in store.go, warm.go, retain.go, restore.go and condition.go.
+// the whole ledger are methods of Store, in store.go, warm.go, retain.go, restore.go and postgres_state.go.
 //
 // The layers below these parts: connection.go begins and ends sessions. session.go runs statements; the statements on a noun are methods
-// under its name, as in tx.tasks().cancel, and belong to a type such as tasksIn. Their helpers are dialect.go, wording.go, prepared.go,
-// once.go, snapshot.go, step.go, query.go, stretch.go (bounded searches) and scan.go. dialer.go and pulse.go handle the network, disk.go a
+// under its name, as in tx.tasks().cancelAll, and belong to a type such as tasksIn. Their helpers are dialect.go, translate.go, prepared.go,
+// once.go, snapshot.go, step.go, query.go, search_bound.go and scan.go. dialer.go and ping.go handle the network, disk.go a
 // full disk.
 //
 // Limits: SQLite serves one process (one writer). Only Postgres is supported for production. Both databases run the same code path; the

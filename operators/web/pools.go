@@ -16,7 +16,7 @@ const (
 )
 
 // poolPages show the list of pools (as cards here, as rows in pool_rows.go), and each pool with its slots
-// (grid.go, with the chart of plot.go and the time line of lanes.go).
+// (grid.go, with the chart of plot.go and the time line of timeline.go).
 type poolPages struct {
 	*frame
 
