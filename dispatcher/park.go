@@ -31,7 +31,7 @@ func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, r
 	return h.reply, couldWait, nil
 }
 
-// wait does the work of HandleWaiting, and returns the handling of the report.
+// handleWithWait does the work of HandleWaiting, and returns the handling of the report.
 func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *reportHandling, couldWait bool, err error) {
 	park := waiters.NewParkedReport(string(caller.Device), wait)
 	defer d.Waiters.Parks.Leave(park)

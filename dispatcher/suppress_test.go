@@ -29,7 +29,7 @@ func (b *testBench) createDroppingPool(capacity int) {
 	b.must(err)
 }
 
-// payloads queues a task for one device with each of the payloads.
+// queuePayloads queues a task for one device with each of the payloads.
 func (b *testBench) queuePayloads(device string, batch store.Batch, payloads ...string) []int64 {
 	b.t.Helper()
 	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1

@@ -30,7 +30,7 @@ type reportAnswer struct {
 	err       error
 }
 
-// wait sends a report that may be parked for at most the given time.
+// startReport sends a report that may be parked for at most the given time.
 func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *pendingReport {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))

@@ -64,7 +64,7 @@ func expectNewestFirst(t *testing.T, s *redisLimiter, rule *limits.Rule, wantCou
 	}
 }
 
-// times returns the stored times of a subject, packed or in a list, newest first.
+// storedTimes returns the stored times of a subject, packed or in a list, newest first.
 func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
 	tb.Helper()
 	if s.client.Type(tb.Context(), key).Val() == "list" {

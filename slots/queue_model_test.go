@@ -92,7 +92,7 @@ func (m *queueMachine) resize(t *rapid.T) {
 	}
 }
 
-// wants are tasks that device n may have: of a batch each time with the same weight and lane.
+// drawWants returns tasks that device n may have: of a batch each time with the same weight and lane.
 func (m *queueMachine) drawWants(t *rapid.T, n int) (wants []slots.Want) {
 	for i := range rapid.IntRange(1, 3).Draw(t, "wants") {
 		m.lastLease++

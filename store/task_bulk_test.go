@@ -178,7 +178,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// plan executes a query and returns its plan with the actual row counts, line by line.
+// explainAnalyze executes a query and returns its plan with the actual row counts, line by line.
 func (l *ledger) explainAnalyze(query string, args ...any) (plan []string) {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), l.Text(`EXPLAIN (ANALYZE, BUFFERS OFF) `+query), args...)

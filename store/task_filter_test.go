@@ -135,7 +135,7 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// pages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+// readTaskPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
 func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
 	for asked := f; ; {

@@ -97,7 +97,7 @@ func (e *doctorFlags) examine(cmd *cobra.Command, p doctor.Installation) []docto
 	return p.Examine(cmd.Context())
 }
 
-// server examines the dispatcher dev that runs here. It checks no database and no broker, because
+// examineDev examines the dispatcher dev that runs here. It checks no database and no broker, because
 // they are part of the process of the dispatcher dev.
 func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []doctor.Finding {
 	findings := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: checking the dispatcher dev that runs here, at " + server.URL}}

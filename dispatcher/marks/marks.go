@@ -172,7 +172,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// page reads the news after the lowest known position of the marks and of this process.
+// readNews reads the news after the lowest known position of the marks and of this process.
 func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// counts compares the sum of a batch's counts with its total, and returns its state and counts.
+// batchCounts compares the sum of a batch's counts with its total, and returns its state and counts.
 func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 	b.Helper()
 	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
@@ -80,7 +80,7 @@ func TestBatchTakesDefaults(t *testing.T) {
 	})
 }
 
-// bodyProblem is an invalid body, the expected status and code, and the texts that the problem must contain.
+// badBody is an invalid body, the expected status and code, and the texts that the problem must contain.
 type badBody struct {
 	body     string
 	status   int

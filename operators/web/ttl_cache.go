@@ -27,7 +27,7 @@ func newTTLCache[T any](ttl time.Duration) *ttlCache[T] {
 	return &ttlCache[T]{ttl: ttl, entries: map[string]cacheEntry[T]{}}
 }
 
-// read returns the cached value of key. If there is none, it calls the function to read the value. It does
+// getOrRead returns the cached value of key. If there is none, it calls the function to read the value. It does
 // not cache an error. Concurrent calls for the same key may each read the value.
 func (l *ttlCache[T]) getOrRead(ctx context.Context, key string, now time.Time, read func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()

@@ -244,7 +244,7 @@ func (c *callers) endingCount(ending string) int {
 	return c.endingCounts[ending]
 }
 
-// holders returns the callers that hold slots and whose names begin with name.
+// findHolders returns the callers that hold slots and whose names begin with name.
 func (c *callers) findHolders(ctx context.Context, name string) (holders []string, err error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
 	if err != nil {

@@ -260,7 +260,7 @@ func (x *pausableExperiment) failTasks(ctx context.Context, devices []string) {
 	})
 }
 
-// step sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
+// reportStep sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
 func (x *pausableExperiment) reportStep(ctx context.Context, device string, held *grantedTask, step int) *grantedTask {
 	body := map[string]any{"id": fmt.Sprint("s", step)}
 	if held != nil {

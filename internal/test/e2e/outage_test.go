@@ -204,7 +204,7 @@ func (f *listeningFleet) sendReport(device, id, fields string) {
 	f.client.Publish("fleet/v1/"+device+"/report", 1, false, strings.Replace(body, ",}", "}", 1))
 }
 
-// reply waits for the first reply to a report.
+// waitForReply waits for the first reply to a report.
 func (f *listeningFleet) waitForReply(t *testing.T, id string, patience time.Duration) (reply devices.Reply, ok bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

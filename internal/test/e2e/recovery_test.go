@@ -123,7 +123,7 @@ func (r *replica) readMetric(ctx context.Context, name string) (map[string]float
 	return samples, lines.Err()
 }
 
-// held returns the number of grants in force.
+// heldCount returns the number of grants in force.
 func (x *experiment) heldCount(ctx context.Context) (held int, err error) {
 	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
 	return held, err

@@ -64,7 +64,7 @@ func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	return out, nil
 }
 
-// steps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
+// testSteps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
 func (c *Copy) testSteps(m Mistake) (steps [][]string, err error) {
 	if pkg, test, found := strings.Cut(m.LastCaughtBy, " "); found {
 		test, _, _ = strings.Cut(test, "/")
