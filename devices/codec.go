@@ -44,7 +44,8 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// checkText returns the trimmed and repaired body, or nil if the body is empty. It refuses a body that is too long or nested too deep.
+// checkText returns the body without surrounding space and with unstorable characters replaced, or nil if the
+// body is empty. It refuses a body that is too long or nested too deep.
 func checkText(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -59,7 +60,8 @@ func checkText(body []byte) ([]byte, error) {
 	return replaceUnstorable(text), nil
 }
 
-// members holds the members of a JSON object as raw JSON. remove removes a member, so what remains is unknown.
+// members holds the members of a JSON object as raw JSON. The decoders remove each member that they know, so
+// the members that are left are unknown fields.
 type members map[string]json.RawMessage
 
 // parseMembers returns the members of a JSON object. ok is false if value is not an object.
@@ -74,7 +76,7 @@ func (m members) remove(name string) []byte {
 	return value
 }
 
-// isEmpty reports whether a value counts as absent: missing, null, "", {}, [].
+// isEmpty reports whether a JSON value counts as absent: it is missing, null, "", {} or [].
 func isEmpty(value []byte) bool {
 	switch {
 	case len(value) == 0 || string(value) == "null" || string(value) == `""`:
@@ -144,8 +146,9 @@ func (r *Report) decodeRunning(fields members) (err error) {
 	return err
 }
 
-// decodeList decodes the entries of the list field name, and adds the number of their unknown fields to r.UnknownFields.
-// It refuses a list with more than maxEntries entries with the code tooManyCode.
+// decodeList decodes each entry of the list in the field name, and adds the number of unknown fields in the
+// entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code
+// tooManyCode.
 func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {
@@ -186,9 +189,9 @@ func (r Reply) Encode() []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// EncodeWake returns the message that is pushed to a device so that it reports now. hold
-// is the time for which a slot is reserved for the device. If hold is 0, no slot is reserved
-// and there is another reason to report.
+// EncodeWake returns the message that is pushed to a device so that it reports now. hold is the time for
+// which a slot is reserved for the device. If hold is 0, no slot is reserved, and the device is to report for
+// another reason.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

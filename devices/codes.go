@@ -2,13 +2,13 @@ package devices
 
 // The codes of an Error: why a whole report is refused.
 const (
-	CodeBodyTooLarge       = "body_too_large"       // longer than MaxBody
-	CodeTooDeep            = "too_deep"             // nested deeper than MaxDepth
-	CodeInvalidJSON        = "invalid_json"         // not JSON
-	CodeTooManyResults     = "too_many_results"     // more than MaxResults
-	CodeTooManyRunning     = "too_many_running"     // more than MaxRunning
+	CodeBodyTooLarge       = "body_too_large"       // the body is longer than MaxBody
+	CodeTooDeep            = "too_deep"             // the body is nested deeper than MaxDepth
+	CodeInvalidJSON        = "invalid_json"         // the body is not JSON
+	CodeTooManyResults     = "too_many_results"     // the report has more than MaxResults results
+	CodeTooManyRunning     = "too_many_running"     // the report has more than MaxRunning running tasks
 	CodeInvalidField       = "invalid_field"        // a field of the report has the wrong type or length
-	CodeAttributesTooLarge = "attributes_too_large" // more than MaxAttributes bytes or MaxAttributeKeys keys
+	CodeAttributesTooLarge = "attributes_too_large" // the attributes have more than MaxAttributes bytes or MaxAttributeKeys keys
 	CodeInvalidDeviceID    = "invalid_device_id"
 	CodeInvalidPool        = "invalid_pool"
 	CodeInvalidTopic       = "invalid_topic"

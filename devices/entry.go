@@ -9,7 +9,8 @@ import (
 // maxInteger bounds task ids and fencing tokens: every JSON library represents integers up to it exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult decodes an entry of results and takes the known members out of entry. A nil entry is not an object.
+// decodeResult decodes an entry of the list results and removes the members that it knows from entry. A nil
+// entry means that the entry was not a JSON object.
 func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
@@ -22,9 +23,9 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
-// decodeRunning decodes an entry of running and takes the known members out of entry. A nil
-// entry is not an object. A progress that is not a number from 0 to 1 is ignored: progress is
-// only for display and must not cost a device its lease.
+// decodeRunning decodes an entry of the list running and removes the members that it knows from entry. A nil
+// entry means that the entry was not a JSON object. A progress that is not a number from 0 to 1 is ignored:
+// progress is only for display and must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}
@@ -36,8 +37,8 @@ func decodeRunning(entry members) (running Running) {
 	return running
 }
 
-// decodeTaskToken decodes the task and token of an entry. An unreadable number becomes 0. invalid is the code of the
-// first unreadable number, or "".
+// decodeTaskToken decodes the task and the token of an entry. A number that cannot be decoded becomes 0.
+// invalid is the code for the first such number, or "" if there is none.
 func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
 	switch {
@@ -111,8 +112,8 @@ func (r *Result) decodeError(field []byte) {
 	r.Error = cutText(text, MaxError)
 }
 
-// decodeRetryAfter reads the field only if the status is StatusReturned, so that a stray
-// field does not make a result invalid. It cuts the value to MaxRetryAfter.
+// decodeRetryAfter decodes retry_after_ms of a result, but only if the status is StatusReturned, so that the
+// field does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
 func (r *Result) decodeRetryAfter(field []byte) {
 	if r.Status != StatusReturned || isEmpty(field) {
 		return
@@ -128,7 +129,7 @@ func (r *Result) decodeRetryAfter(field []byte) {
 	}
 }
 
-// markInvalid marks the entry as bad. If it is called more than once, the first code stays.
+// markInvalid marks the entry as bad, with a code. If it is called more than once, the first code stays.
 func (r *Result) markInvalid(code string) {
 	if r.Invalid == "" {
 		r.Invalid = code

@@ -12,8 +12,8 @@ const (
 // a letter or digit and is case-sensitive. It is safe in topics, URLs and key names.
 type ID string
 
-// ParseID checks s and returns it as an ID. The error is an *Error with
-// CodeInvalidDeviceID. It names the broken rule and never repeats s.
+// ParseID checks s and returns it as an ID. The error is an *Error with CodeInvalidDeviceID. The text of the
+// error names the broken rule and never repeats s.
 func ParseID(s string) (ID, error) {
 	if rule := violatedNameRule(s, MaxIDLength); rule != "" {
 		return "", &Error{ReasonInvalid, CodeInvalidDeviceID, "device id: " + rule}

@@ -9,10 +9,10 @@ import (
 
 // The errors that refuse a whole report, in addition to Error.
 var (
-	ErrUnauthenticated = errors.New("unknown credential")           // or no credential at all
+	ErrUnauthenticated = errors.New("unknown credential")           // or the report has no credential at all
 	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for this device
-	ErrIncomplete      = errors.New("the body is incomplete")       // a fault of the network, not of the device
-	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
+	ErrIncomplete      = errors.New("the body is incomplete")       // the network cut the body; it is no fault of the device
+	ErrUnavailable     = errors.New("the ledger cannot be reached") // no result of the report was acknowledged
 )
 
 // ReportRefusal is the answer to a report that is refused as a whole.
@@ -26,8 +26,9 @@ type ReportRefusal struct {
 	SessionDetail string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
-// Refusals returns the table that maps errors to the answers of all transports. An error
-// without a row gets the last row. An Error has its own code and detail.
+// Refusals returns the table of the answers to errors; it holds for all transports. The first row that
+// matches an error is used, and the last row if none matches. If the error is an Error, its own code and
+// detail replace those of the row.
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},

@@ -9,13 +9,13 @@ import (
 // reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply. The last four refuse the whole report. Only MQTT replies have them, because HTTP
-// has statuses for refusals. ReasonUnavailable can refuse the whole report, too: then Code is "unavailable".
+// The reasons of a reply. The last four refuse the whole report. They occur only over MQTT, because HTTP has
+// statuses for refusals. ReasonUnavailable can refuse the whole report, too; then Code is "unavailable".
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task
 	ReasonFull        Reason = "full"        // no free slot
-	ReasonLimited     Reason = "limited"     // a rate limit refuses
+	ReasonLimited     Reason = "limited"     // a rate limit refuses the start of the task
 	ReasonWindow      Reason = "window"      // there are open tasks, but they must not start at this time
 	ReasonPaused      Reason = "paused"      // the pool or the batch is paused
 	ReasonBusy        Reason = "busy"        // the device holds a task already
@@ -43,7 +43,7 @@ const (
 	OutcomeDuplicate Outcome = "duplicate"
 	OutcomeLate      Outcome = "late"
 	OutcomeUnknown   Outcome = "unknown"
-	OutcomeRejected  Outcome = "rejected" // a bad entry; Ack.Code is the cause
+	OutcomeRejected  Outcome = "rejected" // the entry of the result is invalid; Ack.Code is the cause
 )
 
 // The values of Cancel.Why: the reasons why a running task must stop.
@@ -64,14 +64,15 @@ type Reply struct {
 	Task          *Task     `json:"task,omitempty"` // set if and only if Reason is ReasonGranted
 	Reason        Reason    `json:"reason"`
 	Limited       *Limited  `json:"limited,omitempty"` // set only with ReasonLimited
-	HeldMS        int64     `json:"held_ms"`           // the time for which the report was parked, not the time for which a slot is held
+	HeldMS        int64     `json:"held_ms"`           // for how long the report was parked, not for how long a slot is held
 	ReportAfterMS int64     `json:"report_after_ms"`
-	Credential    string    `json:"credential,omitempty"` // the device's own token, sent once, on enrolment
-	Code          string    `json:"code,omitempty"`       // of an MQTT refusal, or of a fault in a report that was handled
+	Credential    string    `json:"credential,omitempty"` // a token of the device's own, sent once, when the device enrolls
+	Code          string    `json:"code,omitempty"`       // code of a refusal over MQTT, or of a fault in a report that was still handled
 	Detail        string    `json:"detail,omitempty"`     // explains Code to people
 }
 
-// Limited names the policy that refuses starts now, and the time at which it stops refusing.
+// Limited names the policy that now refuses the start of a task, and the time at which the policy stops
+// refusing.
 type Limited struct {
 	Policy string `json:"policy"`
 	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds

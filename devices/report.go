@@ -36,7 +36,7 @@ const (
 
 // Report is one decoded and checked message of a device.
 type Report struct {
-	ID            string // chosen by the device; may be empty. Over MQTT, a report without an ID is handled but gets no task.
+	ID            string // Chosen by the device; may be empty. Over MQTT, a report without an ID gets no task, but is otherwise handled.
 	Results       []Result
 	Running       []Running
 	Accept        bool            // If it is false, nothing is granted or redelivered.
@@ -48,7 +48,7 @@ type Report struct {
 type Result struct {
 	Task, Token   int64
 	Status        Status
-	Output        json.RawMessage // as sent, except for U+FFFD in place of invalid characters. It is nil if output was absent or null.
+	Output        json.RawMessage // As sent, but with U+FFFD in place of invalid characters. It is nil if output was absent or null.
 	Error         string          // at most MaxError bytes
 	RetryAfter    time.Duration   // only with StatusReturned; 0 to MaxRetryAfter
 	OutputDropped bool            // The output was longer than MaxOutput.
@@ -66,14 +66,15 @@ type Running struct {
 // Error is the reason why a whole report is refused.
 type Error struct {
 	Reason Reason // ReasonInvalid, ReasonTooLarge or ReasonBusyServer
-	Code   string // stable, for programs
+	Code   string // for programs; does not change between releases
 	Detail string // for people: names the field and the limit
 }
 
 // Error returns the code and the detail for logs. A device receives them as two fields.
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }
 
-// Is reports whether target is an *Error that has only a Reason, the same as e. So errors.Is can test for a reason.
+// Is makes errors.Is test for a reason: it reports whether target is an *Error that has only a Reason, and e
+// has this reason.
 func (e *Error) Is(target error) bool {
 	all, ok := target.(*Error)
 	return ok && *all == Error{Reason: e.Reason}

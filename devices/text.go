@@ -104,7 +104,8 @@ func nextEscape(text []byte) (width int, bad bool) {
 	return escape, true
 }
 
-// escapedUnit returns the UTF-16 unit of a \uXXXX at the start of text. ok is false if text does not start with one.
+// escapedUnit returns the UTF-16 unit of an escape \uXXXX at the start of text. ok is false if text does not
+// start with such an escape.
 func escapedUnit(text []byte) (unit rune, ok bool) {
 	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
 		return 0, false

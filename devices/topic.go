@@ -21,15 +21,16 @@ func ReportTopic(id ID) string { return topicPrefix + string(id) + reportSuffix 
 // ReplyTopic returns the topic on which a device receives its replies.
 func ReplyTopic(id ID) string { return topicPrefix + string(id) + replySuffix }
 
-// SharedReportFilter returns the shared subscription of group to ReportFilter: each report
-// reaches one member of the group.
+// SharedReportFilter returns the filter by which the members of group share a subscription to all report
+// topics: the broker sends each report to one member.
 func SharedReportFilter(group string) string { return "$share/" + group + "/" + ReportFilter }
 
-// ParseReportTopic returns the device of a report topic. The error is an
-// *Error with CodeInvalidTopic or CodeInvalidDeviceID.
+// ParseReportTopic returns the device that a report topic names. The error is an *Error with CodeInvalidTopic
+// or CodeInvalidDeviceID.
 func ParseReportTopic(topic string) (ID, error) { return parseTopic(topic, reportSuffix) }
 
-// ParseReplyTopic returns the device of a reply topic. Its errors are the errors of ParseReportTopic.
+// ParseReplyTopic returns the device that a reply topic names. The error is an *Error with CodeInvalidTopic
+// or CodeInvalidDeviceID.
 func ParseReplyTopic(topic string) (ID, error) { return parseTopic(topic, replySuffix) }
 
 func parseTopic(topic, suffix string) (ID, error) {

@@ -14,20 +14,23 @@ import (
 )
 
 var (
-	// errObstacleRecorded means that the obstacle is recorded in the attempt, and that another task may start.
+	// errObstacleRecorded means that the attempt met an obstacle (such as a full pool) and recorded it, so that
+	// the next decision can choose another task.
 	errObstacleRecorded = errors.New("full or limited")
-	// errRepaired means that the obstacle was repaired, and that the same report can be decided again.
+	// errRepaired means that the obstacle was repaired, and that the dispatcher can decide about the
+	// same report again.
 	errRepaired = errors.New("decide again")
 )
 
-// freshGrant is the time after the request for a grant within which the grant is sent without another read of the ledger.
+// freshGrant is the time after the request for a grant within which the grant is sent to the device without another
+// read of the ledger.
 const freshGrant = time.Second
 
-// maxRepairs is the maximum number of repairs of one attempt.
+// maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
 const maxRepairs = 2
 
-// attempt tries to get the device of a report its next task: the grant that the device holds already, or a
-// new grant. It does not write the reply.
+// attempt tries to get a task for the device that sent a report: the grant that the device holds already,
+// or a new grant. It does not write the reply.
 type attempt struct {
 	d             *Dispatcher
 	reporter      *reporter
@@ -47,12 +50,12 @@ type attempt struct {
 	committedLease   string                      // lease id of the committed claim
 	granted          *store.Grant                // nil if nothing was granted
 	refusal          decision.Choice             // why nothing was granted
-	needsID          bool                        // the device was refused because the reply cannot name the report
+	needsID          bool                        // refused because the reply cannot name the report that it answers
 	untilTurn        time.Duration               // time until the queue of a full pool expects the device; 0 if no pool was full
 	mayHaveMoreDrops bool                        // the device may have more tasks that policies drop
 }
 
-// grantKey is the name that a device has for a grant.
+// grantKey identifies a grant of a device: the id of its task and its fencing token.
 type grantKey struct{ task, token int64 }
 
 // run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out.
@@ -112,9 +115,10 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirm(ctx, asked)
 }
 
-// confirm reads the device again if more than freshGrant has passed since asked: another replica may have
-// delivered the grant, and the grant may have ended since then. Most devices drop a grant that they have
-// already ended. For all other devices, confirm makes it rare that they receive an ended grant.
+// confirm reads the device from the ledger again if more than freshGrant has passed since the time asked.
+// In that time, another replica may have delivered the grant, and the grant may have ended since then.
+// Most devices drop a grant that they have already ended. For all other devices, confirm makes it rare
+// that they receive an ended grant.
 func (a *attempt) confirm(ctx context.Context, asked time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(asked) > freshGrant {
 		asked = a.d.config.Now()
@@ -128,7 +132,8 @@ func (a *attempt) confirm(ctx context.Context, asked time.Time) error {
 	return nil
 }
 
-// decideAgain reads the device again, and returns errRepaired.
+// decideAgain reads the device from the ledger again, and returns errRepaired, so that run decides
+// again.
 func (a *attempt) decideAgain(ctx context.Context) error {
 	if err := a.reporter.rereadView(ctx); err != nil {
 		return err
@@ -136,8 +141,8 @@ func (a *attempt) decideAgain(ctx context.Context) error {
 	return errRepaired
 }
 
-// grantIfUsable makes a grant the outcome. If the usable time of the grant is below LeaseMin, it refuses the
-// device instead.
+// grantIfUsable makes the grant g the outcome of the attempt. If the usable time of the grant is below
+// LeaseMin, it refuses the device instead.
 func (a *attempt) grantIfUsable(g store.Grant) {
 	if a.d.usableTime(g) < a.d.config.LeaseMin {
 		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
@@ -154,9 +159,9 @@ func (a *attempt) refuseUnavailable(err error) {
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers reads in which pools a slot is offered to the device, because the device should start its task
-// there. It reads nothing if the device cannot be notified, if it has work in one pool only, or if the call
-// that woke a parked report named the pool.
+// findOffers reads the pools in which a slot is offered to (reserved for) the device, because the device
+// should start a task of such a pool. It reads nothing if the device cannot be notified, if it has work in
+// one pool only, or if the call that woke a parked report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
 		return
@@ -170,8 +175,9 @@ func (a *attempt) findOffers(ctx context.Context) {
 }
 
 // returnOffers gives back the slots that were offered to the device in pools where it starts no task. In pools
-// where policies let no task start, it also takes a device that polls out of the queue, so that no slot waits
-// for the device. The device keeps its turn, because the order does not depend on the time of arrival.
+// where policies let no task start, it also removes a polling device from the queue, so that no slot waits for
+// the device. The device does not lose its turn, because the order of the queue does not depend on the time of
+// arrival.
 func (a *attempt) returnOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)

@@ -148,7 +148,7 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 // Tallies returns the counts of this process for each pool.
 func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
-// Panicked logs and counts the panic p. The panic ended only the work that doing names, and not the process.
+// Panicked logs and counts the panic p. doing names the work that the panic ended; the process continues.
 func (d *Dispatcher) Panicked(doing string, p *rescue.Panic) {
 	d.metrics.panics.Inc()
 	d.log.Error("panicked", "doing", doing, "panic", p.Cause, "stack", string(p.Stack))

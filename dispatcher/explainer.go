@@ -85,7 +85,8 @@ func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.Ta
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task of a view. obstacles holds the obstacles that policies found for tasks of its device, by task id.
+// explain explains the task of the view v. obstacles holds, by task id, the obstacles that policies found for the
+// tasks of its device. source reads the other facts.
 func (x *Explainer) explain(ctx context.Context, v store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(v, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
@@ -112,7 +113,8 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 	return &found
 }
 
-// markShare is the part of the remaining time for which DeviceMark waits.
+// markShare is the part of the request's remaining time for which DeviceMark waits for Redis and
+// the ledger.
 const markShare = 0.5
 
 // DeviceMark returns the mark of a device, and whether the ledger has work for the device. It returns nil
@@ -142,8 +144,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses looks up the status of the pool of the explained task, and of each other pool in which the
-// device has a task that could start.
+// poolStatuses returns, by pool, the status of the explained task's pool, and of each other pool in which
+// the device has a task that could start.
 func poolStatuses(ctx context.Context, v store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(v.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -189,8 +191,9 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns when the device of a view last reported, as far as the ledger and this replica know: for a device
-// that only polls, the time is accurate to store.SeenPrecision. It is zero if the device never reported.
+// lastReport returns the time of the last report that the ledger or this replica has recorded for the device of the
+// view v. For a device that only polls, the time is accurate to store.SeenPrecision. It is zero if the device never
+// reported.
 func (x *Explainer) lastReport(v store.TaskView) time.Time {
 	seen := x.seen.LastReport(v.Task.Device)
 	if v.Device != nil && v.Device.LastSeen != nil && v.Device.LastSeen.After(seen) {

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// maxDropRounds is the maximum number of times that one attempt ends tasks that policies drop. A device may
-	// have more such tasks than one view shows.
+	// maxDropRounds is the maximum number of rounds in which one attempt ends tasks that policies drop (refuse
+	// for good). A device may have more of these tasks than one read returns.
 	maxDropRounds = 8
-	// dropRetryDelay is the time after which a device that may have more such tasks reports again.
+	// dropRetryDelay is the time after which a device reports again if it may have more tasks that
+	// policies drop.
 	dropRetryDelay = time.Second
 )
 
@@ -46,9 +47,9 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate
 	return err
 }
 
-// suppress ends the refused tasks whose policies drop refused tasks. It reports whether the ledger answered:
-// then the device must be read again. A task that cannot be ended now is refused until the device reports
-// again.
+// suppress ends each refused task if the policy that refuses it drops tasks. It returns true if the ledger
+// answered; then the caller must read the device again. A task that cannot be ended now is refused until the
+// device reports again.
 func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused map[int64]decision.Obstacle) bool {
 	var tasks []store.Candidate
 	var list []store.Suppression
@@ -80,8 +81,9 @@ func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused 
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, it records the pool
-// only if the device has no task left in it: otherwise the remaining tasks are decided next.
+// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, tasks of the pool
+// were just ended. Then it records the pool only if the device has no other task in the pool; otherwise the next
+// decision is about the other tasks.
 func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -167,7 +169,7 @@ func urgentLanePercent(c store.Candidate, urgentShare int) int {
 	return 0
 }
 
-// slotWants returns the tasks as the semaphore orders them.
+// slotWants returns the tasks as wants (the tasks that ask the semaphore for a slot).
 func (a *attempt) slotWants(open []store.Candidate) []slots.Want {
 	wants := make([]slots.Want, len(open))
 	for i, c := range open {
@@ -179,7 +181,7 @@ func (a *attempt) slotWants(open []store.Candidate) []slots.Want {
 	return wants
 }
 
-// leaseID returns the lease id that task c gets if this attempt is granted the task.
+// leaseID returns the id that the lease of task c will have if this attempt gets the grant.
 func (a *attempt) leaseID(c store.Candidate) string { return decision.LeaseID(c, a.nonce) }
 
 // claim commits the grant. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it

@@ -16,18 +16,21 @@ import (
 
 const (
 	// maxLookups is the maximum number of concurrent ledger lookups for reports that only ask for a task and
-	// whose device has no mark. So a fleet that lost its marks leaves capacity for other reports.
+	// whose device has no mark. This keeps capacity for other reports if the marks (the fields in Redis that
+	// say which devices have work) are lost.
 	maxLookups = 256
 	// maxLookupsInOutage replaces maxLookups while the ledger does not answer.
 	maxLookupsInOutage = 8
-	// outageAfter is the duration of a ledger outage after which maxLookupsInOutage applies.
+	// outageAfter is the time for which the ledger must not have answered before maxLookupsInOutage
+	// applies.
 	outageAfter = 2 * time.Second
-	// auditInterval is the number of absent marks per audit. The report of an audited device is looked up in the ledger, all
-	// other absent marks are trusted.
+	// auditInterval: one of auditInterval reports without a mark is audited: it is looked up in the ledger although its
+	// mark is absent. All other absent marks are trusted.
 	auditInterval = 256
 )
 
-// markChecker finds devices without work by their marks, and corrects wrong marks.
+// markChecker finds devices without work by their marks (fields in Redis which say that a device
+// has work), and corrects wrong marks.
 type markChecker struct {
 	marks    *marks.Follower // nil if devices have no marks
 	devices  *credentials.Registry
@@ -113,8 +116,8 @@ func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.R
 	}}
 }
 
-// correctMark removes the mark of a device that was found to have no work. If c audits an absent mark and the
-// device has work, correctMark completes the audit.
+// correctMark deletes the mark in Redis if the ledger has no work for the device (noWork). If c audits an
+// absent mark and the device has work, correctMark completes the audit.
 func (i *markChecker) correctMark(ctx context.Context, device devices.ID, c markCheck, noWork bool) {
 	var err error
 	switch {
@@ -129,8 +132,8 @@ func (i *markChecker) correctMark(ctx context.Context, device devices.ID, c mark
 	}
 }
 
-// auditMark counts a missing mark. The work may be newer than the check of the mark, and may be done by now, so
-// auditMark reads first the mark and then the device again.
+// auditMark counts a missing mark: the device had work in the ledger, but no mark. The work may be newer than
+// the check of the mark, and may be done by now. So auditMark reads first the mark again, and then the device.
 func (i *markChecker) auditMark(ctx context.Context, device devices.ID) error {
 	missing, err := i.marks.IsMissing(ctx, string(device))
 	if err != nil || !missing {

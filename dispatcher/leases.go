@@ -19,7 +19,8 @@ import (
 // a lease is not a device, but its requests are handled like the reports of a device.
 type Leases struct{ *Dispatcher }
 
-// Leaser is a caller: a program, not a device, that requests or holds leases. One caller can have many holders.
+// Leaser identifies a caller: a program, not a device, that requests or holds leases. One caller can have many
+// holders.
 type Leaser struct {
 	Name  string            // name of its token
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
@@ -72,12 +73,13 @@ func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 // ErrLeaseToken is the error of a request to end a held lease without its token.
 var ErrLeaseToken = errors.New("token: required, because the lease is held")
 
-// ErrUnconfirmed is the error of a request without a wait while its pool can confirm no slot.
+// ErrUnconfirmed is the error of a request that does not wait, if its pool cannot confirm a slot
+// now.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// noWaitStay is the time after which the ledger expires the waiting lease of a request without a wait, if the request
-	// breaks off. Otherwise dropNoWaitLease deletes the lease.
+	// noWaitStay is the time after which the ledger expires the waiting lease of a request that does not wait. It is
+	// needed if the request breaks off. Otherwise dropNoWaitLease deletes the lease.
 	noWaitStay = 10 * time.Second
 	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
 	// the callers hold as many slots as they may, the caller is in no queue, and the message that a lease ended
@@ -101,7 +103,8 @@ func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	return got, err
 }
 
-// acquire makes one attempt. again reports whether the lease changed during the attempt.
+// acquire makes one attempt to get a slot for the holder. again reports whether the lease changed
+// during the attempt, so that the caller must try again.
 func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (got Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, r)
 	if err != nil {
@@ -196,15 +199,16 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 	}
 }
 
-// mayStillGetSlot reports whether a caller has no slot yet and may still get one by waiting. If the holder has no open
-// task (ReasonNone), somebody else ended the lease, or the holder asks in another request.
+// mayStillGetSlot reports whether the caller has no slot yet, and may get one if it waits longer. If the holder has
+// no open task (ReasonNone), it may not: the lease was ended, or another request of the holder waits for it.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before its
-// wait was over. The caller counts as ahead of other callers until the time at which it should ask again. Its
-// position lasts for store.PositionTTL after that time. SetLeaseWait sets the time of expiry, also to an earlier time.
+// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before
+// its wait was over. Until the time at which it should ask again, the caller keeps its position ahead of other
+// callers. Its position lasts for store.PositionTTL after that time. SetLeaseWait sets the time of expiry, also to an
+// earlier time.
 func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := r.Wait - d.config.Now().Sub(began)
 	switch {
@@ -225,7 +229,7 @@ func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.Le
 }
 
 // endUnnamedLease ends the lease of an unnamed holder whose caller got no answer and so cannot ask for the lease
-// again. It gives back the slot, or the position in line.
+// again. It gives back the slot, or the position among the waiting callers.
 func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken

@@ -29,7 +29,8 @@ func (d Leases) End(ctx context.Context, l Leaser, pool string, task, token int6
 	return d.lostError(ctx, leaseTask, token)
 }
 
-// readOwnLease reads a lease of the caller l. It returns store.ErrNotFound if l has no lease with this task in pool.
+// readOwnLease reads the lease with the task id task. It returns store.ErrNotFound if the caller l has no such lease
+// in pool.
 func (d Leases) readOwnLease(ctx context.Context, l Leaser, pool string, task int64) (store.Task, *store.Grant, error) {
 	leaseTask, grant, _, err := d.config.Store.Task(ctx, task)
 	switch {

@@ -24,7 +24,8 @@ type Ledger interface {
 	explanationLedger
 }
 
-// viewLedger reads devices. Each method returns one view per device, in the order of devices.
+// viewLedger reads views of devices (a device with its open tasks and its grant). Each method
+// returns one view per device, in the order of devices.
 type viewLedger interface {
 	DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)

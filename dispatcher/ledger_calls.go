@@ -11,15 +11,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// claimAge is the maximum time between the acquisition of a slot and the sending of its
-// claim. claimLimit is the maximum duration of the claim. Their sum is well below the age of
-// an orphan, so reconciliation never frees a slot while it is being claimed.
+// claimAge is the maximum time between the acquisition of a slot and the sending of its claim.
+// claimLimit is the maximum duration of the claim. Their sum is well below the age of an orphan (a
+// slot without a grant), so reconciliation never frees a slot while it is being claimed.
 const (
 	claimAge   = 3 * time.Second
 	claimLimit = 5 * time.Second
 )
 
-// viewLimit limits the time of a read of devices to half of handleLimit.
+// viewLimit is the time limit of one ledger call that reads the views of devices: half of
+// handleLimit.
 const viewLimit = handleLimit / 2
 
 // Limits of the coalesced calls of each kind.
@@ -29,7 +30,7 @@ const (
 	maxCallEntries     = 64 // maximum number of entries in one call
 )
 
-// ledgerCalls coalesces the calls to the ledger that the reports of many devices need.
+// ledgerCalls combines the ledger calls of concurrent reports into fewer calls.
 type ledgerCalls struct {
 	views        *viewCalls
 	results      *coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
@@ -48,7 +49,8 @@ func newLedgerCalls(ledger Ledger, settle store.Settle, now func() time.Time, pa
 	}
 }
 
-// acquiredSlot is a slot that the semaphore gave, with the claim that is to be made for it.
+// acquiredSlot is a slot that the semaphore assigned, with the claim (the grant to be committed to
+// the ledger) for it.
 type acquiredSlot struct {
 	store.Claim
 	asked time.Time // time of the request to the semaphore
@@ -103,7 +105,8 @@ func (t *ledgerCalls) claim(ctx context.Context, claim acquiredSlot) (claimResul
 	return got, err //nolint:wrapcheck // by the caller
 }
 
-// recordLimit limits the time of a call that records results or ends tasks to half of handleLimit.
+// recordLimit is the time limit of a ledger call that records results or ends tasks: half of
+// handleLimit.
 const recordLimit = handleLimit / 2
 
 // newRecordCalls returns Calls that merge the lists of many reports into one call. call must return one outcome
@@ -133,7 +136,8 @@ func hadNoEffect(err error) bool {
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// claimAll claims, in one transaction, the slots that were acquired at most claimAge ago. The rest are late.
+// claimAll commits, in one transaction, the grants for the slots that were acquired at most claimAge ago. It
+// does not claim older slots, and marks their results as late.
 func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquiredSlot, wait bool) ([]claimResult, error) {
 	done := make([]claimResult, len(all))
 	var claims []store.Claim

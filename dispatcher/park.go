@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxDelayAfterPark = 250 * time.Millisecond // a device whose wait is over reports again within this time
+	maxDelayAfterPark = 250 * time.Millisecond // a device whose wait ended without a task reports again within this time
 	maxDelayAfterStop = 5 * time.Second        // a device whose replica stops reports again within this time
 )
 

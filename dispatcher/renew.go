@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// renew answers every entry of running with exactly one entry, of renewed or of cancel.
+// renew adds to the reply exactly one entry for each running task of the report: an entry of
+// `renewed`, or an entry of `cancel`.
 func (h *reportHandling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {

@@ -24,8 +24,9 @@ type reportHandling struct {
 	mayHaveMoreDrops bool              // the device may have more tasks that policies drop, as the last attempt found
 }
 
-// handleLimit limits the time to handle one report. It is below the age of an orphan (upkeep), and
-// below the time that a process has to stop.
+// handleLimit limits the time to handle one report. It is shorter than the age at which
+// reconciliation frees a slot without a grant (orphanAge of package upkeep), and shorter than the
+// time in which a process must stop.
 const handleLimit = 8 * time.Second
 
 // HandleReport answers one report: results first, then running tasks, then
@@ -82,8 +83,9 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	return h, nil
 }
 
-// runSteps runs the steps. If a part of the report cannot be recorded, the other parts are still
-// recorded, and the reply ends before anything is granted.
+// runSteps handles the contents of the report, and then tries to get the device its next task. If a
+// part of the report cannot be recorded, the other parts are still recorded, and the reply ends
+// before anything is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && hasContents(h.report) {
@@ -147,8 +149,8 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// addUnmentionedCancel adds the device's grant to the cancel entries of the reply, if a cancel of the grant was
-// requested and the report does not mention the grant.
+// addUnmentionedCancel adds the device's grant to the cancel entries of the reply, if a cancel of the grant
+// was requested and the report does not mention the grant.
 func (h *reportHandling) addUnmentionedCancel() {
 	g := h.reporter.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
@@ -204,7 +206,7 @@ func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration)
 	}
 }
 
-// foundNoWork reports whether the ledger has neither a task nor a grant for the device.
+// foundNoWork reports whether the device has neither a task nor a grant, as read from the ledger.
 func (h *reportHandling) foundNoWork() bool {
 	view := h.reporter.view
 	return h.reply.Reason == devices.ReasonNone && len(view.Candidates) == 0 && view.Grant == nil && view.Device != nil

@@ -80,7 +80,7 @@ func (r *reporter) oldestPool() string {
 	return slices.MinFunc(r.view.Candidates, decision.CompareBatchAge).Pool
 }
 
-// reach returns how the device can be notified of a slot from now on.
+// reach returns how the device can be notified of a slot from now on: its reach.
 func (r *reporter) reach() store.Reach {
 	switch {
 	case r.caller.Via == devices.ViaSession && r.d.config.Waker != nil:
@@ -122,8 +122,8 @@ func (r *reporter) recordSeen(at time.Time, urgent bool) {
 	mark(string(r.caller.Device), store.LastReport{At: at, Reach: r.reach()})
 }
 
-// recordParked records that the device is reached by a parked report. It is urgent because another replica
-// may be about to write ReachNone for an older report or a broken connection.
+// recordParked records that the device can be notified through its parked report. It is urgent because
+// another replica may be about to write ReachNone for an older report or a broken connection.
 func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, true) }
 
 // wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this

@@ -42,8 +42,9 @@ func settlement(e store.SettleInput, jitter func() float64) store.Settlement {
 }
 
 // endsCancelled reports whether the task ends as cancelled. After a cancel request, every result
-// except a success ends the task. A lapse or a forced release ends the task only if an operator
-// cancelled the task itself: a task that a blocked or overdue device left may be tried again.
+// except a success ends the task. If the lease lapsed or the slot was released by force, the task
+// ends only if an operator cancelled the task itself. A task whose device was blocked or took too
+// long may be tried again.
 func endsCancelled(e store.SettleInput) bool {
 	if e.Cause == store.ByLapse || e.Cause == store.ByOperator {
 		return e.CancelWhy == devices.CancelCancelled
@@ -76,9 +77,9 @@ func retryOrEnd(endState store.TaskState, retry bool, e store.SettleInput, jitte
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
 }
 
-// backoff returns base x 2^earlier, limited to maxBackoff, or to base if base is longer. The
-// second half of the delay is random, so that devices that failed at the same time do not
-// retry at the same time.
+// backoff returns the delay before the next attempt: base x 2^earlier, at most maxBackoff, or base
+// if base is longer than maxBackoff. The second half of the delay is random, so that devices that
+// failed at the same time do not retry at the same time.
 func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const longAgain = 30 // after twice the usual time, a device is asked again after LeaseLength/longAgain at the earliest
+const longAgain = 30 // after twice the usual hold, a running device reports after LeaseLength/longAgain at the earliest
 
 // timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
@@ -25,11 +25,11 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 
-// delayAfterGrant returns the time after which a device with a new grant reports: when the result
-// is probably ready, and at most lease/2, when the lease must be renewed. The estimate is
-// slightly less than the recent hold time of tasks of its kind: a device that reports only
-// when it is asked to would never show that tasks became shorter, and the hold time could
-// only grow.
+// delayAfterGrant returns the time after which a device with a new grant reports: the time until
+// its result is probably ready, but at most lease/2, because the lease must then be renewed. The
+// estimate is slightly less than the recent hold time of tasks of its kind: a device that reports
+// only when it is asked to would never show that tasks became shorter, and the hold time could only
+// grow.
 func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
@@ -39,10 +39,10 @@ func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// delayWhileRunning returns the time after which a device that works on a grant reports again: when
-// the task is probably finished, but not before another eighth of the time worked so far. If
-// the task has taken twice the usual hold time of its kind, that hold time is no estimate any
-// more, and the time is at least LeaseLength/longAgain.
+// delayWhileRunning returns the time after which a device that works on a grant reports again: the
+// time until the task is probably finished, but at least an eighth of the time worked so far. If
+// the task has taken twice the usual hold time of its kind, that hold time is no estimate any more,
+// and the time is at least LeaseLength/longAgain.
 func (d *Dispatcher) delayWhileRunning(g store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(g.GrantedAt)
 	again := worked / 8
@@ -52,7 +52,7 @@ func (d *Dispatcher) delayWhileRunning(g store.Grant, now time.Time) time.Durati
 	return decision.ClampDelay(max(d.expectedHold(g.Pool, g.Kind)-worked, again))
 }
 
-// outage records since when a server that reports need has not answered.
+// outage records the time since which a server that is needed to answer reports has not answered.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers
@@ -70,7 +70,7 @@ func (o *outage) record(err error, began time.Time) {
 	}
 }
 
-// duration returns how long the server has not answered. It is 0 if the server answers.
+// duration returns the time for which the server has not answered. It is 0 if the server answers.
 func (o *outage) duration(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()

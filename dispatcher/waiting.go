@@ -129,8 +129,8 @@ func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView
 }
 
 // sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
-// share one PoolStatus. The order between batches depends on the batches alone, and the
-// order inside a batch is that of priority and age.
+// share one PoolStatus. This is possible because the order between batches depends on the batches alone, and inside
+// a batch tasks are ordered by priority and age.
 type sharedLookups struct {
 	explainer *Explainer
 
@@ -157,7 +157,8 @@ func lookUpOnce[T any](c *sharedLookups, results map[string]func() T, key string
 	return one()
 }
 
-// poolStatus shares lookups. The PoolStatus that it returns has neither a position nor the time of the next report.
+// poolStatus returns the status of a pool; tasks of the same pool and batches share one lookup. The PoolStatus that
+// it returns has neither a position nor the time of the next report.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
@@ -182,7 +183,8 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 	return s
 }
 
-// callerBound reads the ledger for one task at a time.
+// callerBound reads the bound of callers (how many slots callers hold and may hold) from the
+// ledger, for one task at a time.
 func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()

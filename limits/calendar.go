@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four calendar periods: the period that contains `around`, the period before
-// it, and the next two periods. A script whose clock differs from around by less than
-// a period still finds its current period among them.
+// periodStarts returns the starts of four calendar periods: the period before the one that contains `around`,
+// that period itself, and the next two. The clock of a script may differ from around by less than a period;
+// the current period of the script is still among the four.
 func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
@@ -28,7 +28,7 @@ func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.
 func dayStart(y int, m time.Month, d int, zone *time.Location) time.Time {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	wanted := midnight.Format(time.DateOnly)
-	from := midnight.Add(-15 * time.Hour) // zones are within -12 h and +14 h
+	from := midnight.Add(-15 * time.Hour) // the offsets of zones are between -12 h and +14 h
 	ms := sort.Search(int(30*time.Hour/time.Millisecond), func(ms int) bool {
 		return from.Add(time.Duration(ms)*time.Millisecond).In(zone).Format(time.DateOnly) >= wanted
 	})

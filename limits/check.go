@@ -10,14 +10,15 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives: at most one of them starts, so a check does not count the
-	// reservations of its Group. This also holds for the empty Group, so independent starts need different
-	// Groups. Count and Release accept an empty Group if the Group is not known. Group must not contain '|'.
+	// Checks with the same Group are alternatives: at most one of them starts. So a check does not count the
+	// reservations of other checks in its Group. This also holds for the empty Group, so independent starts
+	// need different Groups. For Count and Release, Group may be empty if it is not known. Group must not
+	// contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
 }
 
-// Item is a rule and the subject that it counts.
+// Item is one rule of a check, with the subject for which the rule counts.
 type Item struct {
 	Rule    *Rule
 	Subject Subject
@@ -28,7 +29,7 @@ func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
 	return Check{Lease: lease, Group: group, Items: NewItems(rules, f)}
 }
 
-// NewItems returns an item for each rule, with the subject that the rule counts for f.
+// NewItems returns one item for each rule. Its subject is what the rule counts for a start with facts f.
 func NewItems(rules []*Rule, f Facts) []Item {
 	items := make([]Item, len(rules))
 	for i, r := range rules {
@@ -57,7 +58,8 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends to keys and args what the scripts receive for items: two keys and the spec of each item.
+// appendItems appends what the scripts receive for items: to keys the key of the rule and the key of the
+// subject, to args the spec of the rule.
 func appendItems(keys, args []any, scope string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		cached := item.Rule.keysIn(scope)
@@ -71,13 +73,13 @@ type Status int
 
 // The results of a Check.
 const (
-	// StatusUnknown means that Redis does not know a rule. Call Rebuilder.Rebuild.
+	// StatusUnknown means that Redis does not know a rule of the check. Call Rebuilder.Rebuild.
 	StatusUnknown Status = iota
 	// StatusLimited means that the start is refused now. Nothing was counted.
 	StatusLimited
 	// StatusPassed means that the start may happen.
 	StatusPassed
-	// StatusUnsettled means that reservations of the scope are open for longer than SettleWithin. See
+	// StatusUnsettled means that a reservation of the scope has been open for longer than SettleWithin. See
 	// Reservations.Overdue.
 	StatusUnsettled
 	// statusNoPeriod means that the time of Redis is in none of the calendar periods that the script received.
@@ -93,11 +95,11 @@ type Answer struct {
 
 // ItemRefusal describes an item of a check that refuses the start now.
 type ItemRefusal struct {
-	Item    int           // the index of the item
+	Item    int           // index of the item in the check
 	Window  int           // the index of the window that blocks the start longest
 	Wait    time.Duration // time until the window allows a start, to the millisecond
 	Oldest  time.Duration // the age of the oldest start that blocks the window
-	Pending bool          // whether only reservations block the window; they are settled soon, and Wait is 0
+	Pending bool          // whether only open reservations block the window; they will be settled soon, so Wait is 0
 }
 
 // LongestRefusal returns the refusal with the longest Wait. a.Refusals must not be empty.
@@ -105,7 +107,7 @@ func (a Answer) LongestRefusal() ItemRefusal {
 	return slices.MaxFunc(a.Refusals, func(x, y ItemRefusal) int { return int(x.Wait - y.Wait) })
 }
 
-// readAnswers decodes the reply of reserve.lua after the time of Redis.
+// readAnswers decodes the part of the reply of reserve.lua that follows the time of Redis.
 func readAnswers(reply []int64) (out []Answer) {
 	for len(reply) >= 2 {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])

@@ -9,18 +9,19 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsPerKey is the maximum number of concurrent calls with the same callKey. Two calls keep Redis busy
-// while the replies of one call are read.
+// callsPerKey is the maximum number of concurrent calls with the same callKey. With two calls, Redis runs one
+// while this process reads the replies of the other.
 const callsPerKey = 2
 
 // maxPerCall is the maximum number of checks, settlements or takings in one call: a script blocks Redis while it runs.
 const maxPerCall = 200
 
-// callKey contains the values that all questions of one call share.
+// callKey contains the values that all questions of one call share. A question is a check, a settlement or a
+// taking.
 type callKey struct{ scope, mode string }
 
-// coalescer sends questions that arrive at the same time in one call. Only the timeouts of the
-// Redis client limit the duration of a call.
+// coalescer sends questions (checks, settlements or takings) that arrive at the same time together in one
+// call to Redis. Only the timeouts of the Redis client limit the duration of a call.
 type coalescer[Q, A any] struct {
 	coalesce.Calls[callKey, []Q, []A]
 }
@@ -52,8 +53,9 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) (
 	return answers, err
 }
 
-// sendInChunks calls send with at most chunk questions at a time, and returns all answers. After
-// errNoPeriod it sends the part again, once, because the first reply has adjusted the clock.
+// sendInChunks calls send with at most maxPerCall questions at a time, and returns all answers. If send
+// returns errNoPeriod, it sends this part once more, because the first reply has corrected the estimated
+// clock of Redis.
 func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A
 	for part := range slices.Chunk(questions, maxPerCall) {

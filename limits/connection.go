@@ -14,20 +14,20 @@ import (
 // maxSends is the maximum number of times that a script is sent if the network loses it.
 const maxSends = 3
 
-// connection sends scripts and commands to Redis. If Redis did not answer a moment ago, connection
-// returns an error without sending anything.
+// connection sends scripts and commands to Redis. If Redis failed to answer a moment ago, connection returns
+// an error without sending anything.
 type connection struct {
 	client   redis.UniversalClient
 	breakers *redisconn.Breakers
 }
 
-// run sends a script for which it is harmless to run twice.
+// run sends a script, repeatedly if the network loses it. So the script must be harmless to run twice.
 func (c *connection) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	return c.runAtMost(ctx, maxSends, s, scope, keys, args)
 }
 
-// runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the Redis
-// client does not resend the script by itself either.
+// runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the Redis client does not
+// send the script a second time either.
 func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, keyPrefix(scope), sends, func() error {
@@ -40,7 +40,7 @@ func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope s
 	return cmd, nil
 }
 
-// send sends a script by its digest. If Redis does not know the digest, send sends the source.
+// send sends a script by its digest. If Redis does not know the digest, send sends the source of the script.
 func (c *connection) send(ctx context.Context, s script, keys, args []any, once bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
@@ -65,7 +65,8 @@ func (c *connection) process(ctx context.Context, all []any, once bool) *redis.C
 	return cmd
 }
 
-// pipeline sends commands in one round trip. It must be harmless to run the commands twice.
+// pipeline sends the commands of add in one round trip, repeatedly if the network loses them. So the commands
+// must be harmless to run twice.
 func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
 	err = c.breakers.Do(ctx, keyPrefix(scope), maxSends, func() error {
 		p := c.client.Pipeline()
@@ -79,7 +80,7 @@ func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.
 	return sent, nil
 }
 
-// unrepeated is a command that the Redis client does not resend by itself.
+// unrepeated is a command that the Redis client sends only once, also after a network error.
 type unrepeated struct{ redis.Cmder }
 
 // NoRetry returns true: the Redis client does not resend the command.
@@ -102,8 +103,8 @@ func wrongReply(scope string, reply any) error {
 	return fmt.Errorf("limits of %s: %w: reply %v", scope, ErrUnavailable, reply)
 }
 
-// serverClock estimates the time of Redis. The estimate selects the calendar periods that a script
-// receives; the scripts decide by the time of Redis itself.
+// serverClock estimates the time of Redis. By this estimate the process selects the calendar periods that a
+// script receives; the scripts themselves decide by the exact time of Redis.
 type serverClock struct {
 	local  func() time.Time
 	offset atomic.Int64 // ns from the local time to the time of Redis, as of the latest reply

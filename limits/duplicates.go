@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts
-// are equal if device, kind and payload are equal, and JSON payloads are compared by content. It
-// needs about 50 bytes for each start. It is not safe for concurrent use. It does not use Redis, and has nothing to do
-// with takings that are sent again (Taking.ID).
+// DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts are
+// equal if device, kind and payload are equal, and JSON payloads are compared by content. It needs about 50
+// bytes of memory for each start. It is not safe for concurrent use. It does not use Redis. It does not
+// concern takings that are sent again (Taking.ID).
 type DuplicateFinder struct {
 	firstNumbers map[digest]int32
 
@@ -21,10 +21,11 @@ func NewDuplicateFinder() *DuplicateFinder {
 	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
 }
 
-// FindEarlier returns the number of the first start that is equal to f. The caller numbers the starts: number is the
-// number of f. If no earlier start is equal to f, FindEarlier returns false.
+// FindEarlier returns the number of the first start that is equal to f. The caller numbers the starts, and
+// number is the number of the start with facts f. If no earlier start is equal to f, FindEarlier returns
+// false.
 func (r *DuplicateFinder) FindEarlier(f Facts, number int32) (int32, bool) {
-	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // most starts share one payload
+	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // the parsed payload is cached, because most starts have the same payload
 		text, found := f.value("payload")
 		r.payload, r.content = f.Payload, value{text, found}
 	}

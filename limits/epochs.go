@@ -16,15 +16,17 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// errNewEpoch reports that Redis may have lost data during the call, so its answer is void.
+// errNewEpoch reports that Redis may have lost data during the call, so the answer of the call is not valid.
 var errNewEpoch = errors.New("redis was restarted")
 
-// maxChecked is the maximum number of rules whose last checked epoch is kept. Another check of a rule costs a call.
+// maxChecked is the maximum number of rules for which the epoch of their last check is kept. A rule without
+// such an epoch costs one more call at its next check.
 const maxChecked = 10_000
 
-// epochs distinguishes the epochs of each Redis node. An epoch is a period in which, as far as this process can
-// observe, no data was lost. It ends when the Redis process ends, and when a Redis replica becomes the master,
-// because its data may be older. Both cause a new connection or a moved hash slot.
+// epochs detects the epochs of each Redis node. An epoch is a period in which, as far as this process can
+// observe, the node lost no data. It ends when the Redis process ends. It also ends when a Redis replica
+// becomes the master, because the data of the replica may be older. This process notices both by a new
+// connection or a moved hash slot.
 type epochs struct {
 	conn    *connection
 	script  script       // lua/epoch.lua
@@ -34,12 +36,12 @@ type epochs struct {
 	// checked maps the key of a rule to the epoch in which the rule was last checked. After the
 	// check, all that Redis stores of the rule is from this epoch.
 	checked      sync.Map
-	checkedCount atomic.Int64 // upper bound of the number of keys in checked now
+	checkedCount atomic.Int64 // upper bound of the present number of keys in checked
 }
 
 // node is one Redis node.
 type node struct {
-	mu    sync.Mutex // held by the caller that asks for the epoch; other callers wait for its result
+	mu    sync.Mutex // held by the caller that reads the epoch from Redis; other callers wait for the result
 	epoch atomic.Pointer[epoch]
 }
 
@@ -70,7 +72,7 @@ func (l *epochs) watchNode(client *redis.Client) *node {
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// currentEpoch returns the name of the epoch of the Redis node that has the scope.
+// currentEpoch returns the name of the present epoch of the Redis node that stores the scope.
 func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error) {
 	client, err := l.nodeClient(ctx, scope)
 	if err != nil {
@@ -98,8 +100,9 @@ func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error)
 	}
 }
 
-// nodeClient returns the client of the Redis node that has the scope. If the client of the limiter is neither a
-// *redis.Client nor a *redis.ClusterClient, it returns nil: the epoch is assumed not to change.
+// nodeClient returns the client of the Redis node that stores the scope. If the client of the limiter is
+// neither a *redis.Client nor a *redis.ClusterClient, it returns nil; then no change of the epoch can be
+// detected.
 func (l *epochs) nodeClient(ctx context.Context, scope string) (*redis.Client, error) {
 	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, keyPrefix(scope))
@@ -108,8 +111,8 @@ func (l *epochs) nodeClient(ctx context.Context, scope string) (*redis.Client, e
 	return client, nil
 }
 
-// readEpoch reads the epoch of a Redis node. If the node does not return it, the name is empty: the epoch
-// is assumed not to change.
+// readEpoch reads the name of the epoch from a Redis node. If the node does not return it, the name is empty;
+// then no change of the epoch can be detected.
 func (l *epochs) readEpoch(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
 	var info string
 	err = l.conn.breakers.Do(ctx, keyPrefix(scope), 1, func() (err error) {
@@ -122,8 +125,8 @@ func (l *epochs) readEpoch(ctx context.Context, scope string, client *redis.Clie
 	return parseEpoch(info), nil
 }
 
-// requireEpoch returns errNewEpoch if the current epoch of the scope's node is not epoch. Call it
-// after a reply has arrived, to check that the reply belongs to epoch.
+// requireEpoch returns errNewEpoch if the present epoch of the scope's node is not epoch. Call it after a
+// reply has arrived, to be sure that the reply is from this epoch.
 func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
 	current, err := l.currentEpoch(ctx, scope)
 	if err == nil && current != epoch {
@@ -132,7 +135,7 @@ func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
 	return err
 }
 
-// dropOlderRules makes those rules of checks unknown that were filled in an epoch other than epoch.
+// dropOlderRules makes those rules of checks unknown to Redis whose counts are from another epoch than epoch.
 func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {

@@ -7,23 +7,25 @@ import (
 	"time"
 )
 
-// leaseKeepTime is the time for which Redis keeps the lease of a counted start: REMEMBER in lua/keys.lua.
+// leaseKeepTime is the time for which Redis keeps the lease id of a counted start. It must equal REMEMBER in
+// lua/keys.lua.
 const leaseKeepTime = time.Minute
 
-// pastStarts collects the starts that a rule would have counted.
+// pastStarts collects, from a history, the starts that a rule would have counted. They are then sent to
+// Redis.
 type pastStarts struct {
 	rule        *Rule
-	renewalStep string        // the step of lua/fill.lua that renew sends again: begin until all starts are sent, then settle
-	maxAge      time.Duration // older starts have no effect on the rule
-	recent      []string      // leases of the last minute; they may be counted again and must have an effect only once
+	renewalStep string        // the step of lua/fill.lua that renew sends: "begin" until all starts are sent, then "settle"
+	maxAge      time.Duration // starts that are older have no effect on the rule
+	recent      []string      // lease ids of the starts of the last minute; such a start may be counted again but must have an effect once
 	subjects    map[string]*subjectStarts
 }
 
 // subjectStarts contains the starts of one subject in pastStarts.
 type subjectStarts struct {
-	starts    []int64       // age of the newest starts in ms, ascending; at most rule.maxStarts
-	count     int64         // number of starts; used by rules that only keep a count
-	newestAge time.Duration // age of the newest start; used by rules that only keep a count
+	starts    []int64       // ages of the newest starts in ms, ascending; at most rule.maxStarts
+	count     int64         // number of starts; only for rules that store no single starts
+	newestAge time.Duration // age of the newest start; only for rules that store no single starts
 }
 
 func newPastStarts(r *Rule, now time.Time) *pastStarts {
@@ -34,8 +36,8 @@ func newPastStarts(r *Rule, now time.Time) *pastStarts {
 	return p
 }
 
-// addStart adds a start. matters reports whether the start still has an effect on the rule. Starts
-// arrive approximately in the order of their times, newest first.
+// addStart adds a start of the history. matters reports whether the start is recent enough to have an effect
+// on the rule. Starts arrive approximately in the order of their times, newest first.
 func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
@@ -55,7 +57,8 @@ func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// insertStart inserts a start in the order of time. It keeps at most the newest maxStarts starts.
+// insertStart inserts the age of a start so that the ages stay sorted. It keeps at most the maxStarts newest
+// starts.
 func (s *subjectStarts) insertStart(ago, maxStarts int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ago {
@@ -67,8 +70,8 @@ func (s *subjectStarts) insertStart(ago, maxStarts int64) {
 	}
 }
 
-// chunks returns the chunks in which a subject is sent. The key of each chunk is the number of
-// starts in the earlier chunks.
+// chunks returns the starts of a subject in chunks, as they are sent to Redis. The key of each chunk is the
+// number of starts in the earlier chunks.
 func (p *pastStarts) chunks(s *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {

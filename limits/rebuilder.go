@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	takeOverAfter    = 10 * time.Second // time without a step after which another process may fill a rule
-	maxHistoryDelay  = 15 * time.Second // maximum time until a start that was allowed is in the history
-	maxStartsPerCall = 2000             // maximum number of starts filled in one call
+	takeOverAfter    = 10 * time.Second // if a process that fills a rule runs no step for this time, another process may fill the rule
+	maxHistoryDelay  = 15 * time.Second // maximum time from the allowing of a start until the history has it
+	maxStartsPerCall = 2000             // maximum number of starts that are sent to Redis in one call
 )
 
 // Start is one start of a history.
@@ -23,11 +23,11 @@ type Start struct {
 	Facts Facts
 }
 
-// History reads the starts of the last `within`, the newest first.
+// History returns the starts of the last duration within, newest first.
 type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
 
-// Rebuilder fills rules that count starts and that Redis does not know, because they are new or
-// Redis lost its data.
+// Rebuilder fills the counts of rules that Redis does not know, because they are new or because Redis lost
+// its data. It fills only rules that count starts.
 type Rebuilder struct {
 	conn         *connection
 	clock        *serverClock
@@ -37,12 +37,13 @@ type Rebuilder struct {
 	fill         script
 }
 
-// Rebuild fills the rules of one owner from history, and does not change rules that Redis knows. A
-// rule becomes known only after the starts that happened during the call were added. If another
-// process is filling one of the rules, Rebuild returns ErrBusy.
+// Rebuild fills the counts of the rules of one owner from history. It does not change rules that Redis knows.
+// A rule becomes known only after the starts that happened during the call were added. If another process is
+// filling one of the rules, Rebuild returns ErrBusy.
 //
-// Calendar and sliding rules are exact afterwards. A history does not contain the start of a fixed
-// window. Rebuild assumes the latest possible time, so that no window is exceeded.
+// Afterwards the counts of calendar and sliding rules are exact. For a fixed window, a history does not show
+// when the window began. Rebuild assumes the latest possible time, so that the limit of no window is
+// exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, history History) error {
 	if err := checkScope(scope); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, hi
 	return nil
 }
 
-// Forget makes rules unknown, all in one command. rules must not be empty. Rebuild then fills the
+// Forget makes rules unknown to Redis, all in one command. rules must not be empty. Rebuild then fills the
 // rules again. Call Forget after a start that the rules did not count.
 func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) error {
 	if err := checkScope(scope); err != nil {
@@ -81,17 +82,17 @@ func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) err
 	return nil
 }
 
-// rebuild is one call of Rebuild. Its token in Redis keeps other processes from filling the same
-// rules, however long the call takes.
+// rebuild is one call of Rebuild. It writes its token into the rules in Redis, which keeps other processes
+// from filling the same rules, however long the call takes.
 type rebuild struct {
 	rebuilder *Rebuilder
 	scope     string
-	epoch     string // epoch of Redis when the call began
-	token     string // unique to the call
+	epoch     string // epoch of Redis at the beginning of the call
+	token     string // random text that identifies the call
 	history   History
 	pasts     []*pastStarts // one for each rule that this call fills
-	began     time.Time     // start of the call by the local clock
-	renewed   time.Time     // time of the latest renew by the local clock
+	began     time.Time     // beginning of the call, by the local clock
+	renewed   time.Time     // time of the latest call of renew, by the local clock
 }
 
 // begin writes the token into the rules that Redis does not know.
@@ -142,8 +143,8 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends, in chunks, the starts that a rule would have counted. After sendPast, other
-// processes count new starts by the rule.
+// sendPast sends to Redis, in chunks, the starts that a rule would have counted. From then on other processes
+// count new starts by the rule.
 func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 	for part := range slices.Chunk(p.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
@@ -173,7 +174,8 @@ func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 	return err
 }
 
-// sendPiece sends recently counted leases, or the starts of subjects.
+// sendPiece sends one piece of the past of a rule to Redis: lease ids of recently counted starts, or the
+// starts of subjects.
 func (r *rebuild) sendPiece(ctx context.Context, p *pastStarts, recent []string, subjects, starts []any) error {
 	args := []any{p.rule.specAt(r.rebuilder.clock.now()), len(recent)}
 	for _, lease := range recent {
@@ -205,7 +207,7 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// finish makes the rules known. It fails if Redis may have lost a part of the sent data.
+// finish makes the rules known to Redis. It returns an error if Redis may have lost some of the sent data.
 func (r *rebuild) finish(ctx context.Context) error {
 	if err := r.rebuilder.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
@@ -218,8 +220,9 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew sends the current step again, which keeps other processes from taking over the rules. If another process has taken over, renew
-// returns ErrBusy. If the latest renew was less than takeOverAfter/4 ago, it sends nothing.
+// renew sends the current step of lua/fill.lua again, which keeps other processes from taking over the rules.
+// If another process has taken over already, renew returns ErrBusy. If the latest renew was less than
+// takeOverAfter/4 ago, it sends nothing.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.rebuilder.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil

@@ -18,14 +18,14 @@ type RefusalCounts struct {
 // RefusedSubject is a subject and the number of its refusals.
 type RefusedSubject struct {
 	Policy  string
-	Subject string // label of the subject
+	Subject string // label of the subject (Subject.Label)
 	// RefusalCount is the number of published refusals in the current and the previous hour. It may be too high for a
 	// rarely refused subject. It is too low only if refusals were not published.
 	RefusalCount int64
 }
 
-// countRefusals counts the refusals in answers, except refusals that are only due to reservations. It reports
-// whether the scope has as many labels as are kept; then the caller has to publish it.
+// countRefusals counts the refusals in answers, except refusals that only open reservations cause. isFull
+// reports whether the scope now has maxLabels labels; then the caller must publish them.
 func (r *RefusalCounts) countRefusals(scope string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
@@ -39,8 +39,8 @@ func (r *RefusalCounts) countRefusals(scope string, checks []Check, answers []An
 	return isFull
 }
 
-// Publish adds the counts of this process to Redis, where MostRefused of every process reads them. Call it
-// about every ten seconds. Counts that cannot be added are lost.
+// Publish adds the refusals that this process has counted to the counts in Redis, from which MostRefused
+// reads. Call it about every ten seconds. Counts that cannot be added are lost.
 func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
@@ -58,8 +58,9 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scope string) error {
 	return err
 }
 
-// MostRefused returns the subjects of a scope with the most refusals in the current and the previous hour,
-// at most limit subjects. Refusals of other processes count after these processes published them.
+// MostRefused returns the subjects of a scope with the most refusals in the current and the previous hour, at
+// most limit subjects. Refusals that other processes counted are included after these processes called
+// Publish.
 func (r *RefusalCounts) MostRefused(ctx context.Context, scope string, limit int) ([]RefusedSubject, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err

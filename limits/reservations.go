@@ -20,9 +20,10 @@ type Reservations struct {
 	settle, overdue script
 }
 
-// Reserve evaluates checks and reserves each check that passes. It returns one answer for each check. A reserved
-// check counts as used until Count or Release settles it. If a check is sent again under its lease, it passes
-// again. After an error any of the leases may be reserved: settle all of them.
+// Reserve evaluates checks and reserves a start for each check that passes. It returns one answer for each
+// check. A reserved start counts as used until Count or Release settles it. A check that is sent again under
+// the same lease passes again. After an error any of the leases may have a reservation, so settle all of
+// them.
 func (r *Reservations) Reserve(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, scope, "R", checks)
 }
@@ -46,8 +47,8 @@ func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Che
 	return answers, nil
 }
 
-// askAll returns answers only if Redis stayed in one epoch during the call. A Redis that restarted
-// during the call may have older data: askAll asks again, once.
+// askAll returns answers only if Redis stayed in one epoch during the call. Otherwise Redis may have answered
+// from older data, so askAll asks again, once.
 func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	answers, err := r.askInEpoch(ctx, key, checks)
 	if errors.Is(err, errNewEpoch) {
@@ -72,7 +73,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 		return answers, nil
 	}
 	if key.mode == "R" {
-		_, _ = r.settleAll(ctx, key, newSettlements(checks, false, 0)) // if this fails, the reservations become overdue
+		_, _ = r.settleAll(ctx, key, newSettlements(checks, false, 0)) // if this fails, Overdue returns the reservations later
 	}
 	return nil, err
 }
@@ -83,7 +84,7 @@ func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check)
 	if err != nil {
 		return nil, err
 	}
-	if status, isShort := cmd.Val().(int64); isShort { // the reply is of lua/quick.lua
+	if status, isShort := cmd.Val().(int64); isShort { // a single number is a reply of lua/quick.lua
 		return []Answer{{Status: Status(status)}}, nil
 	}
 	reply, err := readNumbers(key.scope, cmd)

@@ -8,13 +8,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // the time zones are the same on every machine
+	_ "time/tzdata" // time zones that are the same on every machine
 
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// packedMax is the maximum number of starts of a subject that are packed into one text. A text is read and written
-// as a whole. More starts are stored in a list; the scripts read only the needed entries of a list.
+// packedMax is the maximum number of starts of a subject that Redis stores in one text, which is read and
+// written as a whole. If there are more starts, they are stored in a list; the scripts read only the needed
+// entries of a list.
 const packedMax = 32
 
 // formatVersion is the version of the format of the stored data. It is part of the id of each rule, so
@@ -26,10 +27,10 @@ type Rule struct {
 	Policy
 	Owner string // such as a pool or a batch; rules of different owners share no counts
 
-	id            string // hash of the settings that determine the counts; a rule that counts differently has another id
+	id            string // hash of the settings that determine the counts; rules that count differently have different ids
 	policyHash    string // hash of the whole policy without Max and Windows
 	perFields     []string
-	spec          string // the rule as the scripts read it; a calendar rule lacks its boundaries here
+	spec          string // the rule as the scripts read it, but without the boundaries of the periods of a calendar rule
 	maxStarts     int64  // sliding: maximum number of stored starts of a subject; 0 means that the rule stores only a count
 	longestWindow time.Duration
 	zone          *time.Location
@@ -38,15 +39,16 @@ type Rule struct {
 	periods       atomic.Pointer[calendarPeriods] // the latest calendar periods
 }
 
-// calendarPeriods contains the calendar periods around a time, and the spec with these periods.
+// calendarPeriods contains the starts of the calendar periods around a time, and the spec of the rule with
+// these periods.
 type calendarPeriods struct {
 	starts [4]time.Time
 	spec   string
 }
 
-// Compile validates the policies of an owner (policy.Validate) and returns their rules, which count starts. A rule
-// keeps its counts if only on_error, on_limited, reveal or trust_device is changed. Any other change makes it a new
-// rule, which Redis does not know.
+// Compile validates the policies of an owner (policy.Validate) and returns their rules, which count starts.
+// If only on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps its counts. Any
+// other change makes a new rule, which Redis does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func hashPolicy(head []byte, p Policy) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// setSpec sets r.spec, the part of the policy that the scripts need.
+// setSpec sets r.spec, the text that tells the scripts how the rule counts.
 func (r *Rule) setSpec() {
 	p := r.Policy
 	switch p.Algorithm {
@@ -94,7 +96,8 @@ func (r *Rule) setSpec() {
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
-		// Each Period needs an entry that is longer than the period, also if the clocks change during the period.
+		// longestWindow must be longer than any period of the kind, also if the clocks change during the
+		// period. Each Period needs an entry here.
 		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}
@@ -114,13 +117,13 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
-// LongestWindow returns how long a start can have an effect on the rule.
+// LongestWindow returns the longest time for which a start has an effect on the rule.
 func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
-// Subject returns the subject that the rule counts for a start with facts f.
+// Subject returns the subject for which the rule counts a start with facts f.
 func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perFields, f, r.Reveal) }
 
-// FailsOpen reports whether a start passes if it cannot be checked.
+// FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 
 // Drops reports whether a refused start is dropped and not tried again.
@@ -146,7 +149,8 @@ func (r *Rule) DescribeWindow(window int) string {
 	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
 }
 
-// specAt returns the spec for a check at about the time now.
+// specAt returns the spec of the rule for a check at about the time now, with the calendar periods around
+// now.
 func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec
@@ -154,7 +158,7 @@ func (r *Rule) specAt(now time.Time) string {
 	return r.periodsAround(now).spec
 }
 
-// periodsAround returns the calendar periods around now. It computes them once for each current period.
+// periodsAround returns the calendar periods around now. It caches the result until the current period ends.
 func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	if p := r.periods.Load(); p != nil && !now.Before(p.starts[1]) && now.Before(p.starts[2]) {
 		return p

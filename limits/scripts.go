@@ -58,8 +58,8 @@ type script struct{ source, digest string }
 
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
-// newScripts returns the scripts. They contain settleWithin and the modes as constants, so that
-// calls need not send them.
+// newScripts returns the scripts. settleWithin and the modes are constants in their sources, so that calls
+// need not send them.
 func newScripts(settleWithin time.Duration) scripts {
 	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
 	functions := timesLua + baseLua + commonLua

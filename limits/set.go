@@ -7,9 +7,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// CompileSet validates the policies of a limit set (policy.ValidateSet) and returns their rules, which count takes.
-// They have no history: a rule that Redis does not know begins to count. A rule keeps its counts if only a maximum,
-// on_error or reveal is changed. Any other change makes it a new rule.
+// CompileSet validates the policies of a limit set (policy.ValidateSet) and returns their rules, which count
+// takes. Takes have no history: a rule that Redis does not know begins to count at 0. If only a maximum,
+// on_error or reveal of a policy changes, its rule keeps its counts. Any other change makes a new rule.
 func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.ValidateSet(policies); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (r *Rule) MaxCost() int64 {
 	return lowest
 }
 
-// windowMax returns the maximum of a window. The first window is 0.
+// windowMax returns the maximum of a window of the rule. window is an index from 0.
 func (r *Rule) windowMax(window int) int64 {
 	if window < len(r.Windows) {
 		return r.Windows[window].Max

@@ -5,24 +5,28 @@ import (
 	"time"
 )
 
-// Count settles checks that started. If a check has no reservation, it is counted as a start at the time now - ago;
-// otherwise at the time of its reservation. If a check is counted again within a minute, the repetition has no effect.
+// Count settles checks whose starts happened. A check with a reservation is counted at the time of its
+// reservation. A check without one is counted at the time now - ago. If a check is counted again within a
+// minute, the repetition has no effect.
 func (r *Reservations) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
 	return r.settleChecks(ctx, scope, newSettlements(checks, true, ago))
 }
 
-// Release settles checks that did not start. It counts nothing.
+// Release settles checks whose starts did not happen: their reservations are given back and nothing is
+// counted.
 func (r *Reservations) Release(ctx context.Context, scope string, checks []Check) error {
 	return r.settleChecks(ctx, scope, newSettlements(checks, false, 0))
 }
 
-// Settle counts the check that started and releases its alternatives, in one step.
+// Settle settles a group of alternatives in one step: it counts the check that started and releases the
+// others.
 func (r *Reservations) Settle(ctx context.Context, scope string, started Check, others []Check) error {
 	return r.settleChecks(ctx, scope, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }
 
-// Overdue returns the leases of at most 1000 overdue reservations, oldest first. The process that made them may
-// have ended. Find out which of them started, and settle all with Count and Release, with an empty Group.
+// Overdue returns the lease ids of at most 1000 overdue reservations (open for longer than SettleWithin),
+// oldest first. The process that made them may have ended. Find out which of them started, and settle all of
+// them with Count or Release, with an empty Group.
 func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -34,7 +38,7 @@ func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, err
 	return cmd.StringSlice()
 }
 
-// settlement is a check, whether it started, and how long ago.
+// settlement is a check to settle, with the information whether it started, and how long ago.
 type settlement struct {
 	Check
 
@@ -77,7 +81,7 @@ func (r *Reservations) settleOnce(ctx context.Context, scope string, all []settl
 	if err != nil {
 		return nil, err
 	}
-	if _, isShort := cmd.Val().(int64); !isShort { // otherwise the reply is of lua/quick_settle.lua
+	if _, isShort := cmd.Val().(int64); !isShort { // a single number would be a reply of lua/quick_settle.lua
 		reply, err := readNumbers(scope, cmd)
 		if err != nil {
 			return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// Facts contains the values of one start that policies can use.
+// Facts contains the values of one start or take to which policies can refer.
 type Facts struct {
 	Device, Pool, Kind string
 	Batch              int64
@@ -24,18 +24,20 @@ type Facts struct {
 	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject identifies one of the counts of a rule: a rule counts each subject separately.
+// Subject is what a rule counts separately, for example one account. It is identified by the values of the
+// fields in the policy.
 type Subject struct {
 	digest string // hash of the values, so that Redis stores no payload
-	// Label is for display, at most 200 bytes. It shows values of payloads and facts only as a
-	// digest, unless the policy reveals them.
+	// Label is a text for display, at most 200 bytes. It shows a value of a payload or of facts only as a
+	// digest, unless the policy reveals it.
 	Label string
 }
 
 const maxLabel = 200
 
-// subjectOf returns the subject with the values that the fields have in f. A missing value is a value too: the starts that lack
-// a field are counted together, so a start cannot escape a limit by leaving out a field.
+// subjectOf returns the subject with the values that the fields have in f. A missing field counts as a value
+// of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving
+// out a field.
 func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
@@ -50,7 +52,7 @@ func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	return Subject{digest: sum.String(), Label: text}
 }
 
-// value is the value of a field. A missing field is a value too.
+// value is the value of a field in the facts; found is false if the facts do not have the field.
 type value struct {
 	text  string
 	found bool
@@ -65,7 +67,8 @@ func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[
 func digestOf(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
-		// The length of each text is hashed too, so that no two lists have the same input.
+		// The length of each text is part of the hash, so that different lists never have the same input of
+		// the hash.
 		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
 	}
 	return digest(sum.Sum(nil)[:len(digest{})])
@@ -129,8 +132,8 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup returns the value of a field, by its name or by a path of names joined with dots. A JSON
-// string keeps its quotes, which distinguish it from other JSON values.
+// lookup returns the value of a field in a JSON document. path is the name of the field, or several names
+// joined with dots. A JSON string keeps its quotes, which distinguish it from other JSON values.
 func lookup(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Modes of lua/take.lua. The script does not know modeTakeRepeatable. It is modeTake for takings with
-// ids, which may be sent again.
+// Modes of lua/take.lua. The script itself does not know modeTakeRepeatable: it stands for modeTake in calls
+// whose takings all have ids, so that the call may be sent again.
 const (
 	modeTake           = "T"
 	modePeek           = "P"
@@ -14,7 +14,7 @@ const (
 	modeTakeRepeatable = "T again"
 )
 
-// Takes counts takings by the rules of limit sets.
+// Takes counts takings by the rules of limit sets. A taking asks to count a cost now.
 type Takes struct {
 	conn      *connection
 	clock     *serverClock
@@ -24,9 +24,9 @@ type Takes struct {
 	scripts   map[string]script // key: mode of lua/take.lua
 }
 
-// Take counts each taking whose items all allow its cost, in the order of takings. A taking that is
-// not allowed counts nothing. After an error any of the takings may have been counted. A taking
-// with an id can be sent again. If a call contains a taking without an id, the script is sent once.
+// Take counts the cost of each taking whose items all allow it, in the order of takings. A taking that is not
+// allowed counts nothing. After an error any of the takings may have been counted. A taking with an ID can
+// then be sent again. If a call contains a taking without an ID, Take sends the script only once.
 func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]TakeResult, error) {
 	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
@@ -48,10 +48,10 @@ func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]Tak
 	return t.ask(ctx, scope, modePeek, takings)
 }
 
-// Return gives back the unused part of earlier takes. Each taking has the ID and the items of the
-// take; its Cost is the amount to give back in total. Return returns, for each take, the amount
-// that has been given back in total. If a taking is sent again, Return gives back nothing more. For
-// an id that Redis does not know any more, the amount is 0.
+// Return gives back the unused part of earlier takes. Each taking must have the ID and the items of the
+// earlier take; its Cost is the total amount to give back of this take. For each take, Return returns the
+// total amount that has been given back. If a taking is sent again, Return gives back nothing more. If Redis
+// no longer knows the ID, the amount is 0.
 func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]int64, error) {
 	if err := validateAll(scope, takings); err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) (
 	return t.takeCalls.ask(ctx, callKey{scope, mode}, takings)
 }
 
-// askAll asks in the current epoch of Redis. If another epoch begins during the call, earlier
-// counts may be lost: then Since of each answer is the current time.
+// askAll sends the takings in the current epoch of Redis. If another epoch begins during the call, Redis may
+// have lost earlier counts. Then askAll sets Since of each answer to the current time.
 func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]TakeResult, error) {
 	epoch, err := t.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
@@ -109,7 +109,8 @@ func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takin
 	})
 }
 
-// runTake runs lua/take.lua and returns its reply. It converts a reply of lua/quick_take.lua to the same form.
+// runTake runs lua/take.lua and returns its reply. lua/quick_take.lua may answer instead; runTake converts
+// such a reply to the form of take.lua.
 func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {

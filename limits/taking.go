@@ -8,47 +8,49 @@ import (
 // maxID is the maximum length of an id, in bytes.
 const maxID = 128
 
-// Taking asks to count a cost now.
+// Taking asks a limit set to count a cost now.
 type Taking struct {
-	// ID has at most 128 bytes. A taking that is sent again with its ID within TakeIDLifetime is
-	// counted once. Without ID, it is counted each time.
+	// ID has at most 128 bytes. If a taking is sent several times with the same ID within TakeIDLifetime, it
+	// is counted once. A taking without an ID is counted each time.
 	ID    string
-	Cost  int64  // 1 to the lowest Rule.MaxCost of the items
+	Cost  int64  // amount to count: from 1 to the lowest Rule.MaxCost of the items
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// TakeIDLifetime is the time for which Redis keeps the id of a take: REMEMBER in lua/takes.lua.
+// TakeIDLifetime is the time for which Redis keeps the ID of a taking. It must equal REMEMBER in
+// lua/takes.lua.
 const TakeIDLifetime = 10 * time.Minute
 
 // TakeResult is the answer to a Taking.
 type TakeResult struct {
 	Allowed  bool // if false, nothing was counted
-	Repeated bool // whether the take was counted before under the same id
-	// OtherCost is true if another cost was counted under the same id and was not given back
+	Repeated bool // whether the taking was counted before under the same ID
+	// OtherCost is true if a different cost was counted under the same ID and has not been given back
 	// completely. Then the taking is not allowed.
 	OtherCost bool
-	Items     []WindowUse // in the order of the items of the taking
-	// Since is the time at which the last of the rules began to count. It is zero if all rules have
-	// counted for their whole windows.
+	Items     []WindowUse // the use for each item, in the order of the items of the taking
+	// Since is the latest time at which one of the rules began to count: earlier takes are missing in its
+	// counts. It is zero if all rules have counted for their whole windows.
 	Since time.Time
 	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes the use of a subject in one window of its rule: the window with the least left. Wait and
-// Refuses concern all windows of the rule.
+// WindowUse describes how much of a rule its subject has used. Of the windows of the rule, it shows the one
+// with the least left; Wait and Refuses concern all windows.
 type WindowUse struct {
 	Window         int   // the index of the window
-	Used           int64 // more than Max if Max was lowered after the use
+	Used           int64 // amount used in the window; more than Max if Max was lowered after the use
 	Max, Remaining int64
-	// Reset is the time until a part of Used ends. In a calendar period and a fixed window, all of Used ends then.
+	// Reset is the time until the next part of Used expires. In a calendar period or a fixed window, all of
+	// Used expires at once.
 	Reset   time.Duration
-	Wait    time.Duration // time until this rule allows the cost; may be later than Reset
+	Wait    time.Duration // time until this rule allows the cost; may be longer than Reset
 	Refuses bool          // whether this rule refuses the cost now
-	Unknown bool          // whether Redis does not know the rule, which counts starts (Usage); if true, no other field is set
+	Unknown bool          // whether Redis does not know the rule, which counts starts (only with Usage); then no other field is set
 }
 
-// RefusingItem returns the index of the item with the longest Wait among the items that refuse the
-// cost. If all items allow the cost now, it returns -1.
+// RefusingItem returns the index of the item that refuses the cost for the longest time. If all items allow
+// the cost now, it returns -1.
 func (t TakeResult) RefusingItem() int {
 	refusing := -1
 	for i, s := range t.Items {
@@ -59,8 +61,8 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns the taking of facts f by the rules of a set. The ID of the taking is derived
-// from id and all facts, so the same id with other facts is another taking.
+// NewTaking returns the taking of a cost by the rules of a limit set, for facts f. Its ID is derived from id
+// and all facts, so the same id with other facts makes another taking.
 func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, f)}
 	if id != "" {
@@ -70,7 +72,7 @@ func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	return t
 }
 
-// readTakeResults decodes the reply of take.lua after the time of Redis.
+// readTakeResults decodes the part of the reply of take.lua that follows the time of Redis.
 func readTakeResults(reply []int64, takings []Taking) (out []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {

@@ -8,19 +8,20 @@ import (
 	"sync"
 )
 
-// maxLabels is the maximum number of labels that are kept: of refusals, for each hour in Redis, and in
-// this process until they are published; of uses, for each rule.
+// maxLabels is the maximum number of labels (texts for display that name subjects) that are kept. It applies
+// to refusals in each hour in Redis, to refusals in this process that are not yet published, and to the uses
+// of each rule.
 const maxLabels = 256
 
-// unpublished contains the counts of this process that are only for display, by scope and key,
-// until they are published to Redis. Checks and takes do not wait for the publication.
+// unpublished contains counts of this process that are only for display, until they are published to Redis.
+// The map all has them by scope and then by key. Checks and takes do not wait for the publication.
 type unpublished[T any] struct {
 	mu  sync.Mutex
-	all map[string]map[string]T // scope -> key
+	all map[string]map[string]T // scope -> key -> count
 }
 
-// change calls f with the value of a key, or with the zero value, and stores the result. It returns
-// the number of keys of the scope.
+// change calls f with the value of a key of the scope, or with the zero value if there is none, and stores
+// the result of f. It returns the number of keys of the scope.
 func (u *unpublished[T]) change(scope, key string, f func(T) T) (keys int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -45,7 +46,8 @@ func (u *unpublished[T]) take(scope string) map[string]T {
 	return values
 }
 
-// publish calls publishScope for each scope that has values. publishScope has to call take.
+// publish calls publishScope for each scope that has values. publishScope must call take, which deletes these
+// values.
 func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
 	u.mu.Lock()
 	scopes := slices.Collect(maps.Keys(u.all))

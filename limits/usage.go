@@ -19,8 +19,8 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much the subject of each item has used of its rule, and changes nothing. The
-// rules may count starts or belong to a limit set. Open reservations are not included.
+// ReadUses returns how much of its rule the subject of each item has used. It changes nothing. The rules may
+// be rules that count starts or rules of a limit set. Open reservations do not count as used.
 func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]SubjectUse, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -61,14 +61,14 @@ func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]
 	return uses, u.epochs.requireEpoch(ctx, scope, epoch)
 }
 
-// SubjectUse is a subject of a rule and how much it has used.
+// SubjectUse says how much of a rule one of its subjects has used.
 type SubjectUse struct {
 	Item
 	WindowUse
 }
 
-// Redacted returns u for a reader who may not see revealed values: if the policy reveals its
-// subjects, the label is replaced with a digest.
+// Redacted returns a copy of u for a reader who may not see the values of subjects: if the policy reveals
+// these values, the label is replaced with a digest.
 func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
 		u.Subject.Label = strings.Join(u.Rule.perFields, " ") + "#" + u.Subject.digest[:8]
@@ -76,13 +76,13 @@ func (u SubjectUse) Redacted() SubjectUse {
 	return u
 }
 
-// usedShare returns Used as a fraction of Max.
+// usedShare returns the used share of the maximum: Used / Max.
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns at most limit subjects that have used the largest share of their maximum, with
-// their current use. The numbers are exact, the choice of subjects is not: Highest considers only a
-// few hundred subjects of each rule, with the highest use when they last counted. Subjects of other
-// processes are included after these processes published them (Publish).
+// Highest returns, with their current use, at most limit subjects that have used the largest share of the
+// maximum of their rule. The numbers are exact, but the choice of subjects is not: Highest considers, for
+// each rule, only a few hundred candidates, those with the highest use when they last counted. Subjects that
+// other processes counted are included after these processes called Publish.
 func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -101,14 +101,14 @@ func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit 
 	return uses[:min(max(limit, 0), len(uses))], nil
 }
 
-// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest of every
-// process chooses. Call it about every ten seconds. Subjects that cannot be added are lost.
+// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest chooses.
+// Call it about every ten seconds. Subjects that cannot be added are lost.
 func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the candidates of a scope. If Redis has too many candidates of a rule, it keeps
-// the candidates with the highest current use.
+// publishScope adds the subjects of a scope to the candidates in Redis (see Highest). If Redis has too many
+// candidates of a rule, it keeps only the candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scope string) error {
 	_, full, err := u.storeScores(ctx, scope, u.uses.takeItems(scope))
 	if err != nil || len(full) == 0 {
@@ -125,8 +125,8 @@ func (u *Usage) publishScope(ctx context.Context, scope string) error {
 	return err
 }
 
-// highestKey returns the key of the candidates of a rule: a ZSET of digests with labels; the score
-// is the used share. A policy that shows other labels has another key.
+// highestKey returns the key of the candidates of a rule (see Highest): a ZSET whose members are digests with
+// labels and whose scores are used shares. A policy whose labels look different has another key.
 func (r *Rule) highestKey(scope string) string { return keyPrefix(scope) + "h:" + r.id + r.policyHash }
 
 func (s Subject) member() string { return s.digest + "|" + s.Label }
@@ -139,7 +139,8 @@ func parseMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// readCandidates reads at most limit candidates of each rule, updates their scores, and returns their current use.
+// readCandidates reads at most limit candidates of each rule (see Highest), updates their scores in Redis,
+// and returns their current use.
 func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -164,8 +165,8 @@ func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule,
 	return uses, err
 }
 
-// storeScores stores, for each item, the share of its rule that its subject uses now. It returns the
-// uses, and the rules that have more than 2*maxLabels candidates.
+// storeScores stores for each item, as the score of its subject, the share of the rule that the subject uses
+// now. It returns these uses in uses, and in full the rules that have more than 2*maxLabels candidates.
 func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scope, items)
 	if err != nil || len(items) == 0 {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// useCounts records how much of each rule its subjects have used. It keeps the subjects with the highest use.
+// useCounts records, for each rule, how much its subjects have used. It keeps only the subjects with the
+// highest use.
 type useCounts struct {
 	unpublished[*ruleUses] // key: id of the rule
 }
@@ -21,7 +22,8 @@ type countedSubject struct {
 	used int64
 }
 
-// record sets how much of a rule its subject has used. If used is 0, it adds one to the recorded value.
+// record stores used as the amount that the subject of item has used of its rule. If used is 0, it adds one
+// to the stored amount.
 func (u *useCounts) record(scope string, item Item, used int64) {
 	u.change(scope, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
@@ -43,7 +45,7 @@ func (u *useCounts) record(scope string, item Item, used int64) {
 	})
 }
 
-// prune deletes all subjects except the maxLabels subjects with the highest use.
+// prune keeps the maxLabels subjects with the highest use and deletes the others.
 func (r *ruleUses) prune() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
 	for _, one := range all[maxLabels:] {
@@ -51,7 +53,7 @@ func (r *ruleUses) prune() {
 	}
 }
 
-// takeItems returns the subjects of a scope and deletes them.
+// takeItems returns the recorded subjects of a scope, each with its rule, and deletes them from the record.
 func (u *useCounts) takeItems(scope string) (items []Item) {
 	for _, uses := range u.take(scope) {
 		for _, one := range uses.subjects {

@@ -25,9 +25,9 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiter. It is no grant: the device has to ask and
-// acquire the slot. No other device gets the slot while the offer lasts. A slot that is kept for a
-// poller (lua/queue.lua) is also an offer, but it is never returned for sending.
+// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire
+// the slot. No other device gets the slot while the offer lasts. A slot that is kept for a poller, a device
+// that is not notified (lua/queue.lua), is also an offer, but such an offer is never returned for sending.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -40,10 +40,11 @@ type Offer struct {
 // Update reports a change of a waiter or of its offer.
 type Update struct {
 	Kind   UpdateKind
-	Device string // unused for BatchLeft and ResendParkedOffers
-	// Offer is the ID of the offer. With 0, WaiterPassedOver and WaiterLeft apply to the device whatever its offer is.
+	Device string // the device; unused for BatchLeft and ResendParkedOffers
+	// Offer is the ID of the offer that the update concerns. If it is 0, WaiterPassedOver and WaiterLeft
+	// concern the device, whatever offer it has.
 	Offer int64
-	Batch int64 // only for BatchLeft
+	Batch int64 // the batch; only for BatchLeft
 }
 
 // UpdateKind is the kind of an update.
@@ -52,11 +53,12 @@ type UpdateKind string
 // The kinds of update.
 const (
 	OfferSent        UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
-	WaiterPassedOver UpdateKind = "away"   // the device (busy, gone or refused) stays in the queue, but no offer is sent to it until it asks
+	WaiterPassedOver UpdateKind = "away"   // the device is busy, gone or refused: it stays in the queue, but gets no offer until it asks
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
-	// ResendParkedOffers concerns no device, and no lapsed offers. It asks to return again the unsent offers to
-	// parked reports that are at least 500 ms old: the replica that has the report may have missed them.
+	// ResendParkedOffers concerns no single device. It asks OfferSlots to return again those offers to parked
+	// reports that are unsent and at least 500 ms old, because the replica with the report may have missed
+	// them. Offers that have lapsed are not returned.
 	ResendParkedOffers UpdateKind = "missed"
 )
 
@@ -66,14 +68,14 @@ type QueueState struct {
 	Capacity   int
 	Held       int     // number of held slots
 	Reserved   int     // number of offered slots
-	Notifiable int     // number of waiters that can be notified and have no offer
+	Notifiable int     // number of waiters (waiting devices) that can be notified and have no offer
 	Waiting    int     // number of all waiters
-	Offers     []Offer // offers to send: new offers, and every 500 ms the earlier offers without an update OfferSent
+	Offers     []Offer // offers to send: new offers and, again every 500 ms, offers for which no update OfferSent has arrived
 }
 
-// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for
-// each 500 updates. After an offer to a device lapsed, no other offer is sent to the device until it asks again. Only
-// a slot may be kept for it when it is due to report.
+// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots
+// for each 500 updates. If an offer to a device lapses, the device is sent no other offer until it asks
+// again; a slot can only be kept for it around the time of its next report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -95,7 +97,8 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 	})
 }
 
-// Join adds devices to the queue (Joiner). As OfferSlots does, it also ends lapsed offers and offers free slots.
+// Join adds devices to the queue (see Joiner). Like OfferSlots, it also ends lapsed offers and offers free
+// slots.
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
@@ -109,8 +112,8 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 	})
 }
 
-// offerSlots sends all in chunks, at least one chunk. The returned state is the state after the
-// last chunk, with the offers of all chunks.
+// offerSlots sends all elements of all in chunks, and at least one chunk if there are none. It returns the
+// state after the last chunk, with the offers of all chunks.
 func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
@@ -162,10 +165,10 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// FindWaitingPools returns the pools that have waiters (waiting), and the pools that need OfferSlots. A
-// pool needs it if it has an offer, or if it has a free slot and a waiter that can be notified.
-// FindWaitingPools uses no script. It needs one round trip, in a Cluster one to each node, and a second one
-// if any pool has waiters. Pools of a node that does not answer are left out, and err is set.
+// FindWaitingPools returns the pools that have waiters (waiting devices), and the pools that need OfferSlots.
+// A pool needs it if it has an offer, or if it has a free slot and a waiter that can be notified.
+// FindWaitingPools needs one round trip (in a Cluster one to each node), and a second one if any pool has
+// waiters. It runs no script. If a node does not answer, its pools are left out and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
@@ -190,7 +193,8 @@ func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiti
 	return waiting, needOffers, nil
 }
 
-// readCounts reads numbers of pools in one round trip. A number that could not be read is 0, and the error is returned.
+// readCounts sends the commands that ask adds for each pool, in one round trip, and returns their numbers. A
+// number that could not be read is 0, and the error is returned.
 func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -8,25 +8,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Pool is a pool for a program that takes a free slot or is refused: no device waits in its queue.
+// Pool is a pool for a program that either takes a free slot at once or is refused. It has no queue of
+// waiting devices.
 type Pool struct {
 	semaphore *Semaphore
 	name      string
 }
 
-// Open makes a pool with this capacity known, with no held slots. If Redis knows the pool already,
-// the pool keeps its capacity and its holders; Semaphore.Configure changes the capacity. After Redis
-// lost the pool, Acquire returns ErrUnknownPool and Release returns false, until the pool is opened
-// again, or restored with the holders that the caller knows (Semaphore.Restore).
+// Open makes Redis know a pool with this capacity and no held slots. If Redis knows the pool already, it
+// keeps its capacity and its holders; Semaphore.Configure changes the capacity. If Redis loses the pool,
+// Acquire returns ErrUnknownPool and Release returns false until the pool is opened again, or is restored
+// with the holders that the caller knows (Semaphore.Restore).
 func Open(ctx context.Context, client redis.UniversalClient, name string, capacity int) (*Pool, error) {
 	p := &Pool{New(client), name}
 	_, err := p.semaphore.Restore(ctx, name, Config{Capacity: capacity}, nil)
 	return p, err
 }
 
-// Acquire takes the lowest free slot under a lease. acquired is false if as many slots are held as
-// the capacity. A lease that holds a slot already gets the same slot again. ttl is only displayed
-// (Snapshot): a slot is held until Release.
+// Acquire takes the lowest free slot under a lease. acquired is false if no slot is free. A lease that
+// already holds a slot gets the same slot again. ttl is only displayed (Snapshot): the slot is held until
+// Release.
 func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (slot int, acquired bool, err error) {
 	request := Request{Device: lease, Wants: []Want{{Lease: lease, TTL: ttl}}}
 	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Requests: []Request{request}}}})[0]

@@ -28,9 +28,10 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a known pool if c.Version is newer than the stored version. changed reports
-// whether it did. A lower capacity revokes no lease: nothing is granted until fewer slots are held than the new
-// capacity. If Redis does not know the pool, Configure returns ErrUnknownPool and the pool needs Restore.
+// Configure sets the capacity of a pool if c.Version is newer than the version that Redis stores. changed
+// reports whether it set it. A lower capacity revokes no lease: nothing is granted until fewer slots are held
+// than the new capacity. If Redis does not know the pool, Configure returns ErrUnknownPool, and the pool
+// needs Restore.
 func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -45,10 +46,10 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	return reply == 1, nil
 }
 
-// Restore makes an unknown pool known, with these holders. Their leases and slots must be distinct.
-// Restore sends the holders in chunks, and the pool stays unknown until the last chunk. restored is
-// false if another caller made the pool known or started a restore. After an error or false the
-// pool may still be unknown: read it with Snapshot, and if it is unknown, restore it again.
+// Restore makes a pool known to Redis, with these holders. Their leases and slots must be distinct. Restore
+// sends the holders in chunks, and Redis does not know the pool until the last chunk. restored is false if
+// another caller has made the pool known or has started a restore. After an error or false, read the pool
+// with Snapshot; if Redis does not know it, restore it again.
 func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -72,10 +73,10 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	}
 }
 
-// Adopt makes each element of holders the holder of its slot, also beyond the capacity. If another lease holds the
-// slot, Adopt changes nothing there and returns false for this holder. If the lease holds the slot already, Adopt
-// replaces its device, batch and times. If the lease holds another slot, Adopt frees that slot. If Redis does not know
-// the pool, Adopt returns ErrUnknownPool and the pool needs Restore.
+// Adopt records each element of holders as the holder of its slot, also beyond the capacity. If another lease
+// holds the slot, Adopt changes nothing for this element and returns false for it. If the lease already holds
+// the slot, Adopt replaces its device, batch and times. If the lease holds another slot, Adopt frees that
+// slot. If Redis does not know the pool, Adopt returns ErrUnknownPool, and the pool needs Restore.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -156,8 +157,8 @@ func checkConfig(pool string, c Config) error {
 	return checkPool(pool)
 }
 
-// checkHolders refuses invalid and duplicate holders. lua/restore.lua compares the number of held
-// slots with the number of sent holders, so a duplicate would leave a restore unfinished.
+// checkHolders returns ErrInvalid for invalid or duplicate holders. lua/restore.lua compares the number of
+// held slots with the number of sent holders, so a duplicate would keep a restore from ever finishing.
 func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {

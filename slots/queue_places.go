@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// QueuePlaces is the place of a device's tasks in the queue of a pool at one instant (lua/standing.lua). It is no promise.
+// QueuePlaces is an estimate, at one instant, of when the tasks of a device get slots from the queue of a
+// pool (lua/standing.lua). It is no promise.
 type QueuePlaces struct {
 	PoolKnown       bool // whether Redis knows the pool; if false, no other field is set
 	Capacity        int
 	Held            int // number of held slots; greater than Capacity after a decrease of the capacity
 	UnreservedSlots int // slots that are neither held nor offered; negative after a decrease of the capacity
-	// Positions estimates, for each task, with which of the next grants of the pool the task
-	// starts. 1 is the next grant.
+	// Positions has one element for each task: the estimated number of the grant of the pool with which the
+	// task starts. 1 is the next grant.
 	Positions   []int
-	FirstIndex  int           // index of the task that is first in the order
+	FirstIndex  int           // index of the task that would be granted first
 	WaitingTask int64         // id of the task that the device waits with; 0 means that the device does not wait
-	ReportDueIn time.Duration // time until the device is expected to ask again, while it waits; negative if it is overdue
+	ReportDueIn time.Duration // if the device waits: time until it is expected to ask again; negative if it is overdue
 	OfferLeft   time.Duration // how long a slot stays reserved for the device; 0 means that the device has no offer
 	Waiting     int           // number of devices in the queue
 	Lane        UrgentLane
@@ -25,9 +26,9 @@ type QueuePlaces struct {
 
 // UrgentLane describes all urgent batches together (Want.LanePercent).
 type UrgentLane struct {
-	Held    int // slots that urgent batches hold or are offered
-	Room    int // slots for which urgent batches still have precedence; may be negative
-	Waiting int // devices that wait with a task of an urgent batch
+	Held    int // number of slots that urgent batches hold or are offered
+	Room    int // number of slots that urgent batches may still get before all others; may be negative
+	Waiting int // number of devices that wait with a task of an urgent batch
 }
 
 // ReadQueuePlaces returns the places of the device's tasks in the queue of the pool. It changes nothing.

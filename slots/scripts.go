@@ -47,7 +47,8 @@ type scripts struct {
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts with their libraries in front: core.lua alone, or core.lua, batch_order.lua and queue.lua.
+// newScriptsWithCore returns the scripts with their libraries in front: either only core.lua, or core.lua,
+// batch_order.lua and queue.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	order := core + "local order = (function(core)\n" + batchOrderLua + "end)(core)\n"
@@ -64,8 +65,8 @@ func poolKey(pool, name string) string { return "slots:{" + pool + "}:" + name }
 // NodeKey returns a key that is on the same node of a Cluster as the keys of the pool.
 func NodeKey(pool string) string { return poolKey(pool, "") }
 
-// poolKeys returns the keys of a pool: four of the core, six of the queue. They have one hash tag, so
-// they are on one node of a Cluster. All names are parts of one string, which saves allocations.
+// poolKeys returns the Redis keys of a pool: four keys of core.lua, then six of the queue. They have one hash
+// tag, so they are on one node of a Cluster. All names are parts of one string, which saves allocations.
 func poolKeys(pool string) []string {
 	all := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
 	prefix, text := NodeKey(pool), make([]byte, 0, 10*(len(pool)+16))
@@ -79,7 +80,7 @@ func poolKeys(pool string) []string {
 	return all
 }
 
-// newCallID returns a random id for one call. All sendings of the call carry the same id.
+// newCallID returns a random id for one call. If the call is sent several times, each sending has this id.
 func newCallID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // newScriptCall returns the call of a script with args as JSON.
@@ -113,7 +114,8 @@ func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	return true, nil
 }
 
-// unavailable wraps any failure to get a reply. Whatever the failure is, nothing may be granted after it.
+// unavailable wraps any failure to get a reply from Redis as ErrUnavailable. After such a failure nothing may
+// be granted, whatever its cause is.
 func unavailable(op, pool string, err error) error {
 	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
 }

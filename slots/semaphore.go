@@ -19,8 +19,8 @@ type Semaphore struct {
 	breakers *redisconn.Breakers
 }
 
-// New returns a semaphore in the Redis of client. The client should have the settings of redisconn.Options. A
-// client that retries by itself or has no timeouts keeps the guarantees, but answers may be late.
+// New returns a semaphore in the Redis of client. The client should have the settings of redisconn.Options.
+// With a client that retries by itself or has no timeouts, the guarantees hold, but answers may be late.
 func New(client redis.UniversalClient) *Semaphore {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
@@ -32,24 +32,25 @@ func (s *Semaphore) Node(ctx context.Context, pool string) string {
 	return s.breakers.Node(ctx, NodeKey(pool))
 }
 
-// Outages returns how many times Redis was found to fail after it had answered before.
+// Outages returns how many times Redis began to fail after it had answered before.
 func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
-// Request asks for one slot for any one of several tasks of a device.
+// Request asks for one slot for a device. The slot may be used for any one of several tasks of the device
+// (Wants).
 type Request struct {
 	Device string  // must not contain '|'
-	Wants  []Want  // 1 to MaxWants tasks, in any order
-	Chance float64 // in [0,1); spreads the times at which refused devices ask again
+	Wants  []Want  // the tasks of which one may get the slot: 1 to MaxWants tasks, in any order
+	Chance float64 // random number in [0,1) that spreads the times at which refused devices ask again
 	Reach  Reach   // how the device can be notified of an offer while it waits
 }
 
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines when a refused device is to ask again: at the expected time of its grant, which is computed from
-// MeanHold and the number of waiters before it, or up to a tenth earlier. The time is at least MinWait and at most 3 x
-// ReportPeriod away. A device that can be notified need not ask to get its slot, so its time is one ReportPeriod later, and at
-// most 8 x ReportPeriod away. Fractions of a millisecond are dropped.
+// Pace determines the time after which a refused device is to ask again. This is the expected time until its
+// grant, computed from MeanHold and the number of waiters before it, or up to a tenth less. It is at least
+// MinWait and at most 3 x ReportPeriod. A device that can be notified need not ask to get its slot, so its
+// time is one ReportPeriod longer, and at most 8 x ReportPeriod. Fractions of a millisecond are dropped.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -64,8 +65,8 @@ type Status int
 const (
 	// StatusUnknown means that Redis does not know the pool, which needs Restore.
 	StatusUnknown Status = iota
-	// StatusFull means that no slot is free for this device: as many slots are held as the capacity
-	// or more, or the free slots are offered to other devices.
+	// StatusFull means that no slot is free for this device: the pool has at least as many held slots as its
+	// capacity, or the free slots are offered to other devices.
 	StatusFull
 	// StatusAcquired means that the lease holds a slot, acquired by this request or by an earlier sending of it.
 	StatusAcquired
@@ -74,20 +75,21 @@ const (
 // Acquisition is the answer to one Request.
 type Acquisition struct {
 	Status    Status
-	Slot      int // the slot, with StatusAcquired
-	WantIndex int // with StatusAcquired, the index of the want whose lease holds the slot
-	// Position is set with StatusFull. It estimates the number of grants up to that of the task: 1 is the next grant.
+	Slot      int // number of the slot, with StatusAcquired
+	WantIndex int // with StatusAcquired, the index of the Want whose lease holds the slot
+	// Position is set with StatusFull. It is the estimated number of the grant with which the device gets a
+	// slot: 1 is the next grant of the pool.
 	Position int
-	AskAfter time.Duration // with StatusFull, when the device is expected to ask again
+	AskAfter time.Duration // with StatusFull, the time after which the device is to ask again
 }
 
-// Exchange is one step of a pool: it frees the slots of Leases, then serves Requests.
+// Exchange is what one call asks of a pool: first to free the slots of Leases, then to serve Requests.
 type Exchange struct {
 	Leases   []string
 	Requests []Request
 }
 
-// Call is an Exchange and its pool.
+// Call is an Exchange together with its pool and the Pace of the pool.
 type Call struct {
 	Exchange
 
@@ -95,32 +97,33 @@ type Call struct {
 	Pace Pace
 }
 
-// ExchangeResult is the result of an Exchange. Freed has the order of Exchange.Leases, and Acquisitions that of
-// Exchange.Requests. If Redis does not know the pool, no slot is freed and each answer is StatusUnknown.
+// ExchangeResult is the result of an Exchange. If Redis does not know the pool, no slot is freed and each
+// answer is StatusUnknown.
 type ExchangeResult struct {
-	Freed        []bool        // for each lease, whether it held a slot that this call freed
-	Acquisitions []Acquisition // for each request, its answer
-	Offers       []Offer       // offers that the caller has to send, also if they are to devices of other requests (OfferSlots)
+	Freed        []bool        // for each element of Exchange.Leases: whether the lease held a slot that this call freed
+	Acquisitions []Acquisition // for each element of Exchange.Requests: the answer
+	Offers       []Offer       // offers that the caller must send, also to devices that are not in this call (see OfferSlots)
 	Err          error         // if it is set, no other field is set
 }
 
-// Serve frees the slots of leases and offers the freed slots. Then it gives each request, in order,
-// the lowest free slot of the pool, for the want that is first in the order. A slot that is offered
-// to another device is not free. A refused device stays in the queue of the pool until it gets a
-// slot of the pool, or until it has not asked again in the time that pace allows.
+// Serve processes the Exchange of each call. It frees the slots of the leases and offers the freed slots.
+// Then it gives each request, in order, the lowest free slot of the pool. The slot goes to that Want of the
+// request which is first in the order below. A slot that is offered to another device is not free. A refused
+// device stays in the queue of the pool until it gets a slot of the pool, or until it has not asked again in
+// the time that pace allows.
 //
-// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome.
-// A call with at most 500 leases and at most 500 requests (chunk) is one atomic step. A larger call
-// is several atomic steps, leases first.
+// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome. A call
+// with at most 500 leases and at most 500 requests (chunk) is one atomic step. A larger call is several
+// atomic steps, leases first.
 //
-// After an error any of the requested leases may hold a slot: release them. A call may be repeated
-// after an error. For a lease that an earlier sending freed, Freed is then false.
+// After an error any of the requested leases may hold a slot: release them. A call may be repeated after an
+// error. If an earlier sending of the call freed a lease, Freed is false for this lease.
 //
-// The order: The batch with the lowest held / weight is first. If batches are equal, the batch that
-// got a slot least recently (by weight: the lower virtual time in lua/batch_order.lua) is first, then
-// the older batch (lower id). Inside a batch, the highest priority is first, then the older task.
-// Urgent batches (Want.LanePercent) precede all other batches while together they hold less than
-// LanePercent of the capacity.
+// The order: The batch with the lowest held / weight is first. If batches are equal, the batch that got a
+// slot least recently (by weight: the lower virtual time in lua/batch_order.lua) is first, then the older
+// batch (lower id). Inside a batch, the highest priority is first, then the older task. Urgent batches
+// (Want.LanePercent) precede all other batches while together they hold less than LanePercent of the
+// capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -131,10 +134,11 @@ func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	return results
 }
 
-// serveNext sends the next part of each call, all parts together. It returns false if no call had a part left.
+// serveNext takes the next part of each call and sends these parts together. It returns false if no call had
+// a part left.
 func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []ExchangeResult) bool {
 	var sent []*redisconn.Call
-	var parts []Exchange  // the sent parts
+	var parts []Exchange  // the parts that are sent
 	var callIndexes []int // for each part, the index of its call
 	for i := range remaining {
 		if c := &remaining[i]; results[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
@@ -155,7 +159,8 @@ func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []E
 	return true
 }
 
-// takeChunk removes from e what goes into one call, leases before requests, and returns it.
+// takeChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no
+// leases are left.
 func (e *Exchange) takeChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
@@ -166,7 +171,8 @@ func (e *Exchange) takeChunk() (part Exchange) {
 	return part
 }
 
-// addReply adds the reply to a part. reply.Freed lists the freed leases in the order of part.Leases.
+// addReply adds the reply to the part of a call to the result. reply.Freed lists the freed leases in the
+// order of part.Leases.
 func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(answered, &reply)
@@ -276,7 +282,7 @@ func checkWant(device string, w Want) error {
 	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent)
 }
 
-// checkOrder refuses numbers that a script cannot sort.
+// checkOrder returns ErrInvalid for numbers that are too large for a script to sort.
 func checkOrder(batch, task int64, weight, priority, lanePercent int) error {
 	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lanePercent < 0 || lanePercent > 100 {
 		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lanePercent)
@@ -293,7 +299,7 @@ func checkNumbers(numbers ...int64) error {
 	return nil
 }
 
-// checkPool refuses names that would break the hash tag.
+// checkPool returns ErrInvalid for a name of a pool that would break the hash tag in the keys.
 func checkPool(pool string) error {
 	if pool == "" || strings.ContainsAny(pool, "{}") {
 		return fmt.Errorf("%w: pool name %q", ErrInvalid, pool)
@@ -301,7 +307,8 @@ func checkPool(pool string) error {
 	return nil
 }
 
-// checkHolder refuses names that would break the text of a holder (lua/core.lua).
+// checkHolder returns ErrInvalid for names that would break the text by which Redis stores a holder
+// (lua/core.lua).
 func checkHolder(lease, device string) error {
 	if lease == "" || device == "" || strings.Contains(lease+device, "|") {
 		return fmt.Errorf("%w: lease %q of device %q", ErrInvalid, lease, device)

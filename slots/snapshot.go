@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Lease is a held slot.
+// Lease is a held slot with its holder.
 type Lease struct {
 	ID        string
 	Device    string
@@ -24,11 +24,12 @@ type Snapshot struct {
 	Capacity  int
 	Version   int64
 	Leases    []Lease // sorted by Slot
-	Reserved  []Offer // offered slots, also those that are kept for pollers; sorted by Left, lowest first; Age is not set
+	Reserved  []Offer // offered slots, also those kept for pollers (devices that are not notified); lowest Left first; without Age
 }
 
-// Snapshot reads a pool in one atomic step. If Redis does not know the pool, PoolKnown is false. It ends no offer: the Left
-// of an offer in Reserved is 0 or negative if the offer has lapsed, but no other call has ended it yet.
+// Snapshot reads a pool in one atomic step. If Redis does not know the pool, PoolKnown is false. Snapshot
+// ends no offer: if an offer in Reserved has lapsed and no other call has ended it yet, its Left is 0 or
+// negative.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
 	if err := checkPool(pool); err != nil {
 		return Snapshot{}, err

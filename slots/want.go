@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Want is a task that needs a slot, with the fields that determine its order.
+// Want is a task for which a device asks for a slot, with the fields that determine its place in the order.
 type Want struct {
 	Lease  string        // unique per acquisition; must not contain '|'
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
@@ -21,7 +21,7 @@ type Want struct {
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Waiter is a waiting task with the same ordering fields as a Want.
+// Waiter is a task with which a device waits for a slot. It has the same fields for the order as a Want.
 type Waiter struct {
 	Device           string
 	Batch, Task      int64
@@ -29,9 +29,9 @@ type Waiter struct {
 	LanePercent      int
 }
 
-// Joiner is a device that joins the queue without having asked. If the device waits there already,
-// its waiter stays unchanged, unless the joiner has a LanePercent and the device has no offer: then the
-// device waits with this task instead.
+// Joiner is a device that is added to the queue although it has not asked. If the device already waits in the
+// queue, it keeps waiting with its present task. There is one exception: if the joiner has a LanePercent and
+// the device has no offer, the device then waits with the task of the joiner.
 type Joiner struct {
 	Waiter
 	Reach Reach
@@ -40,13 +40,13 @@ type Joiner struct {
 // batchName formats a batch id so that the order of the texts is the order of the ids (lua/queue.lua).
 func batchName(batch int64) string { return fmt.Sprintf("%016d", batch) }
 
-// orderName formats the order inside a batch so that it sorts as text: the highest priority first,
-// then the oldest task.
+// orderName returns a text by which the waiting tasks of a batch are sorted: the highest priority first, then
+// the oldest task.
 func orderName(priority int, task int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-priority, task)
 }
 
-// parseTask returns the task in a text of orderName. If the text has no task, it returns 0.
+// parseTask returns the id of the task in a text that orderName made. If the text has no task, it returns 0.
 func parseTask(order string) int64 {
 	if len(order) < 12 {
 		return 0

@@ -21,12 +21,12 @@ type Batch struct {
 	Name    string
 	Pool    string
 	Kind    string
-	Payload json.RawMessage `json:",omitempty"` // for tasks without a payload of their own; nil means no payload
+	Payload json.RawMessage `json:",omitempty"` // payload of the tasks that have none of their own; nil means no payload
 
-	Priority int // of its tasks without a priority of their own; higher values first
+	Priority int // priority of the tasks that have none of their own; tasks with a higher value go first
 	Weight   int // share among the batches of a pool, at least 1
 	Lane     Lane
-	System   bool // the batch contains leases of callers: operators cannot queue into it
+	System   bool // the batch holds the leases of callers; operators cannot queue tasks into it
 
 	NotBefore *time.Time // nil means that the tasks may start at once
 	NotAfter  *time.Time // pending tasks expire at this time; nil means never
@@ -35,14 +35,14 @@ type Batch struct {
 
 	Windows      []Window // no windows mean always open
 	FinishInside bool     // a task starts only if the windows of batch and pool stay open for longer than its lease
-	Opening      Opening  // the opening of Windows
+	Opening      Opening  // the present or the next period in which Windows are open
 
 	Limits json.RawMessage `json:",omitempty"` // a valid JSON array of policies; nil means no policies
 
-	MaxAttempts  int           // most counted attempts, at least 1
-	RetryOn      []string      // the causes that are retried: "failed", "timed_out"
+	MaxAttempts  int           // maximum number of counted attempts of a task, at least 1
+	RetryOn      []string      // how attempts must end to be retried: "failed", "timed_out"
 	RetryBackoff time.Duration // delay before the second attempt; it doubles for each further attempt, with jitter
-	OnLost       string        // "retry" or "fail": what happens to a task whose lease lapsed
+	OnLost       string        // "retry" or "fail": what happens to a task whose lease ended without a result
 	Lease        time.Duration // 0 means the lease of the pool
 	MaxRun       time.Duration // longest duration of a grant with all its renewals; 0 means 1 h
 	Abort        *Abort        // nil means that no rule pauses the batch
@@ -53,12 +53,12 @@ type Batch struct {
 	PauseReason string
 	CancelledAt *time.Time
 	CreatedAt   time.Time
-	ReadAt      time.Time // the database's clock when the batch was read
+	ReadAt      time.Time // time of the database's clock when the batch was read
 
 	Total        int64
-	Skipped      int64               `json:",omitempty"` // tasks with Repeated set, which were not queued; filled by CreateBatch only
-	Unknown      UnknownDevices      `json:",omitzero"`  // filled by CreateBatch only
-	Counts       map[TaskState]int64 // exact; the counts add up to Total. Filled by CreateBatch and when a batch is read with its counts
+	Skipped      int64               `json:",omitempty"` // number of NewTasks with Repeated, which were not queued; filled by CreateBatch only
+	Unknown      UnknownDevices      `json:",omitzero"`  // tasks whose devices are not registered; filled by CreateBatch only
+	Counts       map[TaskState]int64 // exact number of tasks per state; the sum is Total. Filled by CreateBatch and when read with counts
 	Recent       int64               // tasks that succeeded, failed or timed out in the last 5 min. Filled when a batch is read with its counts
 	PoolSettings BatchPoolSettings   `json:"-"` // Filled when a batch is read with its counts
 }
@@ -83,13 +83,13 @@ const (
 // UnknownDevices counts the tasks of a new batch whose devices are not registered.
 type UnknownDevices struct {
 	Tasks int64
-	First string // the device of the first unknown task; empty if no device is unknown
+	First string // device of the first of these tasks; empty if all devices are registered
 }
 
 // taskPriority is the SQL priority of task t in batch b: the task's own priority or, if it has none, the present priority of the batch.
 const taskPriority = `CASE WHEN t.own_priority THEN t.priority ELSE b.priority END`
 
-// defaultMaxRun is the MaxRun of a batch that does not set one.
+// defaultMaxRun is the MaxRun of a batch for which no MaxRun is set.
 const defaultMaxRun = time.Hour
 
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after, b.max_wait_ms,
@@ -148,7 +148,7 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBa
 	}
 	var created Batch
 	var news pendingNews
-	// write would run this again after a deadlock, but the sequence of tasks can be read only once.
+	// writeOnce is used here because write would run the function again after a deadlock, but the sequence of tasks can be read only once.
 	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
 		tx := s.newSession(plain, &news)
 		err := tx.runOnce(ctx, &created, func() (err error) {
@@ -219,7 +219,7 @@ func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 	return list[0], nil
 }
 
-// BatchFilter selects batches. A field with its zero value selects all.
+// BatchFilter selects batches. A field with its zero value does not restrict the selection.
 type BatchFilter struct {
 	Lane       Lane
 	Pool, Kind string // set at most one of Lane, Pool and Kind: no index serves a combination
@@ -246,7 +246,7 @@ func (f BatchFilter) pageSQL(before int64, limit int) (text string, args []any) 
 	case LaneNormal:
 		q.conds = append(q.conds, `b.lane = 'normal'`)
 	}
-	order := "" // the leading column of the index on (pool, id) or (kind, id)
+	order := "" // the first column of the index that serves the filter, (pool, id) or (kind, id)
 	switch {
 	case f.Pool != "":
 		q.where("b.pool = %s", f.Pool)

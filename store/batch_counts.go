@@ -13,26 +13,28 @@ type Abort struct {
 	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// ranToEndSQL is the SQL condition for the states of tasks that were tried and came to an end.
+// ranToEndSQL is the SQL condition that the state of a task is succeeded, failed or timed out.
 const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
-// batchCountsSQL selects the counts of ended tasks by batch and state: the folded counts and the deltas that are not folded yet.
+// batchCountsSQL selects the number of ended tasks by batch and state: the stored counts, and the deltas (changes of the counts) that Fold
+// has not yet added to them.
 const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// poolCountsSQL selects the same counts by pool and state. The state queuedState has the number of all tasks.
+// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas that Fold has not yet added to them.
+// In rows with the state queuedState n counts all tasks of the pool.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
 const recentMillis = 5 * 60 * 1000
 
-// queuedState is the state under which the counts of a pool hold the number of all its tasks.
+// queuedState takes the place of a state in the counts of a pool: its count is the number of all tasks of the pool.
 const queuedState = "queued"
 
-// recentState is the state under which fillCounts reads the number for Batch.Recent.
+// recentState takes the place of a state in the statement of fillCounts: its count is the value of Batch.Recent.
 const recentState = "recent"
 
-// fillCounts fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is in
-// exactly one of them. Its cost does not depend on the number of tasks in the batches.
+// fillCounts fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is
+// counted in exactly one state. Its cost does not depend on the number of tasks in the batches.
 func (s batches) fillCounts(ctx context.Context, list []Batch) error {
 	type count struct {
 		batch int64
@@ -71,7 +73,7 @@ func (s batches) fillCounts(ctx context.Context, list []Batch) error {
 	return nil
 }
 
-// setPending sets the count of Pending to the tasks of total that are in no other count.
+// setPending sets the count of Pending to total minus all other counts.
 func setPending(counts map[TaskState]int64, total int64) {
 	for _, n := range counts {
 		total -= n
@@ -81,8 +83,9 @@ func setPending(counts map[TaskState]int64, total int64) {
 	}
 }
 
-// Fold adds at most limit deltas to the stored counts, returns how many it added, and pauses the batches whose abort rule is now met;
-// aborted lists their ids. Only one replica folds at a time: on another replica Fold returns 0.
+// Fold adds at most limit deltas (changes of counts) to the stored counts of batches and pools, and returns the number of added deltas. It
+// pauses each batch whose abort rule is now met; aborted lists the ids of these batches. While one replica folds, Fold on another replica
+// returns 0.
 func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], deltas, 1)
@@ -114,18 +117,18 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the
-// query plan only. The table batch_deltas is empty from time to time, and with a plan for an empty table Postgres would scan the list of
-// ids for each delta. With the range it uses the index.
+// deltasToFold selects the deltas d to fold: the rows of batch_deltas with an id in {ids}. $2 is the lowest and $3 the highest of these
+// ids. The condition with $2 and $3 serves only the query plan: batch_deltas is empty from time to time, and with a plan for an empty table
+// Postgres would scan the list of ids for each delta. With the condition Postgres uses the index.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// batchDeltasToFold selects the deltas to fold of batches that still exist. All other deltas count only for their pools.
+// batchDeltasToFold selects those deltas to fold whose batch still exists. The delta of a deleted batch counts only for its pool.
 const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
 // foldedBatches selects the ids of the batches whose counts a fold changes.
 const foldedBatches = `SELECT DISTINCT d.batch FROM ` + batchDeltasToFold
 
-// foldStatements returns the statements that add the deltas to the counts and then delete the deltas.
+// foldStatements returns the statements that add the deltas to the stored counts and then delete the deltas.
 func foldStatements() []string {
 	return []string{
 		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + deltasToFold + ` GROUP BY d.pool, d.state
@@ -138,14 +141,14 @@ func foldStatements() []string {
 	}
 }
 
-// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table
-// does not grow.
+// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 rows in one call. A fold adds at most $2 rows to this
+// table, so the table does not grow.
 const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold folds these deltas and returns the ids of their batches. deltas must be in ascending order, at most limit of them, and no other
-// transaction may fold them at the same time.
+// fold adds the deltas with these ids to the stored counts and returns the ids of the batches concerned. deltas must be in ascending order
+// and has at most limit elements. No other transaction may fold the same deltas at the same time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
@@ -161,7 +164,7 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or
+// endedAndFailedSQL selects two numbers of batch b: first the tasks that succeeded, failed or timed out, then the tasks that failed or
 // timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`

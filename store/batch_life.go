@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// whyCancelled is the cancel_why of a grant whose task was cancelled. Devices receive it as the reason to stop.
+// whyCancelled is the value of the column cancel_why of a grant whose task was cancelled. The device receives it as the reason to stop.
 const whyCancelled = "cancelled"
 
-// PauseBatch stops new grants of a batch; devices that hold a slot for it continue. A batch that is paused or cancelled already stays as it
-// is. It returns ErrNotFound if there is no such batch.
+// PauseBatch stops new grants of a batch; devices that hold a slot for it continue. If the batch is already paused or cancelled, nothing
+// changes. It returns ErrNotFound if there is no such batch.
 func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
@@ -31,7 +31,8 @@ func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason stri
 	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
 }
 
-// ResumeBatch ends a pause. The abort rule then ignores all tasks that ended before. It returns ErrNotFound if there is no such batch.
+// ResumeBatch ends a pause. From then on the abort rule of the batch ignores all tasks that ended before the call. It returns ErrNotFound
+// if there is no such batch.
 func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if !b.Paused {
@@ -179,8 +180,8 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns how many it ended. It also asks devices to stop that were
-// granted a task while its batch was being cancelled. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns how many it ended. It also asks a device to stop if the
+// device was granted a task while the batch of the task was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
@@ -195,7 +196,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err != nil || ended == limit {
 			return err
 		}
-		// A granted task is pending in the table tasks, so its batch stays cancelling until the grant has ended.
+		// In the table tasks a granted task is pending, so the column cancelling of its batch stays true until the grant has ended.
 		_, err = tx.exec(ctx, `
 			UPDATE batches SET cancelling = false
 			WHERE cancelling AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.batch = batches.id AND t.state = 'pending')`)

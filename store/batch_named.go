@@ -10,9 +10,9 @@ import (
 // NamedSearchLimit is the number of batches that one call of BatchesNamed searches.
 const NamedSearchLimit = searchLimit
 
-// BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. Upper and lower case are the same.
-// If before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned
-// SearchBound has the end of the search.
+// BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. It ignores upper and lower case. If
+// before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned SearchBound
+// contains the id at which the search ended.
 func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, SearchBound, error) {
 	before = cmp.Or(before, math.MaxInt64)
 	stretch, err := s.searchBound(ctx, &query{args: []any{before, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")

@@ -21,7 +21,8 @@ func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limi
 	return found, nil
 }
 
-// openBatchesSQL steps from batch to batch in the index of waiting tasks, and looks up each batch by its id.
+// openBatchesSQL returns the statement of OpenBatches. It reads one entry per batch in the index of waiting tasks, skips the other entries,
+// and looks up each batch by its id.
 func openBatchesSQL() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (

@@ -13,8 +13,8 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// addProgress adds the deltas of a fold to the progress of their batches. The length of a step grows with the age of the batch, from 5 s to
-// one day: a batch has about 800 rows after 90 days, then one more each day.
+// addProgress adds the folded deltas to the stored progress of their batches, which has one row per step of time. The length of a step
+// grows with the age of the batch, from 5 s to one day. So a batch has about 800 rows after 90 days, and then one more row each day.
 const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (

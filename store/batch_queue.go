@@ -17,8 +17,8 @@ type NewTask struct {
 	Payload  json.RawMessage // nil means the payload of the batch
 	Priority *int            // nil means the priority of the batch
 
-	NotBefore, NotAfter *time.Time // apply in addition to the limits of the batch; nil means no limit
-	Repeated            bool       // the task is counted as skipped and not queued
+	NotBefore, NotAfter *time.Time // apply in addition to NotBefore and NotAfter of the batch; nil means no limit
+	Repeated            bool       // the task is not queued, but counted in Batch.Skipped
 }
 
 // insertArgs returns the arguments of the statement dialect.addTasks.
@@ -82,7 +82,7 @@ type queuedCounts struct {
 	unknown        UnknownDevices
 }
 
-// String returns the detail of the event batch.created.
+// String returns the counts as text, for the detail of the event batch.created.
 func (n queuedCounts) String() string {
 	if n.skipped == 0 {
 		return fmt.Sprintf("tasks=%d", n.total)
@@ -111,7 +111,7 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 	return n, err
 }
 
-// insertTasksByTags queues one task for each device that now has all of the tags.
+// insertTasksByTags queues one task for each registered device that has all of the tags at this moment.
 func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 // retainBatches deletes, oldest batch first, at most limit tasks of batches that ended more than keep ago, and the batches that have no
 // task left. Each transaction deletes tasks of one batch and subtracts them from its counts, so the counts are exact at any moment. A batch
-// is kept whole while one of its tasks is open or ended within keep.
+// is kept whole while one of its tasks is open or ended less than keep ago.
 func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
@@ -32,7 +32,7 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 		if gone {
 			batches++
 		}
-		if !gone && removed == 0 { // oldBatch does not lock tasks: one of them was retried since, so skip this batch
+		if !gone && removed == 0 { // oldBatch does not lock the tasks. A task was retried in the meantime, so skip this batch
 			batch++
 		}
 	}
@@ -51,8 +51,7 @@ func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration)
 		ORDER BY b.id LIMIT 1 {lock b}`, from, keep.Milliseconds())
 }
 
-// removeTasks deletes at most limit ended tasks of the batch. When it has deleted the last one, it deletes the batch, too, and gone is
-// true.
+// removeTasks deletes at most limit ended tasks of the batch. If no task is left, it also deletes the batch and returns gone = true.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t

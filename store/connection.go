@@ -16,12 +16,12 @@ const maxTries = 3
 // connection is the access to the database that all parts of the ledger share. It runs sessions inside and outside of transactions.
 type connection struct {
 	db                    *sqlx.DB
-	slow                  *sqlx.DB  // for long statements such as COPY and migrations; may be db
-	snapshotDB            *sqlx.DB  // for snapshots; may be db
+	slow                  *sqlx.DB  // for long statements such as COPY and migrations; may be the same as db
+	snapshotDB            *sqlx.DB  // for snapshots; may be the same as db
 	prepared              *prepared // nil means that statements run unprepared
 	pinger                *pinger   // nil means that there is no network to the database
-	running               sync.Map  // requests in progress that take effect once, by owner and key
-	recordsAccountChanges bool      // changes of devices are recorded for their accounts at the broker
+	running               sync.Map  // the idempotency keys (Once) whose requests are in progress, by owner and key
+	recordsAccountChanges bool      // record what a change of a device changes in its account at the MQTT broker
 	disk                  fullDisk
 	file                  string        // path of the SQLite file
 	onNews                NewsHandler   // called for news that this process commits; nil means that nothing is called
@@ -41,12 +41,13 @@ func (s *connection) newSession(on database, news *pendingNews) session {
 	return session{on, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session that plans each statement for its actual arguments, because the best index for a filter depends on
-// how many rows match the value.
+// customPlanSession returns a session in which Postgres plans each statement for its actual arguments. It serves filters, because the best
+// index depends on how many rows have the value of the filter.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
-// write runs change in one transaction and commits it. If the server rolled the transaction back (deadlock, serialization failure), change
-// runs again, at most maxTries times in all. So each run of change must reset all variables outside of it that it sets.
+// write runs change in one transaction and commits it. If the server rolls the transaction back because of a conflict (deadlock,
+// serialization failure), write runs change again, at most maxTries times in all. So each run of change must first reset the outer
+// variables that it sets.
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.preparePending(ctx)
@@ -65,7 +66,7 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
-// writeOnce runs change in one transaction and never repeats it. It prepares no statement, so it suits COPY and SET.
+// writeOnce runs change in one transaction and never repeats it. It prepares no statements, so change may use COPY and SET.
 func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
 	defer func() { err = s.disk.recordDiskFull(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
 	tx, err := db.BeginTxx(ctx, nil)
@@ -95,7 +96,7 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession runs several reads in one snapshot. {now} still differs from statement to statement.
+// withSnapshotSession runs several reads in one snapshot. The word {now} is nevertheless the time of each single statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)

@@ -10,8 +10,9 @@ import (
 // accounts at an MQTT broker.
 type credentials struct{ *connection }
 
-// RotateDeviceToken adds a token to the device; set gives its account at the broker the same secret. Older tokens expire after overlap, at
-// once if it is 0; olderUntil is the time of their expiry. It returns ErrNotFound if the device is not registered.
+// RotateDeviceToken adds a token to the device. set gives the same secret to the account of the device at the MQTT broker. The older tokens
+// of the device expire after overlap, or at once if overlap is 0; olderUntil is the time at which they expire. It returns ErrNotFound if
+// the device is not registered.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		olderUntil, err = tx.credentials().rotate(ctx, id, hash, overlap)
@@ -49,9 +50,10 @@ func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overl
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a device a token at the device's own request, and registers the device if necessary; set gives its account at the
-// broker the same secret. The token replaces an earlier enrolled token that the device never used, because the reply with that token was
-// lost. It returns ErrExists if the device has used a token of its own, or an operator gave it one: then only an operator can add a token.
+// EnrollDevice gives a device a token at the request of the device, and registers the device if necessary. set gives the same secret to the
+// account of the device at the MQTT broker. If an earlier call gave the device a token that the device never used, because the reply was
+// lost, the new token replaces it. It returns ErrExists if the device has used a token of its own, or if an operator gave it one: then only
+// an operator can add a token.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
@@ -75,7 +77,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
 			return err
 		}
-		if replaced == 0 { // without this condition a device that never uses its token would fill the log
+		if replaced == 0 { // only for the first token: a device that enrolls again and again would fill the log
 			if err := tx.recordEvent(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
 				return err
 			}
@@ -85,7 +87,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 	})
 }
 
-// MarkOwnTokens records that these devices have used a token of their own.
+// MarkOwnTokens records that each of these devices has used a token of its own, not a token of its fleet.
 func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error {
 	return s.write(ctx, func(tx session) error {
 		// Rows are locked in one order, so that two concurrent calls cannot deadlock.

@@ -22,9 +22,9 @@ type AccountChange struct {
 	Wanted AccountState
 }
 
-// SetAccount gives the account of a device the secret whose hash is being stored. The store calls it as the last step before COMMIT, one
-// call at a time over all replicas, and rolls back if it fails. It must return within a few seconds. A nil SetAccount means that there are
-// no accounts.
+// SetAccount gives the account of a device at the MQTT broker the secret whose hash the store is writing. The store calls it as the last
+// step before COMMIT, and rolls back if it returns an error. Over all replicas only one call runs at a time. It must return within a few
+// seconds. A nil SetAccount means that there are no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
 // ApplyAccount applies a change of a device to its account at the broker.
@@ -33,15 +33,15 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// RecordAccountChanges makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is
+// RecordAccountChanges makes the store record an AccountChange when a device is blocked, unblocked or deleted. Call it before the store is
 // used.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
-// Accounts that a failed import left (see Stage) come last, because they may be many and nobody has their secrets. It stops at the first
-// error; the change that failed moves behind the other changes. A change may be applied more than once, and replicas may call it
-// concurrently. The context of apply ends after applyTimeout, counted from the first call of apply: until then, requests that change such a
-// device wait.
+// Accounts that a failed import left (see Stage) come last, because there may be many of them and nobody has their secrets. It stops at the
+// first error and moves the failed change behind the others. A change may be applied more than once, and replicas may call it concurrently.
+// The context of apply ends after applyTimeout, counted from the first call of apply. Until then, other requests that change such a device
+// wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {

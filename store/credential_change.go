@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// changesKept is the time for which a change of a token is kept. It must be longer than the time for which a replica caches a token after
-// it last read it as valid.
+// changesKept is the time for which the ledger keeps the record of a change of a token. It must be longer than the time for which a replica
+// caches a token after it last read it as valid.
 const changesKept = 2 * time.Hour
 
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
 type TokenChanges struct {
 	Tokens []TokenChange
-	Next   int64     // the from of the next call; lower than the previous value only if the ledger is a different one
-	Now    time.Time // by the database's clock
+	Next   int64     // the argument from of the next call; lower than from only if the ledger was replaced by another one
+	Now    time.Time // time of the reading, by the database's clock
 }
 
 // TokenChange is the change of one token.
@@ -22,8 +22,8 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted since the call that returned from as Next. It misses no change. While a
-// transaction is open that began before a change, later calls return the same change again.
+// ChangedTokens returns the tokens that were changed or deleted after an earlier call; from is the Next of that call. It misses no change.
+// It may return a change several times while a transaction is open that began before the change.
 func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// OpenSession stores a session of the dashboard under the SHA-256 of its secret. token is the hash of the operator token that the session
-// uses, lifetime is its duration. It also deletes expired sessions.
+// OpenSession stores a session of the dashboard. secret is the SHA-256 of the secret of the session, token is the hash of the operator
+// token that the session uses, and lifetime is the duration of the session. It also deletes expired sessions.
 func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
@@ -18,8 +18,8 @@ func (s credentials) OpenSession(ctx context.Context, secret, token []byte, life
 	})
 }
 
-// Session returns the hash of the operator token of a session, or ErrNotFound if the session has expired. The token itself may have been
-// revoked since.
+// Session returns the hash of the operator token that a session uses, or ErrNotFound if there is no such session or it has expired. The
+// token may have been revoked since.
 func (s credentials) Session(ctx context.Context, secret []byte) (token []byte, err error) {
 	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secret)
 }

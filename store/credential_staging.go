@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Stage identifies the accounts that an import creates at the broker before the ledger has their devices. 0 means that there are no
+// Stage identifies the accounts that an import creates at the MQTT broker before the ledger has the devices. 0 means that there are no
 // accounts.
 //
-// Before the broker gets such an account, the ledger commits a note: a row of account_changes with the stage. It says that the account is
-// to be deleted at a later time. The import moves this time forward while it creates its accounts, and deletes the notes in its own
-// transaction. So the notes alone show whether the import was committed: they remain unless it was, even if the answer to the COMMIT was
-// lost or the process died. While the notes of an import are not due, no other import can create the same accounts. A request that creates
-// one account deletes the note of that account, too. All these steps run under the lock of lockAccounts.
+// Before the broker gets such an account, the ledger commits a note: a row of account_changes with the stage. The note says that the
+// account is to be deleted at a later time, when the note is due. The import moves this time forward while it creates its accounts, and
+// deletes its notes in the transaction that registers the devices. So notes that remain show that the import was not committed, even if the
+// answer to the COMMIT was lost or the process died. While the notes of an import are not due, no other import can create the same
+// accounts. A request that creates one account deletes the note of that account, too. All these steps run under the lock of lockAccounts.
 type Stage int64
 
 // NewStage returns a new random Stage. The stages of one idempotency key have the same upper half.
@@ -40,20 +40,20 @@ type StagedDevice struct {
 	Enabled bool // false if the device was deleted while it was blocked: it is registered again as blocked
 }
 
-// MaxStagedAccounts is the maximum number of accounts that one import creates. Mosquitto 2.0 writes all its accounts twice for each new
-// one.
+// MaxStagedAccounts is the maximum number of accounts that one import creates. It is small because Mosquitto 2.0 writes all its accounts
+// twice for each new account.
 const MaxStagedAccounts = 1000
 
-// ErrTooManyAccounts means that an entry exceeds MaxStagedAccounts. The whole import is refused.
+// ErrTooManyAccounts means that an import would create more than MaxStagedAccounts accounts. The whole import is refused.
 var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while the MQTT broker keeps an account for each", MaxStagedAccounts)
 
-// ErrAccountConflict means that another request creates or deletes one of the accounts, or already did.
+// ErrAccountConflict means that another request is creating or deleting one of the accounts, or has done so.
 var ErrAccountConflict = errors.New("another request creates or deletes one of the accounts")
 
-// StageAccounts writes the notes (see Stage) for those devices in list that are not registered, and returns these devices. It returns none
-// if existing is RefuseExisting and one of the devices is registered. The accounts are deleted when keepFor has passed, unless
-// ImportDevices keeps them. It refuses everything that ImportDevices would refuse, before any account is created. For a repeated request
-// that was answered already it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond the
+// StageAccounts writes a note (see Stage) for each device in list that is not registered, and returns these devices. If existing is
+// RefuseExisting and one of the devices is registered, it returns none. When keepFor has passed, the accounts are deleted, unless
+// ImportDevices keeps them. It refuses everything that ImportDevices would refuse, before any account is created. If the request was
+// answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond the
 // maximum; ErrAccountConflict; ErrInProgress.
 func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
@@ -96,9 +96,9 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, list []Ne
 	return staged, s.recordStage(ctx, stage, fresh, keepFor)
 }
 
-// recordStage writes a note for each of the devices fresh. It replaces notes that a failed import left. It returns an error if another
-// import is creating one of the accounts, or if a note is about a deleted device: if that note were replaced, nobody would end the session
-// of the device at the broker.
+// recordStage writes a note (see Stage) for each of the devices fresh. It replaces notes that a failed import left. It returns an error if
+// another import is creating one of the accounts, or if one of the notes is about a deleted device: nobody would end the session of that
+// device at the broker if its note were replaced.
 func (s credentialsIn) recordStage(ctx context.Context, stage Stage, fresh []string, keepFor time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
@@ -119,9 +119,9 @@ func (s credentialsIn) recordStage(ctx context.Context, stage Stage, fresh []str
 	return err
 }
 
-// SetStagedAccounts calls set, which creates accounts of the stage, under the lock of the accounts. set must return within a few seconds.
-// The notes of all accounts in ids are then due after keepFor again. ids must be all accounts of the stage. It returns ErrAccountConflict
-// if a note is missing or already due.
+// SetStagedAccounts calls set, which creates accounts of the stage at the MQTT broker, under the lock of lockAccounts. set must return
+// within a few seconds. It also moves the time at which the notes of the stage are due to about keepFor from now. ids must be all accounts
+// of the stage. It returns ErrAccountConflict if a note is missing or already due.
 func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, ids []string, keepFor time.Duration, set func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
@@ -134,7 +134,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, ids []s
 		if n < len(ids) {
 			return ErrAccountConflict
 		}
-		// Not at each call: there may be as many calls as accounts.
+		// The time is moved only after a third of keepFor, because there may be as many calls as accounts.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
@@ -145,13 +145,13 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, ids []s
 	})
 }
 
-// keepStagedAccounts deletes the notes about the devices ids, so that their accounts stay when the transaction commits. It returns
-// ErrAccountConflict if a note is missing.
+// keepStagedAccounts deletes the notes (see Stage) about the devices ids, so that their accounts at the MQTT broker stay when the
+// transaction commits. It returns ErrAccountConflict if a note is missing.
 func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, ids []string) error {
 	if stage == 0 || len(ids) == 0 {
 		return nil
 	}
-	// The import has created accounts for minutes, so waiting for the lock is limited only by the statement timeout.
+	// The import has spent minutes on its accounts, so it may wait for the lock up to the statement timeout.
 	if s.disableLockTimeout != "" {
 		if _, err := s.exec(ctx, s.disableLockTimeout); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, ids 
 	return err
 }
 
-// DropStage makes the notes of the stage due, so that all accounts that were not kept are deleted soon.
+// DropStage makes the notes of the stage due now, so that all its accounts for which a note is left are deleted soon.
 func (s credentials) DropStage(ctx context.Context, stage Stage, ids []string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(ids), stage)

@@ -27,7 +27,7 @@ func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
 
-// reservedActors returns the actors in the log that are not operators with a token.
+// reservedActors returns the names of actors in the log that are not operators, so no token can have them.
 func reservedActors() []string {
 	return []string{
 		abortRuleActor, "bootstrap", Canceller, "command line", "dashboard", "dispatcher", "nobody", "reaper", retentionActor, "serve --after-restore",
@@ -57,7 +57,7 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 	return created, err
 }
 
-// detail returns the text about an operator token for the log. The name comes last because it may contain any text.
+// detail returns the description of an operator token for the audit log. The name comes last because it may contain any text.
 func (t Token) detail() string {
 	parts := []string{fmt.Sprintf("id=%d role=%s", t.ID, t.Role)}
 	if len(t.Pools) > 0 {
@@ -78,8 +78,8 @@ func nullList(list []string) any {
 	return string(text)
 }
 
-// releaseTokenName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the
-// dispatcher itself has the name. A name of a valid token is refused later, by the unique key on names.
+// releaseTokenName takes the name away from an expired token, so that a new token can have this name. It returns ErrExists if a device or
+// the dispatcher itself has the name. If a valid token has it, the INSERT of the new token fails later, because of the unique key on names.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	isDevice, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
@@ -93,8 +93,8 @@ func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error 
 	return err
 }
 
-// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or newest first if newest is true.
-// If after is not 0, it returns only tokens that follow the token with this id in that order.
+// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or in descending order if newest
+// is true. If after is not 0, it returns only the tokens that come after the token with this id in that order.
 func (s credentials) OperatorTokens(ctx context.Context, after int64, newest bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newest {
@@ -119,8 +119,8 @@ func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
 	})
 }
 
-// RevokeToken revokes an operator token: reads of the ledger find it invalid at once. It returns ErrNotFound if there is no such token, or
-// if it was revoked before.
+// RevokeToken revokes an operator token: from its commit on, reads of the ledger no longer find the token. It returns ErrNotFound if there
+// is no such token, or if it was revoked before.
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {

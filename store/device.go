@@ -22,11 +22,11 @@ type Device struct {
 	OwnToken   bool              // the device has used a token of its own, so fleet tokens no longer act for it
 	HasToken   bool              // the device has a valid token of its own
 	Tags       map[string]string // set by operators
-	Profile    string            // its policies apply to the tasks of the device; set by operators; empty means no profile
+	Profile    string            // a profile, whose policies apply to the tasks of the device; set by operators; empty means none
 	Attributes json.RawMessage   // reported by the device; a JSON object
 	CreatedAt  time.Time
 	LastSeen   *time.Time // accurate to SeenPrecision; nil means never
-	Reach      Reach      // as of about LastSeen
+	Reach      Reach      // how the device can be notified, as of about LastSeen
 }
 
 // Revoked reports whether the device has used a token of its own and has no valid token left.
@@ -75,7 +75,7 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.reach`
 
-// deviceDest accepts NULL in each column, because the device may not be registered.
+// deviceDest returns destinations that accept NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
 		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, optionalTime{&d.LastSeen}, opt(&d.Reach),
@@ -91,7 +91,7 @@ func (s devices) Device(ctx context.Context, id string) (Device, error) {
 	return s.readSession().devices().byID(ctx, id)
 }
 
-// DeviceFilter selects devices. A field with its zero value selects all.
+// DeviceFilter selects devices. A field with its zero value does not restrict the selection.
 type DeviceFilter struct {
 	Tags    map[string]string // the device has all these tags
 	Profile string
@@ -115,7 +115,8 @@ func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, e
 	return found, err
 }
 
-// readFiltered runs read with a session whose statements are planned for their actual arguments and may select by the tags of f.
+// readFiltered runs read with a session in which each statement is planned for its actual arguments. If f has tags, the session can use the
+// index of tags.
 func (s devices) readFiltered(ctx context.Context, f DeviceFilter, read func(session) error) error {
 	if len(f.Tags) == 0 {
 		return read(s.customPlanSession())
@@ -128,8 +129,8 @@ func (s devices) readFiltered(ctx context.Context, f DeviceFilter, read func(ses
 	})
 }
 
-// enableTagIndex must run before a statement that selects devices by tags. Postgres can read the index of tags only as a bitmap, and bitmap
-// scans are off elsewhere (withSettings).
+// enableTagIndex lets the transaction use the index of tags. It must run before a statement that selects devices by tags: Postgres can read
+// this index only by a bitmap scan, and the settings of the store (withSettings) disable bitmap scans.
 func (s session) enableTagIndex(ctx context.Context) error {
 	if s.tagIndexSQL == "" {
 		return nil
@@ -145,11 +146,11 @@ func (f DeviceFilter) where(q *query) error {
 		if err != nil {
 			return err
 		}
-		q.where("{tagged %s}", tags) // must be the first condition: {tagged $1} and {tagged $3} name its position
+		q.where("{tagged %s}", tags) // must be the first condition: {tagged $1} and {tagged $3} contain the number of its argument
 	}
 	whereSet(q, "d.profile = %s", f.Profile)
 	q.where("d.id > %s", f.After)
-	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are lower than ~
+	if f.Prefix != "" { // ids are compared byte by byte, and each of their characters is lower than ~
 		q.where("d.id >= %s", f.Prefix)
 		q.where("d.id < %s", f.Prefix+"~")
 	}
@@ -165,8 +166,8 @@ func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
-// CreateDevice registers a device with its token; set gives its account at the broker the same secret. Errors: ErrExists,
-// ErrUnknownProfile. With WithOnce a repeated request takes effect once.
+// CreateDevice registers a device with its token. set gives the same secret to the account of the device at the MQTT broker. Errors:
+// ErrExists, ErrUnknownProfile. With WithOnce a repeated request takes effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -219,7 +220,8 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 				return err
 			}
 		}
-		// Recorded even if nothing changed: repeating the request repairs an account that somebody changed at the broker.
+		// The change of the account is recorded even if the device does not change: repeating the request repairs an account that somebody
+		// changed at the broker.
 		if err := tx.credentials().recordAccountChange(ctx, id, state); err != nil || changed == 0 {
 			return err
 		}
@@ -228,9 +230,9 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 	})
 }
 
-// MergeAttributes applies a merge patch (RFC 7396) to the device's attributes. It returns ErrTooLarge, and changes nothing, if the result
-// has more than 64 members or 8 KiB, and an error if the patch is not an object. If the device is not registered, it returns ErrNotFound.
-// If the patch changes nothing, nothing is written.
+// MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. If the patch changes nothing, nothing is written. If
+// the result has more than 64 members or 8 KiB, it changes nothing and returns ErrTooLarge. It returns ErrNotFound if the device is not
+// registered, and an error if the patch is not an object.
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
@@ -249,7 +251,7 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 // LastReport is the last report of a device.
 type LastReport struct {
 	At    time.Time
-	Reach Reach // how the device can be notified since that report
+	Reach Reach // how the device could be notified after this report
 }
 
 type seenRow struct {
@@ -262,11 +264,10 @@ type seenRow struct {
 // from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back, and stores the reach of the
-// latest report. It ignores ids that are not registered. If two reports are less than maxSeenError
-// apart, their order is unclear, and a reach other than ReachNone wins: a device that waits must not
-// be stored as one that polls, because no new task would be offered to it. If the stored time is in
-// the future, the clock of the ledger was set back, and the reach in seen is stored.
+// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the reach (the way to notify it) of the
+// latest report. It ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a
+// reach other than ReachNone is stored. A device that waits must not be stored as a device that polls, because no new task would be offered
+// to it. If the stored time is in the future, the clock of the ledger was set back, and the reach in seen is stored.
 func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) error {
 	if len(seen) == 0 {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// mergeAttributes applies a merge patch to an object and checks the limits on the attributes of a device. Numbers keep their digits.
+// mergeAttributes applies a merge patch to the attributes of a device, and returns ErrTooLarge if the result exceeds their limits. A number
+// keeps its digits.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := decodeObject(old)
 	if err != nil {

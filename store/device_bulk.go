@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// DeviceChange changes the settings of one of several devices.
+// DeviceChange changes spec, the settings of the device id. ChangeDevices calls it for one device after another.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
 // deviceRow is the state of a device after a change.
@@ -17,9 +17,9 @@ type deviceRow struct {
 	Detail  string `json:"detail"`
 }
 
-// ChangeDevices changes the settings of each device in ids that is registered, in one transaction, and returns how many it changed. It
-// calls change for one device after another, under the rules of ChangeDevice. If dryRun is true, nothing is written. A profile that does
-// not exist is refused with ErrUnknownProfile.
+// ChangeDevices changes the settings of each registered device in ids, in one transaction, and returns how many devices it changed. It
+// calls change for one device after another, perhaps more than once. If dryRun is true, nothing is written. If a device would get a profile
+// that does not exist, it returns ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (n int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// ChangeDevice changes the settings that an operator decides about a device. change runs inside the transaction, perhaps more than once; if
-// it returns an error, the transaction is rolled back. If change alters nothing, nothing is written. Errors: ErrNotFound,
-// ErrUnknownProfile.
+// ChangeDevice calls change with the settings that an operator decides about a device, and stores what change alters. If change alters
+// nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an error, the transaction is
+// rolled back. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
 	err = s.write(ctx, func(tx session) error {
 		d, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
@@ -38,8 +38,8 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return d, err
 }
 
-// applyChange returns the settings of the device after change, and a text for the log that names what changed. The text is empty if nothing
-// changed.
+// applyChange returns the settings that the device has after change, and in words a text for the log that names the changed settings. The
+// text is empty if nothing changed.
 func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {

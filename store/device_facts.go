@@ -2,18 +2,19 @@ package store
 
 import "context"
 
-// keySearchLimit is the number of devices in which DevicesWithTag and DevicesWithAttribute look for a name, beginning with the lowest id.
+// keySearchLimit is the number of devices, those with the lowest ids, in which DevicesWithTag and DevicesWithAttribute search for a name.
 // It bounds the cost of a search, however many devices there are.
 const keySearchLimit = 1000
 
-// DevicesWithTag returns how many devices it searched, at most keySearchLimit, and whether one of them has a tag with this name. It serves
-// warnings about policies; to find the devices with a tag, use Devices with DeviceFilter.Tags.
+// DevicesWithTag searches at most keySearchLimit devices for a tag with this name. It returns the number of searched devices, and whether
+// one of them has the tag. It serves warnings about policies; to find the devices with a tag, use Devices with DeviceFilter.Tags.
 func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int, found bool, err error) {
 	return s.searchKeys(ctx, "tags", "{keys of tags}", name, name)
 }
 
-// DevicesWithAttribute does the same as DevicesWithTag for the attributes that devices report. It looks for an attribute with the name path
-// or the name first, the first name of the path.
+// DevicesWithAttribute searches at most keySearchLimit devices for an attribute that they report. It returns the number of searched
+// devices, and whether one of them has an attribute with the name path or the name first. path is a list of names joined with dots, and
+// first is the first of these names.
 func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (searched int, found bool, err error) {
 	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, first)
 }

@@ -20,7 +20,7 @@ type NewDevice struct {
 
 	Profile string // empty means no profile
 
-	Update func(*DeviceSpec) error // only with UpdateExisting: changes the settings of the device if it exists; its error refuses the import
+	Update func(*DeviceSpec) error // only for UpdateExisting: changes the settings of an existing device; an error refuses the import
 }
 
 // OnExisting decides what an import does with devices that are registered already.
@@ -29,9 +29,9 @@ type OnExisting string
 // The ways to treat registered devices.
 const (
 	RefuseExisting OnExisting = "refuse" // the whole import is refused
-	SkipExisting   OnExisting = "skip"   // they are not changed
-	RotateExisting OnExisting = "rotate" // they get one more token; their tags are not changed
-	UpdateExisting OnExisting = "update" // their settings are changed; their tokens are not changed
+	SkipExisting   OnExisting = "skip"   // the registered devices are not changed
+	RotateExisting OnExisting = "rotate" // each registered device gets one more token; its tags are not changed
+	UpdateExisting OnExisting = "update" // the settings of the registered devices are changed, but not their tokens
 )
 
 // EntryError is an error about one entry of a list.
@@ -49,11 +49,11 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // importChunkSize is the maximum number of devices in one statement.
 const importChunkSize = 1000
 
-// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. gotToken has one value per entry: whether
-// its device was given its token. For RotateExisting the older tokens of a device expire after overlap. The accounts of stage are kept for
-// each device that was given a token; if such a device has no account of the stage, it returns ErrAccountConflict. It returns an EntryError
-// with ErrExists for a registered device if existing is RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With
-// WithOnce a repeated request takes effect once; a replay gives no tokens.
+// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. gotToken has one value per entry of list:
+// whether the device was given the token. With RotateExisting, the older tokens of a device expire after overlap. For each device that was
+// given a token, ImportDevices keeps the account that stage created at the MQTT broker; if stage has no account for such a device, it
+// returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if existing is RefuseExisting, and with
+// ErrUnknownProfile for a profile that does not exist. With WithOnce a repeated request takes effect once; the repetition gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -63,7 +63,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	order := importOrder(list)
 	err = s.write(ctx, func(tx session) error {
 		gotToken = make([]bool, len(list))
-		var total int // the stored answer is only this number
+		var total int // the answer that runOnce stores is only this number
 		err := tx.runOnce(ctx, &total, func() error {
 			total = len(list)
 			if err := tx.profiles().lockProfiles(ctx, list); err != nil {
@@ -84,7 +84,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	return gotToken, err
 }
 
-// checkImport returns the errors that ImportDevices would return, except for devices that exist.
+// checkImport returns the errors that ImportDevices would return, except the error about a registered device.
 func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing OnExisting) error {
 	if err := s.profiles().lockProfiles(ctx, list); err != nil || existing != UpdateExisting {
 		return err
@@ -108,7 +108,7 @@ func idsWithToken(list []NewDevice, gotToken []bool) (ids []string) {
 	return ids
 }
 
-// lockProfiles holds the profiles of all devices, in the order of their names.
+// lockProfiles keeps the profiles of all devices in list from being deleted. It locks the profiles in the order of their names.
 func (s profilesIn) lockProfiles(ctx context.Context, list []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range list {
@@ -139,7 +139,8 @@ type importRow struct {
 	update  func(*DeviceSpec) error
 }
 
-// importOrder returns the indexes of list in the order of the ids, so that two concurrent imports cannot deadlock.
+// importOrder returns the indexes of list, ordered by the ids of the devices, so that two concurrent imports lock rows in the same order
+// and cannot deadlock.
 func importOrder(list []NewDevice) []int {
 	order := make([]int, len(list))
 	for i := range list {
@@ -149,7 +150,8 @@ func importOrder(list []NewDevice) []int {
 	return order
 }
 
-// importRows returns the rows of one part. The rows of all parts at once would be a second copy of the list.
+// importRows returns the rows of the devices with these indexes in list: one chunk of the import. The rows of all chunks at once would be a
+// second copy of the list.
 func importRows(list []NewDevice, entries []int) []importRow {
 	rows := make([]importRow, len(entries))
 	for n, i := range entries {
@@ -162,12 +164,12 @@ func importRows(list []NewDevice, entries []int) []importRow {
 	return rows
 }
 
-// importChunk is one part of an import.
+// importChunk is one chunk of an import, at most importChunkSize devices.
 type importChunk struct {
 	session
 	actor    string
 	rows     []importRow
-	gotToken []bool // for the whole list
+	gotToken []bool // one value per entry of the whole list of the import
 }
 
 func (p importChunk) run(ctx context.Context, existing OnExisting, overlap time.Duration) error {
@@ -226,7 +228,8 @@ func (p importChunk) changedRows(ctx context.Context, old []importRow) ([]device
 	})
 }
 
-// rotate locks the devices and gives them their tokens. A device that was deleted concurrently gets no token.
+// rotate locks the registered devices of the chunk and gives each of them one more token. A device that was deleted concurrently gets no
+// token.
 func (p importChunk) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(old))
@@ -265,7 +268,7 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, det
 	return nil
 }
 
-// rowsFor returns the rows for devices, in the order of the part.
+// rowsFor returns the rows of these devices, in the order of the chunk.
 func (p importChunk) rowsFor(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {

@@ -53,8 +53,8 @@ type ReachablePage struct {
 	Last      TaskPosition // position of the last task read
 }
 
-// ReachableDevices reads the next tasks of a batch, in their order, and returns the devices that could start one of them now, hold no slot
-// and can be notified.
+// ReachableDevices reads the next tasks of a batch, in the order of the batch. It returns those of their devices that could start one of
+// the tasks now, hold no slot and can be notified.
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
@@ -79,8 +79,8 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableText returns the statement that reads the tasks after a position. It has two parts, each served by the index from the position
-// on: the rest of the tasks with the priority of the position, then the tasks with a lower priority.
+// reachableText returns the statement that reads the tasks after a TaskPosition. It has two parts: first the other tasks with the priority
+// of the position, then the tasks with a lower priority. The index serves each part from the position on.
 func reachableText() string {
 	return `
 	WITH looked AS (

@@ -37,8 +37,8 @@ func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	return devicesInOrder(ids, found)
 }
 
-// devicesInOrder returns the found devices in the order of ids. It returns ErrNotFound if a device was deleted after the INSERT found it
-// registered.
+// devicesInOrder returns the found devices in the order of ids. It returns ErrNotFound if one of ids is missing in found, because its
+// device was deleted after the INSERT.
 func devicesInOrder(ids []string, found []Device) ([]Device, error) {
 	byID := make(map[string]Device, len(found))
 	for _, d := range found {
@@ -76,8 +76,8 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 }
 
 // finishRegistration must be called for newly registered devices, in the transaction of their INSERT. It blocks a device again if the
-// device was blocked when it was deleted, and also runs the steps in more. Its statement runs after the INSERT, so it reads the result of a
-// deletion for which the INSERT had to wait.
+// device was blocked when it was deleted, and runs the steps in more. Its statement must come after the INSERT: if the INSERT had to wait
+// for a concurrent deletion, only a later statement reads what the deletion wrote.
 func (s devicesIn) finishRegistration(ctx context.Context, ids []string, more ...step) error {
 	return s.runSteps(ctx, "names", namesInput(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},

@@ -2,15 +2,15 @@ package store
 
 import "context"
 
-// DeviceRemoval is the result of a deletion for the open tasks of the device.
+// DeviceRemoval holds the numbers of open tasks that the deletion of a device ended or asked to stop.
 type DeviceRemoval struct {
 	Cancelled int // waiting tasks, which were cancelled at once
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice deletes a device and its tokens. If cancel is true, its open tasks are cancelled; if cancel is false and there are open
-// tasks, it returns ErrOpenTasks. A grant in force stays in force. Tasks, attempts and events are kept. It returns ErrNotFound if the
-// device is not registered.
+// DeleteDevice deletes a device and its tokens. If cancel is true, its open tasks are cancelled; if cancel is false and it has open tasks,
+// nothing is deleted and ErrOpenTasks is returned. A grant in force stays in force. Tasks, attempts and events are kept. It returns
+// ErrNotFound if the device is not registered.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (DeviceRemoval, error) {
 	var removed DeviceRemoval
 	err := s.write(ctx, func(tx session) (err error) {

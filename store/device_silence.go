@@ -15,15 +15,16 @@ type DeviceSearchPage struct {
 	ContinueAfter string   // id of the last device searched, if fewer devices than the limit were found and more may follow
 }
 
-// SilentDevices searches at most maxSearched of the devices that match f, in ascending order of ids, for devices whose last report is
-// longer ago than since, or that never reported. It stops when it has found as many devices as the limit of f. No index has the last_seen
-// times, because then each report would write to that index.
+// SilentDevices searches at most maxSearched of the devices that match f, in ascending order of ids, for devices that never reported or
+// whose last report is longer ago than since. It stops when it has found f.Limit devices. There is no index on last_seen, because each
+// report would have to write to it.
 func (s devices) SilentDevices(ctx context.Context, f DeviceFilter, since time.Duration, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
 }
 
 // searchDevices searches at most maxSearched of the devices that match f, in ascending order of ids, and returns the devices that satisfy
-// cond, a condition on id and last_seen, the only columns that the search reads. %s in cond is replaced by the placeholder of value.
+// cond. cond is a condition on the columns id and last_seen; the search reads no other columns. %s in cond is replaced by the placeholder
+// of value.
 func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {

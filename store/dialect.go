@@ -22,9 +22,9 @@ import (
 //	{now}        the database's clock at this moment, not at the start of the transaction
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
 //	{epoch}      the start of 1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
-//	{age}        milliseconds from the time at to clock.now
-//	{minute of at}, {this minute}  minutes since 1970: of the time at, or now
-//	{since began} milliseconds from began to at
+//	{age}        milliseconds from the column at to the column clock.now
+//	{minute of at}, {this minute}  minutes from 1970 to the column at, or to now
+//	{since began} milliseconds from the column began to the column at
 //	{least}      the smaller of two arguments
 //	{greatest}   the greater of two arguments
 //	{json}       casts the text before it to the type of payload and output
@@ -38,7 +38,7 @@ import (
 //	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
 //	{best (} {) o}  encloses a query for tasks, runs it for each row before it, and left-joins its tasks as o
 //	{columns of best}  the columns that this query must select
-//	{shown and held}   limit of a group of tasks of a batch: it is higher if policies apply
+//	{shown and held}   maximum number of tasks in one group of a batch (viewsText): it is higher if policies apply
 //	{task of n}  the task of row w: element number w.n of the list $2
 //	{device of w}, {pool of c}, ...  joins the device d, the batch b or c, the pool p, ... that a row
 //	             before it names; all columns are NULL if there is no such row and the join is a LEFT JOIN
@@ -46,7 +46,7 @@ import (
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest id of a transaction that is still in progress
 //	{next turn}  a turn that is above the turns of all changes of tokens that can be read now
-//	{bytes}      compares the text before it byte by byte
+//	{bytes}      makes the text before it compare byte by byte
 //	{keys of tags}, {keys of attributes}  rows k (key), from a device in looked
 //	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
 //	{token}      the next fencing token, for a grant that is inserted already and so holds its unique keys
@@ -62,15 +62,15 @@ type dialect struct {
 	name                    string
 	forbidden               []forbiddenSetting // forbidden values of settings
 	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
-	tryShared               string             // takes the shared locks that are free, and returns the names of their pools
+	tryShared               string             // takes the shared locks of those pools {names} whose lock is free, and returns their names
 	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockName); empty if not needed
 	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
 	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
 	lockLateResults         string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
-	lockGrants              string             // waits for transactions that write grants, and blocks new ones
+	lockGrants              string             // waits for transactions that write grants, and blocks new ones until this transaction ends
 	advanceNumbers          []string           // statements that increase the last given numbers by $1 and return the result
 	snapshotIsolation       sql.IsolationLevel // isolation level of a transaction that reads one snapshot
-	lockNews                string             // lets no other transaction give ids to news until this one ends; empty if not needed
+	lockNews                string             // blocks other transactions from giving ids to news until this one ends; empty if not needed
 	tryFold                 string             // returns true if no other transaction folds, and locks folding until this one ends; empty if not needed
 	tagIndexSQL             string             // lets one transaction use the index of tags; empty if there is none
 	disableStatementTimeout string             // disables the statement timeout in one transaction
@@ -91,8 +91,8 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputs returns the columns of the JSON arrays that statements take as $1. The columns have the names of the JSON members. The first
-// column must be a number that is never negative.
+// inputs returns, for each word such as {ids}, the columns of the JSON array that a statement takes as $1. The columns have the names of
+// the JSON members. The first column must be a number that is never negative.
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":      "id bigint",
@@ -112,7 +112,8 @@ func inputs() map[string]string {
 	}
 }
 
-// postgresWords returns the words in braces with their replacements, without the words of inputs and lookUps.
+// postgresWords returns the words in braces, each followed by its replacement for Postgres. The words of inputs and lookUps are not
+// included.
 func postgresWords() []string {
 	return []string{
 		"{now}", "clock_timestamp()",
@@ -139,8 +140,8 @@ func postgresWords() []string {
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
-		// The upper end of a snapshot does not work here: it is just above the last transaction that ended, so it cannot distinguish
-		// running transactions above it from transactions that have not begun.
+		// The upper end of a snapshot (pg_snapshot_xmax) cannot be used here. It is just above the highest transaction that has ended, so a
+		// running transaction above it looks like a transaction that has not begun.
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
@@ -159,16 +160,16 @@ func postgresWords() []string {
 
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
-	// few affects only the query plan. Postgres estimates 100 rows for any array, and would read whole tables to join them. For a condition
-	// between two bounds it estimates a 200th of the rows: here one row. A LIMIT would also work, but would read the array once more to
-	// count it.
+	// few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join them. For a
+	// condition between two bounds it estimates a 200th of these rows, here one row. A LIMIT would give a low estimate, too, but would read
+	// the array once more to count its rows.
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
 		number, _, _ := strings.Cut(columns, " ")
 		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
 		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
 	}
-	// The form with two integers has a key space of its own, so it cannot collide with the migrations' lock.
+	// pg_advisory_xact_lock with two integers has its own keys, so this lock cannot collide with the lock of the migrations.
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
@@ -181,7 +182,7 @@ func postgres() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// A rollback does not undo the leaps below: sequence numbers only increase.
+		// A rollback does not undo advanceNumbers: sequence numbers only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -197,7 +198,8 @@ func postgres() dialect {
 	}
 }
 
-// lookUps returns joins that the planner runs one row at a time. OFFSET 0 prevents any other join method.
+// lookUps returns the words such as {device of w} with their joins. OFFSET 0 makes the planner look up one row at a time; it prevents any
+// other join method.
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -253,7 +255,7 @@ func sqliteWords() []string {
 		"{attempt w}", "CROSS JOIN attempts a ON a.token = w.token",
 		"{columns of best}", "t.id",
 		"{task of n}", "json_extract($2, '$[' || w.n || ']')",
-		"{shown and held}", "9", // SQLite cannot refer to columns in a LIMIT
+		"{shown and held}", "9", // a constant, because a LIMIT in SQLite cannot refer to columns
 		"{last event}", "coalesce(max(id), 0) FROM events", // SQLite has one writer, so ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",
@@ -265,7 +267,7 @@ func sqliteWords() []string {
 		"{tagged $3}", hasTags("$3"),
 		"{unhex hash}", "unhex(hash)",
 		"{given}", "grants",
-		"{token}", "token", // a trigger has set it
+		"{token}", "token", // the column, because a trigger has already set the token
 		"{last token}", "(SELECT value FROM grant_token)",
 	}
 }
@@ -305,14 +307,14 @@ func textToTimeSQL(text string) string {
 	return `CAST(round(unixepoch(` + text + `, 'subsec') * 1000) AS INTEGER)`
 }
 
-// hasTags returns the SQL for {tagged} in SQLite, which has no operator for it.
+// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for JSON objects that contain other objects.
 func hasTags(wanted string) string {
 	return `NOT EXISTS (SELECT 1 FROM json_each(` + wanted + `) AS wanted WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the fencing token and all ids that are visible outside, because a client may know
-// a number that the ledger has lost.
+// advanceStatements returns the statements that increase the fencing token and all ids that clients can see, because a client may know a
+// number that a restored ledger has lost.
 func advanceStatements(ofTokens, ofTable string) []string {
 	all := []string{ofTokens}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -349,8 +351,8 @@ func isUniqueViolation(err error) bool {
 	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// isCommitFailure reports whether the server itself reported that the COMMIT failed. A FATAL error does not count: a backend that is being
-// terminated may send it after it has committed.
+// isCommitFailure reports whether the server reported that the COMMIT failed. A FATAL error does not count as such a report, because a
+// server process that is being terminated may send it after the commit.
 func isCommitFailure(err error) bool {
 	var e *pq.Error
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL

@@ -12,13 +12,13 @@ import (
 // answerSlack is added to the statement timeout to get the time after which a missing answer counts as lost.
 const answerSlack = 5 * time.Second
 
-// dialer opens connections whose reads and writes fail after a limit. The limit protects against a server that hangs or has vanished
-// without closing its connections. Without the limit the driver would wait as long as the kernel does, about 15 minutes, even after the
-// context has ended, and a few statements would block all connections.
+// dialer opens connections whose reads and writes fail after ioTimeout. The timeout protects against a server that hangs, or that vanished
+// without closing its connections. Without it the driver would wait as long as the kernel does, about 15 minutes, even after the end of the
+// context; a few such statements would occupy all connections.
 type dialer struct {
 	net.Dialer
 	connSet
-	ioTimeout time.Duration // of one read or write; 0 means no limit
+	ioTimeout time.Duration // maximum time of one read or write; 0 means no limit
 }
 
 // DialContext opens a connection for the driver.
@@ -36,7 +36,7 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return &limitedConn{Conn: conn, ioTimeout: d.ioTimeout, openConns: &d.connSet}, nil
 }
 
-// DialTimeout completes the interface of the driver, which calls DialContext instead.
+// DialTimeout exists because the interface of the driver has it. The driver calls only DialContext.
 func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -94,8 +94,8 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// answerTimeout returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0
-// means no limit, as for statements without a timeout.
+// answerTimeout returns how long the connection waits for an answer. setting is the value of statement_timeout, in a form that Postgres
+// accepts. If the result is 0, there is no limit; it is 0 if setting allows statements without a timeout.
 func answerTimeout(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

@@ -16,8 +16,8 @@ import (
 // of the background passes, which would fail again.
 const fullFor = 15 * time.Second
 
-// fullDisk stores when the disk last refused a write. A write that succeeds does not reset it: Postgres can still find room for small rows
-// in existing pages.
+// fullDisk stores the time at which the disk last refused a write. A successful write does not reset this time, because Postgres can find
+// room for small rows in existing pages of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
 // recordDiskFull returns err, wrapped with ErrDiskFull if the disk was full.

@@ -22,19 +22,19 @@ func (s events) RecordRefusal(ctx context.Context, e Event) error {
 	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, e) })
 }
 
-// EventPosition is a position in the order of the events. No event can appear any more with an id up to Last when all transactions that may
-// have given such an id have ended.
+// EventPosition is a position in the order of the events. All events with an id up to Last can be read when every transaction with an id
+// below xidBound has ended.
 type EventPosition struct {
 	Last     int64 // the highest event id given so far
-	xidBound int64 // one transaction id: every transaction that gave an event id up to Last has a lower one
+	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id
 }
 
-// ReadEventPosition returns the position of the highest event id given so far. sent is the id up to which the caller knows that it has read
-// all events, or -1 if it has read none. If the highest id equals sent, ReadEventPosition uses up no transaction id.
+// ReadEventPosition returns the position of the highest event id given so far. sent is the id up to which the caller has read all events,
+// or -1 if it has read none. If the highest id equals sent, ReadEventPosition consumes no transaction id.
 func (s events) ReadEventPosition(ctx context.Context, sent int64) (EventPosition, error) {
 	var m EventPosition
-	// The order of the two statements matters: a transaction that gave an id which the first statement reads has begun before the second
-	// statement.
+	// The order of the two statements matters: each transaction that gave an event id up to m.Last began before the second statement, so
+	// its transaction id is below xidBound.
 	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
 		return m, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// EventFilter selects events. A field with its zero value selects all.
+// EventFilter selects events. A field with its zero value does not restrict the selection.
 type EventFilter struct {
 	After  int64 // only events with id > After, in ascending order unless Newest is true
 	Before int64 // only events with id < Before; 0 means no bound
@@ -17,7 +17,7 @@ type EventFilter struct {
 	Actor  string
 	Pool   string
 	Batch  int64
-	Task   int64 // searched among the events of the task's device as long as the task exists
+	Task   int64 // id of a task; if the task exists, only the events of its device are searched
 	Device string
 	Since  time.Time // only events at that time or later; zero means no bound
 	Until  time.Time // only events before that time; zero means no bound
@@ -58,7 +58,7 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// WithIDRange restricts the filter to the range of ids that belongs to its times, so that events of other days are not read.
+// WithIDRange returns the filter with bounds on the ids, computed from f.Since and f.Until, so that events of other days are not read.
 func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, error) {
 	if !f.Since.IsZero() {
 		first, err := s.eventIDNear(ctx, f.Since.Add(-clockSlack))
@@ -79,15 +79,15 @@ func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, er
 	return f, nil
 }
 
-// eventSearch is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are
-// empty, the primary key is used.
+// eventSearch is an EventFilter together with the column whose index finds the events: the first of device, pool and actor that is not
+// empty. If all three are empty, the primary key finds the events.
 type eventSearch struct {
 	EventFilter
 	device, pool, actor string
 }
 
-// planSearch looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch
-// was deleted, the column stays empty.
+// planSearch returns the search for f. If f selects the events of a task or a batch, it looks up the device of the task or the pool of the
+// batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty.
 func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
 	for _, owner := range []struct {
@@ -108,14 +108,15 @@ func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSear
 	return search, nil
 }
 
-// isIndexed reports whether candidatesSQL selects exactly the events that match, so that no other condition has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the events that match, so that no other condition of the filter has to be
+// checked.
 func (f eventSearch) isIndexed() bool {
 	timed := !f.Since.IsZero() || !f.Until.IsZero()
 	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// candidatesSQL returns the query for the events that are checked against the filter, in its order, at most maxRows of them. It repeats the
-// conditions of the partial indexes, because SQLite does not infer them.
+// candidatesSQL returns the query for at most maxRows events, in the order of the filter, that are then checked against the filter. It
+// repeats the conditions of the partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
 	switch {
@@ -124,7 +125,7 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	case f.pool != "":
 		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
 	case f.actor != "":
-		// Events whose actor is their own device are only in the index on device.
+		// The index on actor does not have events whose actor is the device of the event. They are found by the index on device.
 		name := q.arg(f.actor)
 		return `SELECT * FROM (
 			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.rangeSQL("actor", name) + `) AS others
@@ -145,8 +146,8 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventSearchBound returns how far one request searches for events of a filter that no index serves. The next request continues after its
-// end.
+// EventSearchBound returns the id up to which one request searches for events, if no index serves the filter. The next request continues
+// after this id.
 func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBound, error) {
 	search, err := s.planSearch(ctx, f)
 	if err != nil || search.isIndexed() {
@@ -172,9 +173,9 @@ func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBoun
 	return stretch, err
 }
 
-// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond it, some may be missing. Ids are
-// given before the commit, so an event that commits late may appear below a higher id that was read before. ReadEventPosition and
-// EventsComplete show when this can no longer happen.
+// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond this bound some events may be
+// missing. Ids are given before the commit, so an event that commits late may appear below a higher id that was read before.
+// ReadEventPosition and EventsComplete show when this can no longer happen.
 func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, f)
 	if err != nil {

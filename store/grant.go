@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// grants is the part of the ledger that holds the grants: claims, renewals, results, lapses, and the views on which their decisions are
-// based.
+// grants is the part of the ledger that holds the grants: claims, renewals, results, the ends of leases, and the views by which the
+// dispatcher decides about them.
 type grants struct{ *connection }
 
 // Grant is a slot in use: one task of one device holds one numbered slot.
@@ -18,35 +18,35 @@ type Grant struct {
 	Slot         int
 	Device       string
 	Token        int64  // fencing token: unique, increasing per task and per slot
-	LeaseID      string // lease id in the semaphore
+	LeaseID      string // id under which the semaphore holds the slot
 	Attempt      int    // 1 for the first counted attempt
 	Kind         string
 	Payload      json.RawMessage
 	GrantedAt    time.Time
 	LeaseUntil   time.Time
 	MaxUntil     time.Time     // no renewal extends the lease beyond this time
-	LeaseLength  time.Duration // the length of a renewal that does not name one
-	LongestLease time.Duration // the longest length that the grant ever had, for which the reaper must wait; see LapseCutoffs
+	LeaseLength  time.Duration // the length of the lease, also after a renewal that names no length
+	LongestLease time.Duration // the longest value that LeaseLength ever had; the reaper waits for this time, see LapseCutoffs
 	Redelivered  int
 	CancelWhy    string        // if not empty, the device is asked to stop for this reason
-	Remaining    time.Duration // LeaseUntil minus the database's clock at the reading; may be negative
+	Remaining    time.Duration // LeaseUntil minus the time at which the ledger was read, by the database's clock; may be negative
 }
 
-// Candidate is an open task of a device that is among the best ones of its batch.
+// Candidate is an open task of a device that is among the best tasks of the device in its batch (see DeviceViews).
 type Candidate struct {
 	Task               int64
 	Batch              int64
 	Pool               string
 	Priority           int
 	Weight             int
-	Urgent             bool          // its batch is urgent
-	CreatedAt          time.Time     // creation of the batch, which is the age of the task
-	NotBefore          time.Time     // of the batch; zero means at once
-	RetryAt            time.Time     // of the task: the end of a backoff, or its own not_before; zero means at once
-	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before
-	Attempt            int           // the number that the next attempt would have
-	StartedBefore      bool          // it was started before; attempts that were not counted are included
-	Lease              time.Duration // the length of the lease that a grant would get
+	Urgent             bool          // the batch of the task is urgent
+	CreatedAt          time.Time     // creation of the batch; it determines the age of the task
+	NotBefore          time.Time     // NotBefore of the batch; zero means that the tasks may start at once
+	RetryAt            time.Time     // end of the backoff of the task, or its own not_before; zero means that it may start at once
+	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before, not the end of a backoff
+	Attempt            int           // number of the attempt that a grant of the task would begin
+	StartedBefore      bool          // the task was started before, perhaps in an attempt that was not counted
+	Lease              time.Duration // the length of the lease that a grant of the task would get
 	Standstill         time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
 	PoolPaused         bool
 	BatchPaused        bool
@@ -54,8 +54,8 @@ type Candidate struct {
 	Window, PoolWindow Opening
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
-	// Policies of the pool, the batch and the device's profile; nil means no policies. If there are policies, Kind and Payload are set,
-	// too.
+	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device; nil means no policies. If
+	// any of them is set, Kind and Payload are set, too.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string
@@ -64,11 +64,11 @@ type Candidate struct {
 
 // DeviceView is one consistent reading of everything that concerns a report of a device.
 type DeviceView struct {
-	Now        time.Time   // the database's clock
+	Now        time.Time   // time of the reading, by the database's clock
 	Standstill time.Time   // after a restore Grant is not delivered again before this time; zero means that there was no restore
 	Device     *Device     // nil means not registered
 	Deleted    bool        // the device is not registered because it was deleted
-	Grant      *Grant      // in force, or lapsed and not yet reaped; nil means no grant
+	Grant      *Grant      // the grant of the device; its lease may have ended, if it is not yet reaped. nil means no grant
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 }
 
@@ -86,13 +86,13 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost means that the task cannot be granted to this device now: it was granted, ended, paused or cancelled, or the device holds
-	// another grant (the unique key on the device).
+	// ClaimLost means that this device cannot be granted the task now: the task was granted, ended, paused or cancelled, or the device
+	// holds another grant.
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted
-	// ClaimConflict means that the slot is taken, or is beyond what the capacity allows. The semaphore is out of date and must be
-	// reconciled.
+	// ClaimConflict means that another grant has the slot, or that the slot is beyond what the capacity allows. The semaphore is out of
+	// date and must be reconciled.
 	ClaimConflict
 	// ClaimLocked means that the pool is being resized, so the claim was not evaluated.
 	ClaimLocked
@@ -110,17 +110,17 @@ type ClaimOutcome struct {
 type Renewal struct {
 	Task, Token int64
 	Device      string
-	Lease       time.Duration // the new length. It is used only if the lease then ends later than before; 0 means that the length stays
+	Lease       time.Duration // the new length of the lease, if the lease then ends later than before; 0 means that the length stays
 }
 
 // RenewalOutcome is the answer to one Renewal.
 type RenewalOutcome struct {
-	Found      bool  // there is a grant with this task, token and device
-	Grant      Grant // after the renewal, also Remaining
-	Superseded bool  // only if Found is false: the task is granted under another token
+	Found      bool  // whether there is a grant with the task, token and device of the renewal
+	Grant      Grant // the grant after the renewal, with Remaining
+	Superseded bool  // if Found is false: whether the task is granted under another token
 }
 
-// Result is the report of a device about the end of a grant.
+// Result is what a device reports about the end of its grant.
 type Result struct {
 	Device      string
 	Task, Token int64
@@ -128,15 +128,15 @@ type Result struct {
 	Output      json.RawMessage
 	Dropped     bool // an output was sent, but was too large to keep
 	Error       string
-	RetryAfter  time.Duration // only with ByReturn
+	RetryAfter  time.Duration // requested delay before the next attempt; only with ByReturn
 }
 
 // ResultOutcome is the answer to one Result.
 type ResultOutcome struct {
 	Kind  ResultKind
-	Ended *Grant    // the grant that this result ended, whose slot must be released; nil means that it ended none
-	State TaskState // of the task afterwards; empty if Kind is ResultUnknown. Dispatched means that a newer grant of the task is in force
-	Err   error     // this result was not recorded; other results may be
+	Ended *Grant    // the grant that this result ended; its slot must be released. nil means that the result ended no grant
+	State TaskState // state of the task afterwards; empty if Kind is ResultUnknown. Dispatched means that the task has a newer grant
+	Err   error     // if not nil, this result was not recorded; other results of the call may be
 }
 
 // ResultKind is the way in which a result was handled.
@@ -153,16 +153,16 @@ const (
 // Reaped is a grant that the reaper ended because its device did not report in time.
 type Reaped struct {
 	Grant Grant
-	State TaskState // of the task afterwards
+	State TaskState // state of the task afterwards
 }
 
-// grantColumns are the columns of a grant g with its task t and batch b, and the database's clock. If there is no grant, all but the clock
-// may be NULL.
+// grantColumns are the columns of a grant g with its task t and its batch b, and the time of the database's clock. If there is no grant,
+// all columns except this time may be NULL.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// longestLease is the length of time that the reaper waits for before it ends grant g, see LapseCutoffs. No answer to the holder of g
-// promised more time.
+// longestLease is the SQL for the longest length that the lease of grant g ever had, in milliseconds. The reaper waits for this time before
+// it ends g (see LapseCutoffs), because no answer to the holder of g promised more time.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
@@ -182,10 +182,10 @@ func grantDest(g *Grant) []any {
 	}
 }
 
-// remaining computes Grant.Remaining. Its column must come after LeaseUntil.
+// remaining is a scanner that computes Grant.Remaining from LeaseUntil and the time of the database. Its column must come after LeaseUntil.
 type remaining struct{ of *Grant }
 
-// Scan expects the time of the database.
+// Scan expects src to be the time of the database's clock.
 func (s remaining) Scan(src any) error {
 	var now time.Time
 	if err := (instant{&now}).Scan(src); err != nil {
@@ -197,13 +197,13 @@ func (s remaining) Scan(src any) error {
 	return nil
 }
 
-// Grants returns the grants of a pool in the order of slots, including grants that lapsed and are not yet reaped. Kind and Payload are not
-// set.
+// Grants returns the grants of a pool in the order of slots. It includes grants whose lease has ended and that are not yet reaped. Kind and
+// Payload are not set.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
-// LiveLeases returns true for each lease id that has a grant. Lease ids without a grant are not in the map.
+// LiveLeases returns which of these lease ids have a grant: the map has the value true for each of them, and no other entries.
 func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
 	live := map[string]bool{}
 	if len(leases) == 0 {
@@ -217,7 +217,7 @@ func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 	return live, err
 }
 
-// EndedLeases returns the lease ids whose grants have ended. Each lease id is passed with its task.
+// EndedLeases returns those of the lease ids in leases whose grants have ended.
 func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
 	if len(leases) == 0 {
 		return nil, nil
@@ -232,8 +232,8 @@ type TaskLease struct {
 	LeaseID string `json:"name"`
 }
 
-// Redeliver counts one more delivery of the grant and returns the grant. It returns ErrNotFound if the grant is no longer in force under
-// this token, or its pool grants nothing after a restore.
+// Redeliver adds 1 to the number of deliveries of the grant and returns the grant. It returns ErrNotFound if the grant is no longer in
+// force under this token, or if its pool grants nothing after a restore.
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {

@@ -15,11 +15,11 @@ type claimRow struct {
 	LeaseID string `json:"lease"`
 }
 
-// slotFitsSQL is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on
-// higher slots, must not exceed the capacity. The grants are counted only while there are grants beyond the capacity, after it was lowered;
-// otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and admits no new one before there is room.
-// New grants appear only below the limit, and old grants above it only end. So a count that is older than the insert can only be too
-// strict, as long as the capacity itself does not change; the pool's lock ensures that.
+// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim: slot + 1, plus the number of grants on higher
+// slots, must not exceed the capacity. Grants are counted only while there are grants beyond the capacity, after the capacity was lowered;
+// otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and no new grant is made before there is
+// room. New grants get only slots that this condition allows, and grants on higher slots only end. So a count that is older than the insert
+// can only be too strict, as long as the capacity does not change; the lock of the pool ensures that.
 const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
@@ -27,12 +27,12 @@ const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 // taskLeaseMillis is the length, in milliseconds, of the lease of task t in batch b and pool p without a renewal.
 const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 
-// batchLeaseMillis is taskLeaseMillis for a task that has no lease length of its own.
+// batchLeaseMillis is the length of the lease, in milliseconds, of a task of batch b and pool p that has no lease length of its own.
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
-// Claim grants tasks on slots in one transaction; each claim succeeds or fails by itself. It returns one outcome per claim, in the order of
-// claims. The unique keys decide, not an earlier reading. If a pool is being resized and wait is true, its claims wait; if wait is false,
-// they get ClaimLocked and do not delay other claims.
+// Claim grants tasks on slots in one transaction; each claim succeeds or fails independently of the others. It returns one outcome per
+// claim, in the order of claims. The unique keys of the ledger decide, not an earlier reading. While a pool is being resized, its claims
+// wait if wait is true; if wait is false, they get ClaimLocked and do not delay other claims.
 func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOutcome, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -51,9 +51,9 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	return outcomes, nil
 }
 
-// What an INSERT does with a grant whose unique key is taken. ON CONFLICT DO NOTHING checks each key once more. That is slow if there are
-// many dead rows under the key, which is so during a long transaction. Keys are seldom taken, because Redis chose the slots, so the first
-// try fails instead.
+// The ways in which an INSERT treats a grant whose unique key is taken. ON CONFLICT DO NOTHING checks each key one more time. This is slow
+// if there are many dead rows under the key, as there are during a long transaction. Redis has chosen the slots, so a key is seldom taken.
+// That is why the first INSERT fails on a taken key, and only the second one uses ON CONFLICT.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
@@ -93,7 +93,7 @@ func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTake
 }
 
 // lockPools locks the pools of the claims against changes of their capacity, and returns the claims whose pools it has locked. It must be a
-// statement of its own: then the snapshot of the next statement is taken after a resize for which the lock had to wait.
+// statement of its own: the lock may wait for a resize, and only a later statement reads the new capacity.
 func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outcomes []ClaimOutcome) ([]claimRow, error) {
 	if s.lockShared == "" {
 		return all, nil
@@ -117,7 +117,7 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 	return rows, nil
 }
 
-// poolNames returns the pools in one order everywhere, so that concurrent claims cannot deadlock.
+// poolNames returns the names of the claims' pools. All code locks pools in this order, so that concurrent claims cannot deadlock.
 func poolNames(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
@@ -127,11 +127,11 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts the grants that are allowed and returns their tasks. It locks and inserts rows in one order, the task before the
-// grant, so that concurrent claims cannot deadlock.
+// insertGrants inserts the grants that are allowed and returns their tasks. It locks and inserts rows in one order, and each task before
+// its grant, so that concurrent claims cannot deadlock.
 //
-// IS NOT DISTINCT FROM is an equality that no index serves. With a plain equality Postgres sometimes read all open tasks of the pool to
-// find the claimed one. The state is hidden from the planner for the same reason.
+// IS NOT DISTINCT FROM is a comparison for equality that cannot use an index. With = Postgres sometimes read all open tasks of the pool to
+// find the claimed task. The value of the state is hidden from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -170,7 +170,7 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 		return fmt.Errorf("assigning fencing tokens: %w", err)
 	}
 	for _, r := range rows {
-		// One outcome per task: if a claim is listed twice, only one of the two is granted.
+		// A task gets only one granted outcome: if a claim is listed twice, the second one is not granted.
 		if inserted[r.Task] {
 			delete(inserted, r.Task)
 			outcomes[r.n] = ClaimOutcome{Status: ClaimGranted, Grant: r.Grant}
@@ -185,11 +185,11 @@ type claimedGrant struct {
 	Grant
 }
 
-// giveTokens gives the inserted grants of claims their tokens, records the events and returns the grants. It finds a grant by task and
-// lease id, because two claims of one task differ in their lease ids.
+// giveTokens gives the inserted grants of claims their fencing tokens, records the events and returns the grants. It finds a grant by task
+// and lease id, because two claims of one task differ in their lease ids.
 //
-// The token is drawn after the insert. At that point the grant holds the unique keys of its slot and task, so every earlier holder has its
-// token already, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which the
+// A token is drawn after the insert. At that point the grant holds the unique keys of its slot and task. So every earlier holder already
+// has its token, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which the
 // insert had to wait.
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
 	const (

@@ -35,7 +35,7 @@ const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.
 
 // grantEnding is a grant that ends, and the resulting state of its task.
 type grantEnding struct {
-	n          int // index of the result that ends it
+	n          int // index of the result that ends the grant
 	task       endingTask
 	grant      Grant
 	cause      EndCause
@@ -47,18 +47,18 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns the destinations for the index of a result, endingTaskColumns and grantOnlyColumns.
+// endingDest returns the destinations for a row: the index of a result, then endingTaskColumns, then grantOnlyColumns.
 func endingDest(e *grantEnding) []any {
 	return append(append([]any{&e.n}, endingTaskDest(&e.task)...), grantDest(&e.grant)...)
 }
 
-// applyResult fills in an ending that is caused by a result.
+// applyResult sets the fields of an ending that the result of a device causes.
 func (e *grantEnding) applyResult(r Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error, e.actor = r.Cause, r.Output, r.Dropped, r.Error, r.Device
 	e.settle(settle, r.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
-		e.event = "task." + string(r.Cause) // failed or returned, and pending again
+		e.event = "task." + string(r.Cause) // the attempt failed or was returned, and the task is pending again
 	}
 }
 
@@ -71,7 +71,7 @@ func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	})
 }
 
-// endingRow is the JSON form of an ending. It omits members that have their usual value.
+// endingRow is the JSON form of a grantEnding. It omits members that have their usual value.
 type endingRow struct {
 	Task     int64   `json:"task"`
 	Token    int64   `json:"token"`
@@ -108,7 +108,7 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are the columns of {ended}.
+// endedColumns are the columns of the word {ended} (see dialect): the ended grants, joined with their endings.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
 // The statements that end grants: they update the tasks, insert the attempts and insert the events.
@@ -130,8 +130,8 @@ const (
 		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
 )
 
-// endGrants writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks
-// and grants must be locked.
+// endGrants ends grants: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
+// of the grants must be locked.
 func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
@@ -147,7 +147,7 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	return nil
 }
 
-// writeEndings returns the number of tasks it updated and of grants it deleted.
+// writeEndings runs the statements that end grants. It returns the number of updated tasks and the number of deleted grants.
 func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
 		err = s.scanRowArgs(ctx, chainCTEs("endings", `

@@ -9,13 +9,13 @@ import (
 type ForcedRelease struct {
 	Actor  string
 	Reason string // for the audit log
-	Token  int64  // token of the grant to end; 0 means the grant that holds the slot now
+	Token  int64  // fencing token of the grant to end; 0 means the grant that holds the slot now
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot back and returns its grant. If f.AtOnce is false, the device is asked to stop, as for a cancelled task, and the
-// slot becomes free when its result arrives or its lease ends. If f.AtOnce is true, the grant ends at once. It returns ErrNotFound if
-// nobody holds the slot, or the grant has another token.
+// ForceRelease takes a slot away from its holder and returns the grant. If f.AtOnce is false, the device is asked to stop, and the slot
+// becomes free when the result arrives or the lease ends. If f.AtOnce is true, the grant ends at once. It returns ErrNotFound if nobody
+// holds the slot, or if the grant has another token than f.Token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f ForcedRelease, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
@@ -40,7 +40,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 	return released, nil
 }
 
-// lockSlotGrant locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot.
+// lockSlotGrant locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot of the pool.
 func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
 	lockedTask, err := queryOne(ctx, s.session, endingTaskDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LapseCutoffs defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if
-// their lease_until is before the time. Leases with a length that is not in the map have not ended.
+// LapseCutoffs defines which leases have ended. The key is the longest length that a lease ever had (Grant.LongestLease), and the value is
+// a time: a lease with this length has ended if its lease_until is before the time. A lease whose length is not a key has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
 type lapseRow struct {
@@ -16,7 +16,7 @@ type lapseRow struct {
 	Before int64 `json:"before_ms"`
 }
 
-// rows returns the form of l for statements, and the latest of its times.
+// rows returns l in the JSON form that statements read, and the latest time in l.
 func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
@@ -28,9 +28,9 @@ func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	return toJSONInput(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended, in the order in which they lapsed. Replicas may call it concurrently: a grant that
-// another transaction ends, renews or takes a result for is left to that transaction. If one grant cannot be ended, the other grants still
-// are; Reap then returns the grants that it ended together with the error.
+// Reap ends at most limit grants whose lease has ended, the earliest end first. Replicas may call it concurrently: it skips a grant that
+// another transaction is ending or renewing. If one grant cannot be ended, Reap still ends the others, and returns both the ended grants
+// and the error.
 func (s grants) Reap(ctx context.Context, lapses LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := lapses.rows()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
@@ -55,7 +55,7 @@ func (s grants) Reap(ctx context.Context, lapses LapseCutoffs, limit int, settle
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends, in one transaction, each grant of the given tasks that is still lapsed.
+// reap ends, in one transaction, the grants of these tasks. It skips a grant whose lease has not ended according to lapses.
 func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
@@ -78,8 +78,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, se
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a
-// new one, after it was found and before it was locked.
+// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended. It checks this condition again, because
+// a grant may have been renewed or replaced between the search and the lock.
 func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -106,8 +106,8 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCut
 	return endings, nil
 }
 
-// NextLapse returns the time until the next lease ends. It is negative if the lease has ended and its grant is not yet reaped. found is
-// false if no grant is in force.
+// NextLapse returns the time until the next lease ends. left is negative if that lease has ended and its grant is not yet reaped. found is
+// false if there is no grant.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.readSession().scanRow(ctx, `

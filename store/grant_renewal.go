@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// reportedRow is a grant as its device names it.
+// reportedRow identifies a grant by the values that its device reported.
 type reportedRow struct {
 	N      int    `json:"n"`
 	Task   int64  `json:"task"`
@@ -14,18 +14,21 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of
-// the lease must be used. A renewal is never written after a cancel or a lapse, because the device is asked to stop.
+// shouldRenewSQL is the condition that a renewal is written to the ledger. The lease must end later by it. If the renewal names no length,
+// more than a third of the lease must have passed. A renewal is not written after a cancel or after the end of the lease, because the
+// device is then asked to stop.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// renewedLengthSQL is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time
-// until max_until. Otherwise the margin of an answer, which is computed from the length, would be too large there.
+// renewedLengthSQL is the SQL for the length of the lease after a renewal. If the renewal names a length, it is limited to the time that is
+// left until max_until. Otherwise the length would exceed the real lease, and so the safety margin that answers compute from the length
+// would be too large.
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
-// Renew extends the leases that are due and returns one outcome per renewal, in the order of renewals. The length of a lease changes only
-// together with its end, and the end never moves to an earlier time: the holder may rely on an earlier answer.
+// Renew extends the leases that are due for a renewal, and returns one outcome per renewal, in the order of renewals. The end of a lease
+// never moves to an earlier time, because the holder may rely on an earlier answer. The length of a lease changes only together with its
+// end.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil
@@ -56,7 +59,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	return outcomes, nil
 }
 
-// extend locks the grants in one order, so that two concurrent calls cannot deadlock.
+// extend writes the renewals. It locks the grants in one order, so that two concurrent calls cannot deadlock.
 func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {

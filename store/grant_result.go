@@ -26,8 +26,8 @@ func (s grants) recordResult(ctx context.Context, r Result, settle Settle) Resul
 }
 
 func (s grantsIn) handleResult(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
-	// Every transaction that creates or ends a grant locks its task first. So the grant that the next statement reads cannot change any
-	// more.
+	// Every transaction that creates or ends a grant locks its task first. So the grant that the next statement reads stays as it is until
+	// this transaction ends.
 	task, err := s.lockTask(ctx, r.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.recordUnknown(ctx, r)
@@ -66,7 +66,8 @@ func (s grantsIn) endByResult(ctx context.Context, r Result, task endingTask, gr
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// recordAfterEnd answers a result whose grant has ended or never existed. It never changes the grant that the task may have now.
+// recordAfterEnd records a result whose grant has ended or never existed, and returns its outcome. It never changes a grant that the task
+// may have now.
 func (s grantsIn) recordAfterEnd(ctx context.Context, r Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
@@ -90,8 +91,8 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, r Result, task endingTask,
 	}
 }
 
-// recordLate keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed
-// out.
+// recordLate stores a late result. If the result is a success, and its task waits for a retry or has timed out, recordLate also ends the
+// task as succeeded.
 func (s grantsIn) recordLate(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, r, true); err != nil {
 		return ResultOutcome{}, err
@@ -113,7 +114,7 @@ func (s grantsIn) recordLate(ctx context.Context, r Result, state TaskState) (Re
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// recordUnknown keeps a result whose grant is not in the ledger. It does not keep a result with a token that was never given.
+// recordUnknown stores a result whose grant is not in the ledger, except a result with a token that was never given.
 func (s grantsIn) recordUnknown(ctx context.Context, r Result) (ResultOutcome, error) {
 	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
@@ -127,8 +128,9 @@ func (s grantsIn) recordUnknown(ctx context.Context, r Result) (ResultOutcome, e
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores the result and its event, once per result and at most maxLateResults times per device and kind. Late and unknown
-// results are counted separately, so results that a device invents cannot displace its late results.
+// storeLateResult stores a result and an event for it. A repeated result is stored only once. Per device, at most maxLateResults late
+// results and at most maxLateResults unknown results are stored. The two kinds are counted separately, so that results that a device
+// invents cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, r Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, r.Device); err != nil {

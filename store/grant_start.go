@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// GrantStart is one grant, in force or ended, with the data that policies may refer to.
+// GrantStart is the start of one grant, in force or ended, with the data to which policies may refer.
 type GrantStart struct {
 	Token      int64
 	LeaseID    string
@@ -24,7 +24,7 @@ type GrantStart struct {
 
 	PoolLimits, Limits, ProfileLimits json.RawMessage // policies of the pool, the batch and the device's profile; nil means no policies
 
-	Now, GrantedAt time.Time // both by the database's clock
+	Now, GrantedAt time.Time // the time of the reading and of the grant, both by the database's clock
 }
 
 // PolicyOwner is a pool, batch or profile that has policies.
@@ -50,7 +50,8 @@ func startDest(s *GrantStart) []any {
 	}
 }
 
-// startsSQL returns the query for the grants and attempts that satisfy condition. condition uses the arguments $1 and $2.
+// startsSQL returns the query for the grants and the attempts (ended grants) that satisfy condition. condition uses the arguments $1 and
+// $2.
 func startsSQL(condition, end string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + end + `) AS ` + table + `_found`
@@ -64,8 +65,8 @@ func startsSQL(condition, end string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns at most limit starts of a pool, highest tokens first. If before is not 0, it returns only starts with token < before. The
-// order of tokens is the order of the start times, except for claims that ran concurrently.
+// Starts returns at most limit starts of a pool, highest fencing tokens first. If before is not 0, it returns only starts with token <
+// before. The order of tokens is the order of the start times, except for claims that ran concurrently.
 func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]GrantStart, error) {
 	if before == 0 {
 		before = 1 << 53
@@ -74,7 +75,7 @@ func (s grants) Starts(ctx context.Context, pool string, before int64, limit int
 	if err != nil {
 		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
-	// The two parts together may have more than limit rows: the lowest token of the grants may be far below the lowest one of the attempts.
+	// The grants and the attempts each have up to limit rows. Among all of them, only the first limit rows are certain to have no gap.
 	return found[:min(limit, len(found))], nil
 }
 
@@ -94,8 +95,8 @@ func (s grants) StartByLease(ctx context.Context, task int64, lease string) (Gra
 	return GrantStart{}, ErrNotFound
 }
 
-// PolicyOwners returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one
-// of its devices holds a slot.
+// PolicyOwners returns each pool with policies, each batch with policies and open tasks, and each profile with policies. A profile is
+// returned once for each pool in which one of its devices holds a slot.
 func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
 	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL

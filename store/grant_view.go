@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// isEligibleSQL returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b,
-// pool p and device d. d may be NULL, because devices are not registered before they report.
+// isEligibleSQL returns the condition that a task may be granted now if its pool has a free slot. It refers to task t, batch b, pool p and
+// device d. d may be NULL, because a device may be unregistered before its first report.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
@@ -16,14 +16,14 @@ func isEligibleSQL() string {
 // taskTimesAllow is the part of isEligibleSQL that concerns only task t.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinMaxWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For
-// a task with its own not_before the time counts from there.
+// withinMaxWait is the condition that task t has not waited longer than the MaxWait of batch b. It is true for a task that was started
+// before. If the task has its own not_before, the wait begins at that time.
 const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns isStartableSQL for tasks with this lease, an SQL expression in milliseconds.
+// isStartableForSQL returns isStartableSQL for tasks with another lease length. lease is an SQL expression in milliseconds.
 func isStartableForSQL(lease string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
@@ -36,7 +36,7 @@ const batchMayStart = `
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest accepts NULL in each column, because the device may have no open task.
+// candidateDest returns destinations that accept NULL in each column, because the device may have no open task.
 func candidateDest(c *Candidate) []any {
 	return []any{
 		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), opt(&c.Urgent),
@@ -60,8 +60,8 @@ func candidateDest(c *Candidate) []any {
 }
 
 // DeviceViews reads everything that concerns the reports of the devices, in one snapshot. It returns one view per device, in the order of
-// devices; if a device is named twice, it has the same view twice. The candidates of a device are the best open tasks of each batch:
-// eligible tasks before waiting ones, then by priority, then by age.
+// devices, also if a device is named twice. The candidates of a device are the best open tasks of each batch: tasks that may start now
+// before tasks that wait, then the highest priority, then the oldest task.
 func (s grants) DeviceViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	return s.readSession().grants().readViews(ctx, devices)
 }
@@ -84,11 +84,11 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS,
-// because Postgres may answer that by reading a whole table.
+// wasDeletedSQL is the SQL that returns true if the device that row w names is not registered because it was deleted. It does not use
+// EXISTS, because Postgres may evaluate an EXISTS by reading a whole table.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// viewRow is a row about a device: its registration and its grant, or a candidate, or both.
+// viewRow is one row of a DeviceView. It has the registration and the grant of the device, or one candidate, or both.
 type viewRow struct {
 	n int
 	DeviceView
@@ -97,14 +97,14 @@ type viewRow struct {
 	candidate Candidate
 }
 
-// mergeViewRows returns the views that the rows describe, by r.n.
+// mergeViewRows returns the count views that the rows describe. r.n is the index of the view to which row r belongs.
 func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	read := make([]DeviceView, count)
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
 		v.Now, v.Deleted = r.Now, v.Deleted || r.Deleted
-		if !r.Standstill.IsZero() { // only the row with the grant has it
+		if !r.Standstill.IsZero() { // only the row with the grant has a Standstill
 			v.Standstill = r.Standstill
 		}
 		if r.device.ID != "" {
@@ -120,7 +120,7 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per name, in the order of names. indexes has the index in unique for each name.
+// viewsInOrder returns one view per name, in the original order of names. indexes has, for each name, its index in unique.
 func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(unique))
 	for i := range read {
@@ -133,12 +133,12 @@ func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
 	return views
 }
 
-// maxCandidates is the maximum number of candidates of a batch with policies, because policies may block one task and allow another.
-// Without policies only the best task is a candidate.
+// maxCandidates is the maximum number of candidates per batch if policies apply to it, because policies may refuse one task and allow
+// another. Without policies only the best task is a candidate.
 const maxCandidates = 8
 
-// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the
-// given task.
+// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds. The given task is
+// always included if it is among the candidates; 0 means no task.
 func (v *DeviceView) bestCandidates(task int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
@@ -146,7 +146,7 @@ func (v *DeviceView) bestCandidates(task int64) []Candidate {
 	shown, batch, last, rank := v.Candidates[:0], int64(0), int64(0), 0
 	for _, c := range v.Candidates {
 		if c.Task == last || v.Grant != nil && c.Task == v.Grant.Task {
-			continue // a task that was named explicitly is in the list twice
+			continue // a task that the caller named explicitly is in the list twice
 		}
 		if c.Batch != batch {
 			batch, rank = c.Batch, 0
@@ -168,7 +168,7 @@ func (c *Candidate) waitRank(now time.Time) int {
 	return 0
 }
 
-// readViews reads the views of devices.
+// readViews reads the DeviceView of each device.
 func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, viewRowDest, viewsText, namesInput(unique))
@@ -178,8 +178,8 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads the view of the device of each task. text is taskViewText or waitingViewText. If the task is open, it is among
-// the candidates, even if other tasks are better.
+// readViewsWithTasks reads, for each task, the DeviceView of its device. text is taskViewText or waitingViewText. If the task is open, it
+// is among the candidates, even if other tasks are better.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, text string, devices []string, tasks []int64) ([]DeviceView, error) {
 	rows, err := collect(ctx, s.session, viewRowDest, text, namesInput(devices), s.formatNumbers(tasks))
 	if err != nil {
@@ -199,7 +199,7 @@ func viewRowDest(r *viewRow) []any {
 	return append(dest, candidateDest(&r.candidate)...)
 }
 
-// distinct returns each text once, and for each of texts its index in unique.
+// distinct returns the texts without duplicates, and, for each element of texts, its index in unique.
 func distinct(texts []string) (unique []string, indexes []int) {
 	first := make(map[string]int, len(texts))
 	indexes = make([]int, len(texts))
@@ -214,13 +214,13 @@ func distinct(texts []string) (unique []string, indexes []int) {
 	return unique, indexes
 }
 
-// hiddenPending is the state pending as a sub-select, so that the planner does not know its value.
+// hiddenPending is the state pending as a sub-select. So the planner does not know the value and cannot choose a plan for it.
 const hiddenPending = `(SELECT 'pending')`
 
-// The open tasks of a device that may be its best ones in a batch. Each of the four groups is read by the index, however many tasks there
-// are: tasks with a priority of their own and tasks with the priority of their batch, and within both the tasks that were never tried, by
-// priority, and the tasks with a retry time or a not_before, earliest first. A batch that has ended has no such tasks; tasks past their own
-// end are left out.
+// These queries find the open tasks of a device that may be its best ones in a batch. There are four groups: tasks with a priority of their
+// own and tasks with the priority of their batch; and in both, the tasks that were never tried, by priority, and the tasks with a retry
+// time or a not_before, earliest first. An index serves each group, however many tasks there are. A batch that has ended has no such tasks.
+// Tasks past their own not_after are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -233,20 +233,20 @@ const (
 		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
 )
 
-// viewsText selects the views of {names}. It steps from batch to batch in the index of the open tasks of each device, and reads the best
-// tasks of each batch. The first step of a device, which may find no batch, also reads the device and its grant. Go code decides which
-// candidates are shown, and in which order. The task that the device holds is still among them, so each group reads one more than is shown.
-// waitingViewText reads only few batches of a device with many waiting tasks: the 16 oldest and the batch of the task.
+// viewsText selects the views of the devices {names}. In the index of open tasks it steps from batch to batch of each device, and reads the
+// best tasks of each batch. The first step for a device also reads the device and its grant, even if it finds no batch. Go code decides
+// which candidates are shown, and in which order. The task that the device holds is still among the rows, so each group reads one task more
+// than is shown. waitingViewText is for devices with many waiting tasks: it reads only the 16 oldest batches and the batch of the task.
 //
-// Each lookup is a query of its own, so that there is only one possible plan: Postgres plans this text once, when all tables may be empty,
-// and its statistics must not matter. The index has batch * 1, which no other index has, and the state is hidden, so the indexes of pending
-// tasks cannot serve.
+// Each lookup is a query of its own, so that there is only one possible plan. Postgres plans this text once, perhaps when all tables are
+// empty, so the plan must not depend on statistics. The index contains the expression batch * 1, which no other index has, and the state is
+// hidden, so Postgres cannot use the indexes of pending tasks.
 const (
 	viewsText       = openOfDevices + shownBatches + joinViewRows + bestTasks + endOfViews
 	taskViewText    = openOfDevices + shownBatches + joinViewRows + bestTasks + taskOfEach + endOfViews
 	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + unionTaskBatch + joinViewRows + bestTasks + taskOfEach + endOfViews
 
-	// Adds one task of each device to the candidates, even if other tasks are better.
+	// taskOfEach adds the given task of each device to the candidates, even if other tasks are better.
 	taskOfEach     = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + notEnded
 	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 

@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// A lease of a caller, which is a program and not a device, is stored as a task that nobody queued, in a batch of the system. Its device is
-// a name that no device can have.
+// A caller is a program, not a device. Its lease is stored as a task of a batch with System set; no operator queued this task. The device
+// of the task is a name that no real device can have.
 
-// callerPrefix is the first character of the names of callers' holders. No device id begins with it.
+// callerPrefix is the first character of the name under which a caller's holder is stored as a device. No device id begins with it.
 const callerPrefix = "@"
 
-// HolderDevice returns the name of a caller's holder for use as a device name. The name of the caller is escaped, so different holders have
-// different names and no name contains a separator of Redis.
+// HolderDevice returns the device name under which a holder of a caller is stored. The name of the caller is escaped, so that different
+// holders have different names and no name contains a separator of Redis keys.
 func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerAndHolder returns the names of the caller and of the holder that device represents. Both are empty if device is not a holder.
+// CallerAndHolder returns the names of the caller and of its holder in a name that HolderDevice returned. Both are empty if device is
+// another name.
 func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -32,8 +33,7 @@ func CallerAndHolder(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName returns the name of a holder for people, which has no callerPrefix. The second result reports whether device is the holder of
-// a caller.
+// HolderName returns the name of a holder without callerPrefix, for people. isCaller reports whether device is the holder of a caller.
 func HolderName(device string) (name string, isCaller bool) {
 	return strings.CutPrefix(device, callerPrefix)
 }
@@ -41,42 +41,42 @@ func HolderName(device string) (name string, isCaller bool) {
 // IsCaller reports whether device is a caller's holder.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
-// PositionTTL is the time for which a waiting caller keeps its position after each answer. AskAgainWithin is the time within which it must
-// ask again, so that no caller behind it goes first.
+// PositionTTL is the time for which a waiting caller keeps its position in the queue after each answer. AskAgainWithin is the time within
+// which the caller must ask again; otherwise callers behind it may go first.
 const (
 	PositionTTL    = time.Minute
 	AskAgainWithin = 2 * time.Second
 )
 
-// The batches of leases have the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old
-// batches end and can be deleted.
+// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old ones end and
+// can be deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"
 
 	leaseDay     = 24 * time.Hour
 	leaseMaxRun  = 7 * 24 * time.Hour // the maximum MaxRun of a batch
-	leaseBatches = 3                  // number of the newest batches in which callers may still wait
+	leaseBatches = 3                  // callers may wait only in this number of the newest batches of leases
 )
 
 // NewLease is a request of a holder for a lease.
 type NewLease struct {
 	Pool     string
-	Holder   string          // as HolderDevice returns it
+	Holder   string          // name of the holder, as HolderDevice returns it
 	Lease    time.Duration   // 0 means the lease of the pool
 	Metadata json.RawMessage // nil means no metadata
-	WaitFor  time.Duration   // how long the request waits, unless it is granted or repeated
+	WaitFor  time.Duration   // how long the lease waits for a slot if the request is not repeated
 }
 
-// LeaseTask is the open task of a lease.
+// LeaseTask is the open task that stores a lease.
 type LeaseTask struct {
 	Task           int64
 	Created        bool
 	HasCallerBound bool      // the pool limits the number of slots that callers hold
-	WaitsUntil     time.Time // the lease waits until then; meaningless if the lease is held
+	WaitsUntil     time.Time // time until which the lease waits for a slot; not valid if the lease holds a slot
 }
 
-// OpenLease returns the open lease of a holder, or creates one if the holder has no open lease. A lease that waits then stays for at least
+// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it stays for at least
 // n.WaitFor from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
@@ -120,7 +120,7 @@ func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
-// nullLease returns the argument for the column lease_ms. A lease of 0 is stored as NULL: the pool decides the length.
+// nullLease returns the argument for the column lease_ms. A lease of 0 is stored as NULL, which means the lease length of the pool.
 func nullLease(lease time.Duration) any {
 	if lease == 0 {
 		return nil
@@ -128,7 +128,8 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder, or ErrNotFound.
+// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, it then waits at least until the
+// time until.
 func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -147,15 +148,15 @@ func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Ti
 		return r.LeaseTask, nil
 	case r.WaitsUntil.Before(until):
 		r.WaitsUntil = until
-	default: // each request gets a different time, by which SetLeaseWait and DropLease recognize the last request
+	default: // each request stores another time, so that SetLeaseWait and DropLease can find out whether it was the last one
 		r.WaitsUntil = r.WaitsUntil.Add(time.Millisecond)
 	}
 	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.WaitsUntil.UnixMilli())
 	return r.LeaseTask, err
 }
 
-// addToLeaseBatch returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one.
-// Nobody else queues into such a batch, so its total is changed only here and in drop.
+// addToLeaseBatch returns the batch for one more lease of a pool, and adds 1 to the total of this batch. If no batch is recent enough, it
+// creates one. Nobody else queues into a batch of leases, so its total is changed only here and in drop.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
@@ -168,7 +169,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // only one of the transactions that found no batch creates it
+	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // of the transactions that found no batch, only one creates it
 		return 0, err
 	}
 	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
@@ -177,7 +178,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	return batch, err
 }
 
-// newBatch creates the batch of a new day, with the settings that operators made for the previous one.
+// newBatch creates the batch of leases of a new day. It copies the settings of the previous one, which operators may have changed.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -196,8 +197,8 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 // systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease deletes a lease that was opened for a single try, with everything that was written for it, and returns whether it did. It does
-// nothing if the lease was granted or requested again in the meantime.
+// DropLease deletes a lease that was opened for a single try, with everything that was written for it. dropped reports whether it did. It
+// does nothing if the lease was granted, or requested again, after OpenLease returned task.
 func (s grants) DropLease(ctx context.Context, task LeaseTask) (dropped bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		dropped, err = tx.leases().drop(ctx, task)
@@ -218,7 +219,8 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// This must be a statement of its own, to see a grant for which the lock had to wait.
+	// The DELETE must be a statement of its own: the lock may have waited for a claim, and only a later statement sees the grant of that
+	// claim.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, task.Task)
 	if err != nil || n == 0 {
 		return false, err
@@ -227,7 +229,8 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// SetLeaseWait makes a waiting lease stay for the duration waitFor from now, unless OpenLease was called again after it returned task.
+// SetLeaseWait lets a waiting lease wait for the duration waitFor from now. It does nothing if OpenLease was called again after it returned
+// task.
 func (s grants) SetLeaseWait(ctx context.Context, task LeaseTask, waitFor time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
@@ -240,8 +243,8 @@ func (s grants) SetLeaseWait(ctx context.Context, task LeaseTask, waitFor time.D
 	return nil
 }
 
-// YieldPlace lets the callers behind a waiting lease go first, and returns whether the lease counted as ahead of them. The lease keeps its
-// position for PositionTTL - AskAgainWithin, but does not count as asking until OpenLease is called again.
+// YieldPlace lets the callers behind a waiting lease go first. yielded reports whether the lease was ahead of them before. The lease keeps
+// its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until OpenLease is called again.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
@@ -287,10 +290,10 @@ type LeaseFilter struct {
 	Limit  int
 }
 
-// CallerLease is a lease that is held or waits.
+// CallerLease is an open lease of a caller: it holds a slot or waits for one.
 type CallerLease struct {
 	Task
-	Grant Grant // the zero value if the lease waits
+	Grant Grant // the grant of the lease; the zero value if the lease waits
 }
 
 // Leases returns the open leases in the order of their holders.

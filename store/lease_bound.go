@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// CallerBound is the bound on the slots of a pool that callers hold, from the view of one caller that waits.
+// CallerBound describes how the bound on the slots that callers hold in a pool concerns one caller that waits.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound
-	Ahead int  // callers that wait before it and still ask; counted up to maxCountedAhead
+	Ahead int  // callers that wait before this caller and still ask; counted up to maxCountedAhead
 }
 
 // Full reports whether no slot is left for the caller.
@@ -40,10 +40,10 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask, at most limit tasks of each of the
-// newest leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago, that is, if its
-// task stays for longer than minWait. So a caller that went away blocks nobody. A batch that can start nothing now has no such tasks. Each
-// batch is looked up by itself, because for a join Postgres may read all tasks of the pool.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. It returns at most limit tasks of each
+// of the newest leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago; then its
+// task waits for longer than minWait from now. So a caller that stopped asking blocks nobody. Tasks of a batch that can start nothing now
+// are not included. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -58,8 +58,8 @@ func waitingCallersSQL(minWait, condition, limit string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers returns the first waiting holders in a pool that has a bound for callers, as many as the bound has room for, and at most
-// limit.
+// NextCallers returns the holders that are first among the waiting callers of a pool with a bound for callers. It returns as many as the
+// bound has room for, and at most limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -78,8 +78,9 @@ func nextCallersSQL() string {
 	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers removes the claims of callers that would exceed the bound of their pool, and sets their outcomes. Claims of callers on one
-// pool run one after another: a claim is counted after the previous one has committed. Claims of devices take no such lock.
+// admitCallers removes the claims of callers that would exceed the bound for callers of their pool, and sets their outcomes. It takes a
+// lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that the previous one has
+// committed. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// LimitSet is a set of policies from which callers take.
+// LimitSet is a named set of policies that callers ask directly, without a slot. One such question is a take.
 type LimitSet Profile
 
 func limitSetTable() policyTable {
@@ -41,8 +41,8 @@ func (s profiles) DeleteLimitSet(ctx context.Context, actor, name string) error 
 	return s.deletePolicyList(ctx, limitSetTable(), actor, name, func(session) error { return nil })
 }
 
-// LimitSetVersion identifies one state of a limit set. It includes CreatedAt because a limit set that is deleted and created again begins
-// with version 1.
+// LimitSetVersion identifies one state of a limit set. It includes CreatedAt, because the versions begin at 1 again if a limit set is
+// deleted and created again.
 type LimitSetVersion struct {
 	Name      string
 	Version   int64

@@ -7,20 +7,22 @@ import (
 	"time"
 )
 
-// news is the part of the ledger that holds changes which may have made work for devices: new batches, retries, and changes of who may act
-// for a device. Replicas follow them.
+// news is the part of the ledger that holds the news: the rows by which a transaction tells all replicas that devices may have work, for
+// example by new batches or retries, or that another token may now act for a device.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news which may make work. newest is the highest id among them.
+// NewsHandler is called after each commit of this process that added news (see News) which may make work for devices. newest is the highest
+// id of these news.
 type NewsHandler func(ctx context.Context, newest int64)
 
 // OnNews sets the function that is called for news that this process commits. Call it before the store is used.
 func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
 
-// newsKept is the time for which news are kept.
+// newsKept is the time for which rows of News are kept.
 const newsKept = time.Hour
 
-// News is one row: about one device, about all devices with open tasks in a batch, or, if both fields are empty, about all devices.
+// News is one row of the news. It concerns one device, or all devices with open tasks in a batch, or, if both fields are empty, all
+// devices.
 type News struct {
 	ID     int64  `json:"-"`
 	Batch  int64  `json:"batch"`
@@ -29,16 +31,16 @@ type News struct {
 
 // NewsPage is the result of NewsSince.
 type NewsPage struct {
-	Now    time.Time // by the database's clock
-	Oldest int64     // the lowest id that is kept
+	Now    time.Time // time of the reading, by the database's clock
+	Oldest int64     // the lowest id of the rows that are kept
 	Newest int64     // ids are given in the order of commits, so all rows up to this id can be read
-	Rows   []News    // in the order of ids, at most maxNewsRows; if there are more, the oldest
+	Rows   []News    // in the order of ids; if there are more than maxNewsRows, only the oldest maxNewsRows
 }
 
 // maxNewsRows is the maximum number of rows that NewsSince returns.
 const maxNewsRows = 10_000
 
-// NewsSince reads the news with an id greater than id.
+// NewsSince reads the news (see News) with an id greater than id.
 func (s news) NewsSince(ctx context.Context, id int64) (read NewsPage, err error) {
 	err = s.readSession().scanRow(ctx, `SELECT {now}, min(id), max(id) FROM news`, instant{&read.Now}, &read.Oldest, &read.Newest)
 	if err != nil || read.Newest <= id {
@@ -52,8 +54,8 @@ func (s news) NewsSince(ctx context.Context, id int64) (read NewsPage, err error
 // openRowsPerRead is the maximum number of rows that one statement of ForEachOpenDevice reads.
 const openRowsPerRead = 20_000
 
-// ForEachOpenDevice calls each with the devices of the open tasks of a batch. If batch is 0, it covers all batches. A device may come
-// several times. A task that is open during the whole call is not missed.
+// ForEachOpenDevice calls each with the device of each open task of a batch. If batch is 0, it covers the tasks of all batches. each may be
+// called several times with one device. A task that is open during the whole call is not missed.
 func (s news) ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error {
 	if batch != 0 {
 		return s.forEachOpenInBatch(ctx, batch, each)
@@ -97,12 +99,12 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, each func(dev
 	}
 }
 
-// pendingNews collects the news of a transaction. They get their ids at the end of the transaction, so that no other transaction waits for
-// the lock of the news while this one still works.
+// pendingNews collects the news (rows of News) of a transaction. The rows get their ids at the end of the transaction, so that other
+// transactions need not wait for the lock of the news while this one still works.
 type pendingNews struct {
 	rows        []News
-	newest      int64 // the highest id, set by addNews
-	makesNoWork bool  // the news make no work, so the commit does not wait until they are followed
+	newest      int64 // highest id of these rows, set by addNews
+	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
 func (t *pendingNews) addBatch(id int64) { t.rows = append(t.rows, News{Batch: id}) }
@@ -115,7 +117,7 @@ func (t *pendingNews) addDevices(ids ...string) {
 	}
 }
 
-// addNews inserts the news. It must be the last step of a transaction.
+// addNews inserts the collected news of the transaction. It must be the last step of a transaction.
 func (s session) addNews(ctx context.Context) error {
 	if len(s.pendingNews.rows) == 0 {
 		return nil
@@ -136,8 +138,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the function of OnNews for news that were committed. It also does so if the outcome of the COMMIT is unknown: the
-// function then has to read whether the news exist.
+// notifyNews calls the function of OnNews for the news that were committed. It also does so if the outcome of the COMMIT is unknown; the
+// function must then read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

@@ -12,21 +12,21 @@ import (
 // answersKept is the time for which the answer to a request is kept, so that a repeated request gets it again.
 const answersKept = 24 * time.Hour
 
-// Once identifies a request that may be sent again but must take effect once. The answer is stored in the transaction of the effect, so
-// either both exist or neither. A refused request leaves nothing behind and may be tried again.
+// Once identifies a request that a client may send again but that must take effect once. Its answer is stored in the same transaction as
+// its effect, so either both are stored or neither. A refused request stores nothing and may be tried again.
 type Once struct {
-	Owner int64  // id of the operator token; 0 means the token of the configuration
+	Owner int64  // id of the operator token of the request; 0 means the token of the configuration
 	Key   string // chosen by the client
 	// Digest returns a hash of the whole request. It is called last, after the operation has read its part of the body.
 	Digest func() ([]byte, error)
 
-	Replayed bool // set by the store: nothing was done, and the result is the first answer
+	Replayed bool // set by the store: whether the request was done before, so that the result is the first answer
 }
 
 type onceKey struct{}
 
-// WithOnce makes the creating method that is called with ctx take effect once. It is part of ctx so that all such methods accept it in the
-// same way.
+// WithOnce returns a ctx that makes a creating method of the store, such as CreateBatch, take effect once. It uses ctx so that all these
+// methods accept a Once in the same way.
 func WithOnce(ctx context.Context, once *Once) context.Context {
 	return context.WithValue(ctx, onceKey{}, once)
 }
@@ -37,8 +37,8 @@ func OnceFrom(ctx context.Context) *Once {
 	return once
 }
 
-// beginOnce returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would
-// otherwise wait for the connection. leave is never nil.
+// beginOnce returns ErrInProgress if this process is already working on a request with the same key. Without this check the second request
+// would, on SQLite, wait for the only connection. leave is never nil.
 func (s *connection) beginOnce(once *Once) (leave func(), err error) {
 	if once == nil {
 		return func() {}, nil
@@ -50,8 +50,8 @@ func (s *connection) beginOnce(once *Once) (leave func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// runOnce runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to
-// the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
+// runOnce runs effect and stores result as the answer to the request. If ctx names a request (Once) that was answered before, it does not
+// run effect and sets result to the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
 func (s session) runOnce(ctx context.Context, result any, effect func() error) error {
 	replayed, err := s.lookUpAnswer(ctx, result)
 	if err != nil || replayed {
@@ -74,7 +74,7 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	if once == nil {
 		return false, nil
 	}
-	once.Replayed = false // the transaction may run more than once
+	once.Replayed = false // an earlier run of this transaction may have set it
 	if s.tryLockKey != "" {
 		isLocked, err := queryOne(ctx, s, singleColumn[bool], s.tryLockKey, once.Owner, once.Key)
 		if err != nil {

@@ -16,18 +16,18 @@ import (
 
 const (
 	pingInterval = time.Second
-	pingWait     = 4 * time.Second // waited for twice: after the machine was suspended the first wait may end at once
+	pingWait     = 4 * time.Second // a ping waits twice for this time: after the machine was suspended the first wait may end at once
 	pingTimeout  = 2*pingWait + time.Second
 )
 
-// ErrNoAnswer means that the database accepted a trivial statement and for some seconds answered neither this statement nor any other. No
-// statement is sent until it answers again.
+// ErrNoAnswer means that for some seconds the database answered no statement, not even a trivial one. No statement is sent until it answers
+// again.
 var ErrNoAnswer = errors.New("the database does not answer")
 
-// pinger keeps callers from waiting, one after another, for a server that accepts statements but never answers, because it hangs or its
-// host vanished. Once a second it sends a ping over a connection of its own, which nothing else uses. If no answer arrives in time, neither
-// on this connection nor on any other, it closes all other connections, which ends the statements that wait on them. It allows no new
-// connection until the server answers a ping.
+// pinger protects callers from a server that accepts statements but never answers, because it hangs or its host vanished. Without a pinger,
+// callers would wait for such a server one after another. Once a second it sends a ping over a connection that nothing else uses. If no
+// answer arrives in time, neither on this connection nor on any other, it closes all other connections, which ends the statements that wait
+// on them. It allows no new connection until the server answers a ping.
 type pinger struct {
 	db         *sqlx.DB
 	pingDialer *dialer // opens the connection of db
@@ -35,7 +35,7 @@ type pinger struct {
 	stop       context.CancelFunc
 	done       chan struct{}
 
-	panicked atomic.Pointer[error] // a panic of a ping, which Warm returns
+	panicked atomic.Pointer[error] // the panic of a ping, which the next Warm returns as an error
 }
 
 func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
@@ -61,8 +61,8 @@ func (p *pinger) run(ctx context.Context) {
 	}
 }
 
-// ping sends one ping and waits for the answer. An error from the server counts as an answer, because callers receive such an error just as
-// quickly.
+// ping sends one ping and waits for the answer. An error from the server counts as an answer: a server that returns errors does not keep
+// callers waiting.
 func (p *pinger) ping(ctx context.Context) {
 	readsBefore := p.mainDialer.reads.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
@@ -88,7 +88,7 @@ func (p *pinger) ping(ctx context.Context) {
 	}
 }
 
-// timedOut reports whether err is a network timeout, so that no server answered.
+// timedOut reports whether err is a network timeout, which means that no server answered.
 func timedOut(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()

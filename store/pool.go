@@ -18,14 +18,14 @@ type pools struct{ *connection }
 // Pool is a set of Capacity slots, numbered 0..Capacity-1.
 type Pool struct {
 	Name        string
-	Capacity    int             // 0..10000; a pool with 0 slots grants nothing
+	Capacity    int             // number of slots, 0..10000; a pool with 0 slots grants nothing
 	Lease       time.Duration   // 1 s..24 h; a batch can set another lease
-	Paused      bool            // nothing new is granted
+	Paused      bool            // while a pool is paused, nothing is granted
 	PausedBy    string          // empty if the pool is not paused
 	PausedAt    *time.Time      // nil if the pool is not paused
 	PauseReason string          // may be empty
 	Windows     []Window        // no windows mean always open
-	Opening     Opening         // the opening of Windows
+	Opening     Opening         // the present or the next period in which Windows are open
 	Limits      json.RawMessage // a valid JSON array of policies; nil means no policies
 	Callers     *int            // maximum number of slots that callers hold; nil means no bound
 	Longest     time.Duration   // the longest lease that a caller may request
@@ -47,7 +47,7 @@ type PoolSpec struct {
 	DryRun   bool            // check everything and change nothing
 }
 
-// DefaultLongestLease is the longest lease of a caller in a pool that sets no other value.
+// DefaultLongestLease is the longest lease that a caller may request in a pool for which no other value is set.
 const DefaultLongestLease = 24 * time.Hour
 
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms,
@@ -88,10 +88,10 @@ func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, erro
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
 }
 
-// ChangedPools returns the pools that were created or changed within this time. The time of a change is the database's clock when the
-// change was made, not at its COMMIT.
+// ChangedPools returns the pools that were created or changed within the last period of this length. The time of a change is the database's
+// clock when the change was made, not at its COMMIT.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
-	// In a sub-select the clock is read once, and the index can be used.
+	// The clock is read in a sub-select. So it is read once, and the index can be used.
 	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
@@ -108,9 +108,9 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 	return p, created, nil
 }
 
-// ChangePool changes an existing pool. note gives the reason and may be empty. It is kept in the audit log, and with the pool while it is
-// paused. change runs inside the transaction, perhaps more than once; if it returns an error, the transaction is rolled back. It returns
-// ErrNotFound if there is no such pool.
+// ChangePool calls change with the settings of an existing pool and stores them. note is the reason and may be empty. The audit log keeps
+// note, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than once; if it returns an
+// error, the transaction is rolled back. It returns ErrNotFound if there is no such pool.
 func (s pools) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -132,7 +132,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// Transactions that create batches hold the row. Those that come later find the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. After this lock such a transaction finds the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -150,8 +150,9 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withPool runs change on a pool, with nil if there is no pool with this name. It holds the pool's lock exclusively, and claims hold it
-// shared. So a claim either counts slots against the old capacity and commits before change, or counts against the new capacity.
+// withPool locks a pool and runs change with it, or with nil if there is no pool with this name. It holds the lock of the pool exclusively;
+// claims hold this lock shared. So a claim either counts slots against the old capacity and commits before change, or counts against the
+// new capacity.
 func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lockName(ctx, name); err != nil {
@@ -172,9 +173,9 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lockName takes the exclusive lock of the pool with this name, which keeps claims out, until the end of the transaction. It must come
-// before all row locks: the order everywhere is the pool's lock, pool, batches, tasks, grants. Names with callerPrefix are locks for leases
-// of callers; no pool has such a name.
+// lockName takes the exclusive lock of the pool with this name until the end of the transaction, which keeps claims out. It must come
+// before all row locks. The order is the same everywhere: the lock of the pool, then the rows of pool, batches, tasks, grants. A name with
+// callerPrefix is a lock for leases of callers; no pool has such a name.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
@@ -194,7 +195,7 @@ func (p PoolSpec) equals(o PoolSpec) bool {
 		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest
 }
 
-// callersText returns the text of the bound of callers in the audit log.
+// callersText returns the text in the audit log for the bound on the slots that callers hold.
 func callersText(bound *int) string {
 	if bound == nil {
 		return "none"
@@ -206,10 +207,10 @@ func callersText(bound *int) string {
 type pauseInfo struct {
 	by, note  string
 	at        *time.Time
-	beginsNow bool // the pause begins with this change
+	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pause after the change. A pause that continues keeps its actor, time and note.
+// pauseAfter returns the pauseInfo of the pool after the change. If the pool was already paused, the pause keeps its actor, time and note.
 func (p PoolSpec) pauseAfter(old *Pool, actor, note string) pauseInfo {
 	switch {
 	case !p.Paused:
@@ -251,7 +252,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	held := spec.pauseAfter(old, actor, note)
-	// A deleted pool that is created again keeps its version and its stands_until.
+	// A deleted pool that is created again keeps its version and its stands_until (the time before which it grants nothing).
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
 			paused_by, paused_at, pause_reason, limits, callers, longest_ms, stands_until)

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// SlotChangesBetween counts what happened in each pool in the events with after < id <= upTo. Step is 0 in all results.
+// SlotChangesBetween counts, for each pool, the grants and the ends of grants in the events with after < id <= upTo. Step is 0 in all
+// results.
 func (s pools) SlotChangesBetween(ctx context.Context, after, upTo int64) ([]SlotChanges, error) {
 	if after >= upTo {
 		return nil, nil

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Holding is the time for which a device held a slot.
+// Holding is one period in which a device held a slot. It is in force until it ends.
 type Holding struct {
-	ID        int64 // holdings are ordered by it: ended ones by the event of their end, then those in force by their tokens
+	ID        int64 // order of the holdings: first the ended ones, by the event of their end, then those in force, by token
 	Slot      int
 	Device    string
 	Task      int64
@@ -59,12 +59,12 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool, and a SearchBound with the position from which to continue if the page is not full.
-// Ended holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in
-// the grants.
+// Holdings returns a page of the holdings of a pool. If the page is not full, the next call continues after the returned SearchBound. Ended
+// holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in the
+// grants.
 func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
 	f.Limit = clampLimit(f.Limit)
-	// Holdings in force are read first: a holding that ends in between is found twice instead of being missed.
+	// Holdings in force are read first. So a holding that ends between the two reads is found twice, and is not missed.
 	held, err := s.holdingsInForce(ctx, f)
 	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForceIDBase {
 		return held, SearchBound{}, err
@@ -126,7 +126,7 @@ func (s pools) endedHoldings(ctx context.Context, f HoldingFilter) ([]Holding, S
 	return ended, stretch, nil
 }
 
-// endEventSearch returns the filter for the events to search, restricted to what one call may search.
+// endEventSearch returns the search for the events that ended holdings. stretch bounds it to the number of events that one call may search.
 func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
 	search = eventSearch{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForceIDBase)}, pool: f.Pool}
 	if f.From != nil {
@@ -151,8 +151,8 @@ func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search even
 	return search, stretch, err
 }
 
-// endedSQL returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when
-// the page is full.
+// endedSQL returns the statement that reads the ended holdings whose end is among the events of search. It reads in the order of the index,
+// so it stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
@@ -170,8 +170,8 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	return q.build(" ORDER BY e.pool "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
-// eventIDNear returns the id of about the first event at this time or later. If there is no such event, it returns an id above the last
-// event. It is a binary search, as ids increase almost in the order of times.
+// eventIDNear returns the approximate id of the first event with a time >= at. If there is no such event, it returns an id above the last
+// event. It uses a binary search, because ids increase almost in the order of times.
 func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, error) {
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, at.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
@@ -183,7 +183,8 @@ func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, erro
 	return id, nil
 }
 
-// isBeforeTimeSQL is the condition that the first event from the middle on is before the time.
+// isBeforeTimeSQL is the condition, in the binary search of eventIDNear, that the first event with an id >= (low + high) / 2 is before the
+// time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventIDNearSQL = `

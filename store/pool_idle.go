@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// OpenPool is a pool with free slots and with a batch whose tasks could start. Whether the devices could start their tasks is not checked.
+// OpenPool is a pool that has free slots and a batch with tasks that could start. Whether the devices of these tasks are free is not
+// checked.
 type OpenPool struct {
 	Name string
-	Free int // at least 1
+	Free int // number of free slots, at least 1
 }
 
-// OpenPools returns all pools that are an OpenPool now, in one snapshot.
+// OpenPools returns all pools that have free slots and a batch with tasks that could start now, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	pools, err := collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
@@ -29,8 +30,8 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	return pools, nil
 }
 
-// CountWaitingDevices counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this
-// period. It stops counting when it reaches limit.
+// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within this period.
+// It stops counting when it reaches limit.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time.Duration, limit int) (int, error) {
 	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, within.Milliseconds())
 	if err != nil {
@@ -39,9 +40,10 @@ func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time
 	return n, nil
 }
 
-// waitingDevicesSQL steps from device to device, over at most 1000 + 4 * limit devices. If fewer than limit of them could start a task and
-// more devices follow, it joins all tasks of the pool instead: stepping over 200,000 devices takes Postgres 3 s, the join a tenth of that
-// time. $1 is the pool, $2 the limit, $3 the period in milliseconds.
+// waitingDevicesSQL returns the statement of CountWaitingDevices. It first steps through the index from device to device, over at most 1000
+// + 4 * limit devices. If fewer than limit of these devices could start a task and more devices follow, it joins all tasks of the pool
+// instead: to step over 200,000 devices takes Postgres 3 s, the join a tenth of that time. $1 is the pool, $2 the limit, $3 the period in
+// milliseconds.
 func waitingDevicesSQL() string {
 	const some = "1000 + 4 * $2"
 	who := devicesWithTasksCTE("$1", "n < "+some)
@@ -56,8 +58,9 @@ func waitingDevicesSQL() string {
 	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
-// TakeIdleTime returns the time since the last call by any replica, and starts a new period. So the periods of all replicas add up to the
-// whole time, and no moment is counted twice. It returns 0, and starts no period, if less than least has passed.
+// TakeIdleTime returns the time since the last call by any replica. So the results of all replicas add up to the whole time, and no moment
+// is counted twice. If less than least has passed since the last call, it returns 0, and the next call counts from the same time as this
+// one.
 func (s pools) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {

@@ -10,14 +10,14 @@ import (
 type PoolMinute struct {
 	At       int64 // minutes since 1970
 	Granted  int
-	Ended    int // includes the grants in Lapsed, which the reaper ended
+	Ended    int // number of ended grants, with those in Lapsed, which the reaper ended
 	Lapsed   int
-	Capacity int // at the end of the minute; -1 means unchanged
+	Capacity int // capacity at the end of the minute; -1 means that it did not change
 }
 
 // PoolMinutes holds how full a pool was over time.
 type PoolMinutes struct {
-	Now            time.Time // by the database's clock
+	Now            time.Time // time of the reading, by the database's clock
 	Created        time.Time
 	Held           int // slots held now
 	Capacity       int // the present capacity
@@ -25,18 +25,19 @@ type PoolMinutes struct {
 	Minutes        []PoolMinute
 }
 
-// minutesKept is the time for which minutes are kept: the longest range of a chart and one day more.
+// minutesKept is the time for which the counts per minute are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
-// minuteColumns selects what one event adds to the columns granted, ended and lapsed.
+// minuteColumns selects the values that one event adds to the columns granted, ended and lapsed of its minute.
 const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
 	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
 
 // isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
-// CountMinutes counts at most limit events that follow the last counted event, up to the id upTo, and returns how many it counted. All
-// events up to upTo must be complete. Each event is counted once over all replicas.
+// CountMinutes adds events to the counts per minute of their pools. It counts at most limit events: those that follow the last counted
+// event, up to the id upTo. It returns how many it counted. All events up to upTo must be complete (see EventsComplete). Each event is
+// counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted {lock}`)
@@ -74,8 +75,9 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 	return err
 }
 
-// Minutes returns the minutes of a pool within the last period in which something happened, oldest first, or ErrNotFound. The slots held
-// earlier can be computed from the slots held now, because the minutes, the events not yet counted and the grants are read in one snapshot.
+// Minutes returns, oldest first, the counts for those minutes of the last period in which something happened to the slots of a pool. It
+// returns ErrNotFound if there is no such pool. The counts, the events not yet counted and the grants are from one snapshot. So the number
+// of slots held at an earlier time can be computed from the slots held now.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes
 	if err := s.readSession().scanRowArgs(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,
@@ -101,11 +103,11 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 	return m, nil
 }
 
-// heldRow is the minute of the row that has the number of held slots.
+// heldRow takes the place of the minute in the row of minutesText that has the number of held slots.
 const heldRow = -1
 
-// minutesText also reads the last minute before the range, for the capacity. Normally few events wait to be counted; if no replica counts,
-// it reads only the oldest of them.
+// minutesText is the statement of Minutes. It also reads the last minute before the period, for its capacity. Normally few events are not
+// counted yet; if no replica counts them, minutesText reads only the oldest ones, at most $3.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
 	SELECT minute, sum(granted), sum(ended), sum(lapsed), max(capacity) FROM (

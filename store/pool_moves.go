@@ -8,18 +8,18 @@ import (
 
 // SlotActivity holds what happened to the slots of all pools in the recent past, according to the log.
 type SlotActivity struct {
-	Back    time.Duration  // how far back the data begins
+	Back    time.Duration  // the data begins this long ago
 	Held    map[string]int // slots held now, by pool; pools without held slots are left out
 	Steps   []SlotChanges
 	Resizes []Resize // latest first
 }
 
-// SlotChanges holds the number of grants and ends in one pool in one step of time.
+// SlotChanges holds the number of grants and of ended grants of one pool in one step of time.
 type SlotChanges struct {
 	Pool    string
-	Step    int // how many whole steps ago
+	Step    int // how many whole steps of time ago; 0 is the present step
 	Granted int
-	Ended   int // includes the grants in Lapsed, which the reaper ended
+	Ended   int // number of ended grants, with those in Lapsed, which the reaper ended
 	Lapsed  int
 }
 
@@ -34,8 +34,8 @@ type Resize struct {
 // isSlotEventSQL is the condition for task events that grant or free a slot.
 const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// SlotActivity reads what happened within the last back, in steps of this length. If more than maxEvents events were logged in that time,
-// the result begins later.
+// SlotActivity reads what happened to slots within the last duration back. It divides this time into steps of the duration step. If the log
+// has more than maxEvents events in that time, the result begins later.
 func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (SlotActivity, error) {
 	from, err := s.findLogStart(ctx, back, maxEvents)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 	if from.cut {
 		m.Back = min(back, from.ago)
 	}
-	// Grants and the events that ended them must be from one moment, so they are read in one statement.
+	// The grants, and the events that ended earlier grants, must be from one moment, so one statement reads both.
 	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
@@ -71,7 +71,7 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 // logStart is a position in the log.
 type logStart struct {
 	id  int64 // only events with a higher id count
-	cut bool  // the log has more events in the period than were asked for
+	cut bool  // whether the log has more events in the period than the maximum
 	ago time.Duration
 }
 

@@ -45,9 +45,10 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts the tasks of a pool that could start now, up to limitExpr tasks, and their devices, which
-// hold no slot. Both arguments are SQL. The limit is inside the query that selects tasks, and the lookups of single devices are outside of
-// it. So the work is bounded, and the plan does not depend on how many devices are blocked.
+// startableCountSQL returns the query that counts tasks of a pool that could start now, and their devices; none of the devices holds a
+// slot. It counts up to limitExpr tasks. Both arguments are SQL expressions. The limit is inside the query that selects the tasks, and the
+// lookups of single devices are outside of that query. So the work is bounded, and the plan does not depend on the number of blocked
+// devices.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -59,8 +60,8 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices up to limitExpr, however many tasks each of them has. If the first
-// limitExpr tasks belong to fewer devices, it steps from device to device instead, over at most 4 * limitExpr devices.
+// waitingCountSQL returns the query that counts the waiting devices of a pool, up to limitExpr. If it finds limitExpr tasks and they belong
+// to fewer than limitExpr devices, it steps from device to device instead, over at most 4 * limitExpr devices.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
@@ -73,8 +74,8 @@ func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as
-// the condition in the argument is true.
+// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool. In the index it steps from
+// device to device, as long as condition is true.
 func devicesWithTasksCTE(pool, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `

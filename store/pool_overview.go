@@ -19,7 +19,7 @@ func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
 }
 
-// If one call reads more than manyPools pools, it counts waiting devices only up to a hundredth of the bound.
+// manyPools is the number of pools in one call above which waiting devices are counted only up to a hundredth of the bound.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -27,7 +27,7 @@ type PoolOverview struct {
 	Pool Pool
 	PoolStatus
 
-	Waiting int        // as in Occupancy; for more than manyPools pools up to a hundredth of the bound
+	Waiting int        // waiting devices, as in Occupancy; for more than manyPools pools, counted only up to a hundredth of waitingMax
 	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 }
 
@@ -52,13 +52,13 @@ func (s pools) readOverviews(ctx context.Context, from, which, waitingMax string
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres
-// would then plan each call anew, which takes longer than running it.
+// hideFromPlanner returns an SQL expression that hides the value of an argument from the planner. For some values Postgres expects that a
+// special plan is cheaper than the general plan; it would then plan each call anew, which takes longer than the query itself.
 func hideFromPlanner(argument, kind string) string {
 	return `(SELECT CAST(` + argument + ` AS ` + kind + `))`
 }
 
-// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their
+// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. A task is as old as its
 // batch.
 func oldestPendingSQL(pool string) string {
 	return `

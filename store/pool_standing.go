@@ -8,7 +8,7 @@ import (
 // PoolStatus is the state of a pool according to the stored counts. Reading it counts no tasks.
 type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
-	Pending int64 // waiting tasks, for whatever reason they wait
+	Pending int64 // number of waiting tasks, whatever the reason is
 	Closed  bool  // the pool has windows, and none is open
 	// Stalled means that for ten minutes slots were free, the settings did not change, the batch of the oldest waiting task could start,
 	// and nothing was granted. Tasks that wait for a time of their own are ignored.
@@ -23,8 +23,8 @@ type PoolRank struct {
 	PoolStatus
 }
 
-// PoolRanks returns all pools whose names contain part, in the order of names, in one snapshot. If part is empty, it returns all pools.
-// Upper and lower case are the same. It reads only the stored counts of each pool and the grants.
+// PoolRanks returns all pools whose names contain part, in the order of names, in one snapshot. It ignores upper and lower case. If part is
+// empty, it returns all pools. It reads only the stored counts of each pool and the grants.
 func (s pools) PoolRanks(ctx context.Context, part string) ([]PoolRank, error) {
 	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
 		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)
@@ -41,15 +41,15 @@ func likePattern(part string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(part) + "%"
 }
 
-// like returns a condition that compares without regard to upper and lower case.
+// like returns the SQL condition that column matches pattern, without regard to upper and lower case.
 func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
 func poolStatusDest(s *PoolStatus) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
 
-// poolStatusCTE returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not
-// folded yet are added up once for all pools.
+// poolStatusCTE returns the WITH clause of a statement over pools o. Its table stood has the counts of each pool. The deltas (changes of
+// counts that are not folded yet) are added up once for all pools.
 func poolStatusCTE(from, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -67,12 +67,12 @@ func poolStatusColumns() string {
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END`
 }
 
-// stalledSinceSQL is the time since which nothing may have happened in a stalled pool.
+// stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest
-// waiting tasks that waits for no time of its own. The lookup of the task's grant is inside a CASE, so that Postgres expects it to succeed;
-// otherwise it would read and sort all waiting tasks.
+// isStalledSQL returns the condition that a pool is stalled. It reads the newest grant in force, the newest grant that ended, and one task:
+// the first of the 16 oldest waiting tasks that does not wait for a time of its own. The lookup of the task's grant is inside a CASE. With
+// it Postgres expects that the condition is true for most tasks; otherwise it would read and sort all waiting tasks.
 func isStalledSQL(pool string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + stalledSinceSQL + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + pool + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `

@@ -14,29 +14,30 @@ import (
 // Window is a recurring period in which tasks may start.
 type Window = windows.Window
 
-// Opening is a period in which a batch or a pool is open: the present one, the next one, or one that has just ended and will be replaced by
-// the next one.
+// Opening is one period in which a batch or a pool is open: the present one or the next one. It can also have just ended, until the next
+// one is computed.
 type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the SQL condition that the windows of the batch or pool x are open now and stay open for longer than needed, an
-// expression in milliseconds.
+// windowOpen returns the SQL condition that the windows of x are open now and stay open for longer than needed. x is the alias of a batch
+// or a pool, and needed is an SQL expression in milliseconds.
 func windowOpen(x, needed string) string {
 	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
 }
 
-// neededTime returns the SQL for how long, in ms, a window must stay open for a task of batch b with this lease to start.
+// neededTime returns the SQL for the time, in ms, for which a window must stay open so that a task of batch b may start. lease is the SQL
+// for the length of the lease of the task.
 func neededTime(lease string) string {
 	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
 }
 
-// openingColumns holds the columns that are stored for windows.
+// openingColumns holds the arguments for the columns in which the windows of a batch or pool and their opening are stored.
 type openingColumns struct {
-	windows, from, until, refreshDue any // JSON and milliseconds; nil if there are no windows
+	windows, from, until, refreshDue any // windows is JSON, the others are milliseconds since 1970; all are nil if there are no windows
 }
 
-// computeOpening computes the columns by the database's clock. The windows must be valid.
+// computeOpening computes the present or next opening of the windows in list, by the database's clock. The windows must be valid.
 func (s poolsIn) computeOpening(ctx context.Context, list []Window) (openingColumns, error) {
 	if len(list) == 0 {
 		return openingColumns{}, nil
@@ -61,8 +62,8 @@ func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// checkFits returns ErrNeverStarts if no task of the batch could ever start, whatever the present time is. It accepts an unknown pool,
-// which a later statement refuses.
+// checkFits returns ErrNeverStarts if b.FinishInside is true and no task of the batch could start at any time, because the windows are
+// never open for long enough. It accepts an unknown pool, because a later statement refuses it.
 func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
@@ -102,9 +103,9 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the openings again that are due, for at most limit batches and at most limit pools, and returns how many it
-// computed. An opening is due at its end, or a day after it was computed. After the end nothing starts until the opening is computed again,
-// so being late only delays. Replicas may call it concurrently.
+// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns how many it computed. It does so
+// at the end of an opening, and a day after an opening was computed. After the end of an opening nothing starts until the next one is
+// computed, so a late call only delays tasks. Replicas may call it concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// PoolsWithWork returns each of the pools that has pending tasks and may grant, with or without a free slot. If no device can be notified,
-// it returns none. A running task counts as pending here; a later search finds out whether more tasks wait.
+// PoolsWithWork returns those of the pools that have pending tasks and may grant, with or without a free slot. A running task counts as
+// pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns none.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 	if err != nil {
@@ -15,8 +15,8 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, err
 	return found, nil
 }
 
-// poolsWithWorkSQL reads one task per pool. It does not use EXISTS, because Postgres may answer that by reading the tasks of all pools for
-// each pool.
+// poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It does not use EXISTS, because Postgres may
+// evaluate an EXISTS by reading the tasks of all pools once for each pool.
 func poolsWithWorkSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name

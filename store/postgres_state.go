@@ -12,13 +12,13 @@ type PostgresState struct {
 	Version     int                // as server_version_num: 150004 for 15.4
 	Standby     bool               // the server is a standby, which accepts no writes
 	Settings    map[string]Setting // settings of the server, with the values that apply to this connection
-	RoleLimit   int                // connections that the role may open; a negative value means no limit
+	RoleLimit   int                // maximum number of connections of the role; a negative value means no limit
 	InUse       int                // client connections to the server
 	Size        int64              // size of the database in bytes
-	OldestTxAge time.Duration      // of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
-	Indexes     map[string]bool    // indexes of the ledger by name: whether each is valid
-	Triggers    map[string]bool    // triggers of the ledger by name: whether each is enabled
-	Statistics  []TableStatistics  // the tables with the most dead rows first, at most maxTableStatistics
+	OldestTxAge time.Duration      // age of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
+	Indexes     map[string]bool    // key: name of an index of the ledger; value: whether it is valid
+	Triggers    map[string]bool    // key: name of a trigger of the ledger; value: whether it is enabled
+	Statistics  []TableStatistics  // at most maxTableStatistics tables, those with the most dead rows first
 }
 
 // Setting is one setting of the server.
@@ -37,8 +37,8 @@ type TableStatistics struct {
 // maxTableStatistics is the maximum number of tables in PostgresState.Statistics.
 const maxTableStatistics = 50
 
-// PostgresState reads the condition of the server. It returns an error if the ledger is not on Postgres. A transaction in another database
-// counts only after it has written, because dead rows that updates leave in any database are then kept until it ends.
+// PostgresState reads the state of the server and of the ledger on it. It returns an error if the ledger is not on Postgres. OldestTxAge
+// ignores a transaction in another database until the transaction has written: only then it keeps dead rows of all databases.
 func (s *Store) PostgresState(ctx context.Context) (c PostgresState, err error) {
 	if s.slow == s.db {
 		return c, errors.New("the ledger is not on Postgres")

@@ -11,19 +11,19 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// prepared runs statements that are prepared once per connection: for Postgres planning a statement takes up to ten times longer than
-// running it.
+// prepared runs statements that are prepared once per connection, because Postgres takes up to ten times longer to plan a statement than to
+// run it.
 //
-// Preparing a new text needs a connection of its own. Inside a transaction such a connection may never become free, because all other
-// connections may belong to transactions that need one, too. So when a transaction is the first to run a text, the text is only queued, and
-// it is prepared before the next transaction begins.
+// Preparing a new text needs a connection of its own. Inside a transaction this could wait forever: all other connections may belong to
+// transactions that also wait for a connection. So if a transaction is the first to run a text, the text runs unprepared and is queued. It
+// is prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
 
 	preparing chan struct{} // holds one element while a caller prepares a statement
 
 	mu         sync.Mutex
-	statements map[string]*sql.Stmt // few, because only the texts of this package are prepared
+	statements map[string]*sql.Stmt // by their texts; few, because only texts of this package are prepared
 	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
@@ -40,9 +40,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of a text. Only one caller prepares at a time. If two callers prepared the same text, one
-// statement would have to be closed. Closing waits for the query that runs on its connection, which may wait for a transaction that waits
-// here.
+// statement returns the prepared statement of a text. Only one caller prepares at a time. If two callers prepared the same text, one of the
+// two statements would have to be closed. Closing a statement waits for the query that runs on its connection. That query may wait for a
+// transaction that in turn waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
@@ -89,8 +89,8 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an
-// answer each time: about a thousand answers from a server that may be busy or silent.
+// closeIdleConns closes the idle connections at once. If the connection pool were closed instead, it would first close each statement of
+// each connection and wait for each answer: about a thousand answers from a server that may be busy or silent.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
@@ -114,7 +114,7 @@ func (p *prepared) closeIdleConns() error {
 	return errors.Join(errs...)
 }
 
-// wrapTx returns tx such that it runs its statements prepared. A nil p returns tx itself.
+// wrapTx returns tx as a database that runs prepared statements. A nil p returns tx itself.
 func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx
@@ -122,8 +122,8 @@ func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that uses the statements prepared on the pool. On its own connection they are prepared again if necessary. It
-// runs all other statements unprepared.
+// preparedTx is a transaction that uses the prepared statements of p. If a statement is not yet prepared on the connection of the
+// transaction, it is prepared there again. Texts without a prepared statement run unprepared.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared
@@ -156,7 +156,7 @@ func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	return known
 }
 
-// unprepared returns the same transaction, running its statements unprepared.
+// unprepared returns a session in the same transaction that runs its statements unprepared.
 func (s session) unprepared() session {
 	if tx, ok := s.database.(preparedTx); ok {
 		s.database = tx.Tx

@@ -21,7 +21,7 @@ type Profile struct {
 	UpdatedAt time.Time
 }
 
-// policyTable names a table of policy lists and the texts for its events. In this file a list is a Profile or a LimitSet.
+// policyTable names a table that stores lists of policies, and the kinds of its events. In this file a list is a Profile or a LimitSet.
 type policyTable struct {
 	table, noun               string
 	created, changed, deleted string // kinds of events
@@ -112,7 +112,8 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 // deletePolicyList deletes a list unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, in policyTable, actor, name string, check func(session) error) error {
 	err := s.write(ctx, func(tx session) error {
-		// A transaction that gives the profile to a device either holds the row or finds it deleted.
+		// A transaction that gives the profile to a device locks the row of the profile first. So it either blocks this lock, or finds the
+		// profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, in, name, "{lock}"); err != nil {
 			return err
 		}

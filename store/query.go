@@ -18,13 +18,13 @@ type query struct {
 	args  []any
 }
 
-// arg adds an argument and returns its placeholder.
+// arg adds an argument to the statement and returns the placeholder for it, such as $1.
 func (q *query) arg(value any) string {
 	q.args = append(q.args, value)
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
-// where adds a condition. %s in it is replaced by the placeholder of value.
+// where adds the condition cond to the statement. %s in cond is replaced by the placeholder of value.
 func (q *query) where(cond string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
 }

@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// replicaKept is the time for which the row of a replica is kept that ended without calling RemoveReplica.
+// replicaKept is the time after its last heartbeat for which the row of a replica is kept, if the replica ended without calling
+// RemoveReplica.
 const replicaKept = time.Hour
 
-// replicas is the part of the ledger that holds the processes that share the ledger, and the clocks that they compare.
+// replicas is the part of the ledger that holds the running replicas (processes that share the ledger) and the pair of clocks that they
+// compare.
 type replicas struct{ *connection }
 
 // Replica is one process, as of its last heartbeat.
@@ -21,7 +23,7 @@ type Replica struct {
 	State                      json.RawMessage
 }
 
-// Heartbeat is the data that a replica stores about itself regularly. Times are durations before now, because the clocks of replicas
+// Heartbeat is the data that a replica regularly stores about itself. Its times are durations that end now, because the clocks of replicas
 // differ.
 type Heartbeat struct {
 	ID, Host, Address, Version string
@@ -55,7 +57,7 @@ func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	return nil
 }
 
-// RemoveReplica deletes a replica that is ending.
+// RemoveReplica deletes the row of a replica that is ending.
 func (s replicas) RemoveReplica(ctx context.Context, id string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
@@ -86,7 +88,7 @@ func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, 
 // Tallies holds the counters of a replica since it started.
 type Tallies struct {
 	Replica string
-	Uptime  time.Duration // as of its last heartbeat
+	Uptime  time.Duration // time since the replica started, as of its last heartbeat
 	Counts  json.RawMessage
 }
 

@@ -8,18 +8,18 @@ import (
 
 // ClockPair holds the times of two clocks, read at the same moment.
 type ClockPair struct {
-	Ledger time.Time // the database's clock, as far as the replica trusted it
-	Wall   time.Time // the clock of the replica's host
+	Ledger time.Time // time of the database's clock, as far as the replica trusted it
+	Wall   time.Time // time of the clock of the replica's host
 }
 
 // LeaseClock holds the time of the database's clock and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
 	Now        time.Time
-	Lengths    []time.Duration // the longest length (Grant.LongestLease) of each grant, without duplicates
-	StoredPair *ClockPair      // the pair of the last StoreClockPair; nil means that StoreClockPair was never called
+	Lengths    []time.Duration // the values of Grant.LongestLease of all grants, without duplicates
+	StoredPair *ClockPair      // the pair that StoreClockPair stored last; nil means that there is none
 }
 
-// LeaseClock reads all values in one snapshot.
+// LeaseClock reads the values of a LeaseClock in one snapshot.
 func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	type reading struct {
 		now, ledger, wall time.Time

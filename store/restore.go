@@ -10,29 +10,30 @@ import (
 )
 
 const (
-	// numberJump is added to numbers that the lost part of the ledger may have given out. It is more than a busy installation grants in
-	// months, and allows 900,000 restores below maxNumber.
+	// numberJump is added to the numbers that the lost part of the ledger may have given: tokens and ids. It is more than a busy
+	// installation uses in months, and small enough for 900,000 restores before maxNumber is reached.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
-	// minStandstill is the shortest time without grants after a restore. It is the default lease, which the lost part of the ledger may
-	// have granted.
+	// minStandstill is the shortest time without grants after a restore. It equals the default length of a lease, because the lost part of
+	// the ledger may have granted leases of this length.
 	minStandstill = 300 * time.Second
 )
 
-// errUsedUp means that the next numbers would be too large, because of the number of restores.
+// errUsedUp means that a further jump of the numbers would exceed maxNumber, because there were too many restores.
 var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
-// poolMayGrantSQL is the condition that pool p may give grants at all. It is false for some time after a restore, see ProtectAfterRestore.
+// poolMayGrantSQL is the condition that pool p is not in the standstill after a restore, in which it grants nothing (see
+// ProtectAfterRestore).
 const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 
 // Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
 type Standstill struct {
 	Pools       int
-	First, Last time.Time // when the first and the last pool may grant again
+	First, Last time.Time // the times at which the first and the last of these pools may grant again
 }
 
-// String returns the text of the event ledger.restored.
+// String returns the summary as the text of the event ledger.restored.
 func (s Standstill) String() string {
 	text := "nothing is granted until " + s.First.UTC().Format(time.RFC3339)
 	if s.Last.After(s.First) {
@@ -43,15 +44,15 @@ func (s Standstill) String() string {
 
 // ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that
 // lacked some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for
-// the longest lease that the ledger knows in the pool, and at least for the longer of minDuration and 300 s. until is the time from which
-// the last pool may grant again, by the database's clock. If ProtectAfterRestore is called again, the time starts anew.
+// a standstill. Its length is the longest lease that the ledger knows in the pool, and at least minDuration and 300 s. until is the time
+// from which all pools may grant again, by the database's clock. If ProtectAfterRestore is called again, each standstill starts anew.
 //
-// The lost part may also have leased slots to callers for as long as a caller may request. So a pool that the token of a caller covers, or
-// that has had leases of callers, waits at least for its longest caller lease.
+// The lost part may also have leased slots to callers, for as long as a caller may request. So if a pool has had leases of callers, or if
+// the token of a caller covers it, its standstill is at least as long as its longest caller lease.
 //
-// Numbers that the lost part gave out must not be given again. So fencing tokens, and the ids of tasks, batches and events, jump far ahead.
-// The versions of all pools jump, too, because the semaphore may know a later version than the ledger. Replicas forget the tokens that they
-// have cached.
+// A number that the lost part gave out must not be given again. So the fencing tokens and the ids of tasks, batches and events are
+// increased by a large number. The versions of all pools are increased, too, because the semaphore may know a later version than the
+// ledger. Replicas forget the tokens of devices and operators that they have cached.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.protectAfterRestore(ctx, actor, max(minDuration, minStandstill))
@@ -64,7 +65,7 @@ func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDurati
 }
 
 func (s session) protectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
-	if s.lockGrants != "" { // claims in progress commit first, and later claims read what this transaction writes
+	if s.lockGrants != "" { // waits until claims in progress have committed; later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
 			return until, fmt.Errorf("waiting for claims in progress: %w", err)
 		}
@@ -93,7 +94,7 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 }
 
 // blockGrants sets for each pool the time before which it grants nothing. If an earlier restore set a later time, that time stays. Deleted
-// pools are included, because they may have been created again after the backup.
+// pools are included, because a pool may have been created again after the backup was made.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (stands Standstill, err error) {
 	now, err := s.pools().readClock(ctx)
 	if err != nil {
@@ -126,8 +127,8 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 	return stands, err
 }
 
-// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
-// backup.
+// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because such a token may have been valid
+// after the backup was made.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, func(list *[]string) []any { return []any{fromJSON(list)} },
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)

@@ -11,7 +11,7 @@ type DeletedCounts struct {
 	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
-// Largest returns the largest of the counts. Tasks and batches are one count.
+// Largest returns the largest of the counts. The counts of tasks and of batches are added and compared as one count.
 func (r DeletedCounts) Largest() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
@@ -21,14 +21,14 @@ type retentionRule struct {
 	count     *int64
 	name      string
 	deleteSQL string
-	keep      time.Duration // 0 means that they are kept forever
+	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns the kinds whose rows are deleted by their own age.
+// retentionRules returns a rule for each kind of rows that are deleted by their own age.
 func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
-	// Ids and tokens increase almost in the order of times, so the oldest rows come first. Each statement deletes a range of an index, up
-	// to the last of the oldest rows that has expired. Postgres could run a join with a list of rows by scanning the list for each row, as
-	// long as its statistics show an empty table.
+	// Ids and tokens increase almost in the order of times, so the rows with the lowest ids are the oldest ones. Each statement deletes a
+	// range of an index: up to the last of these rows that has expired. For a join with a list of rows, Postgres could scan the list once
+	// for each row, as long as its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
@@ -53,10 +53,10 @@ func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes, of each kind, at most limit of the oldest rows that are older than keep, with one transaction per kind. The kinds are
-// events, ended attempts, results that could not be used, and batches that ended, with their tasks. Answers to idempotency keys, changes of
-// tokens, news and minutes of pools have retention times of their own. If keep is 0, Retain deletes only the last four kinds. Replicas may
-// call it concurrently.
+// Retain deletes old rows. Of each kind it deletes at most limit rows, oldest first, in one transaction per kind. With keep it deletes
+// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keep. Four kinds have
+// retention times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keep is 0, it
+// deletes only these four kinds. Replicas may call it concurrently.
 func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r DeletedCounts, err error) {
 	for _, old := range r.retentionRules(keep) {
 		if old.keep == 0 {

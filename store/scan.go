@@ -11,7 +11,7 @@ import (
 
 // The scanners below read the forms that both databases return for a column. They turn NULL into the zero value.
 
-// instant reads a time: timestamptz, or milliseconds since 1970.
+// instant reads a column with a time: a timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
 
 // Scan sets NULL to the zero time.
@@ -105,7 +105,7 @@ func (s commaList) Scan(src any) error {
 	return err
 }
 
-// optional reads any other column that may be NULL.
+// optional reads a column that may be NULL and that no other scanner reads.
 type optional[T any] struct{ to *T }
 
 func opt[T any](to *T) optional[T] { return optional[T]{to} }
@@ -118,7 +118,7 @@ func (s optional[T]) Scan(src any) error {
 	return err
 }
 
-// nullMillis returns the argument for {epoch} + $n * {ms}.
+// nullMillis returns the argument $n in {epoch} + $n * {ms}: milliseconds since 1970, or NULL if t is nil.
 func nullMillis(t *time.Time) any {
 	if t == nil {
 		return nil
@@ -126,7 +126,8 @@ func nullMillis(t *time.Time) any {
 	return t.UnixMilli()
 }
 
-// timeText returns a time for a statement that accepts only values, such as COPY. It has the precision of stored times, milliseconds.
+// timeText returns a time as text, for a statement that accepts values but no expressions, such as COPY. It has the precision of stored
+// times, milliseconds.
 func timeText(t *time.Time) any {
 	if t == nil {
 		return nil
@@ -142,13 +143,13 @@ func nullText(raw json.RawMessage) any {
 	return string(raw)
 }
 
-// abortFailure and abortMin read the two columns of a batch's abort rule.
+// abortFailure and abortMin are scanners for the two columns of a batch's abort rule.
 type (
 	abortFailure struct{ of *Batch }
 	abortMin     struct{ of *Batch }
 )
 
-// Scan sets Abort to nil if the share is NULL or 0. Its column must come before the column of abortMin.
+// Scan sets Abort to nil if the share of failed tasks is NULL or 0. Its column must come before the column of abortMin.
 func (s abortFailure) Scan(src any) error {
 	var share sql.Null[float64]
 	if err := share.Scan(src); err != nil {
@@ -161,7 +162,7 @@ func (s abortFailure) Scan(src any) error {
 	return nil
 }
 
-// Scan sets Abort.Min if there is a rule.
+// Scan sets Abort.Min if the batch has an abort rule.
 func (s abortMin) Scan(src any) error {
 	var tasks sql.Null[int64]
 	err := tasks.Scan(src)

@@ -8,8 +8,8 @@ import (
 // searchLimit is the maximum number of rows that one call checks against a filter that no index serves.
 const searchLimit = 50_000
 
-// SearchBound is the end of the search of one call through a list, as an id. All statements of one call search up to the same id and the
-// next call continues after it, so no row is missed or returned twice. The ids that one call searches are a stretch.
+// SearchBound is the id at which one call ends its search through a list. All statements of one call search up to this id, and the next
+// call continues after it. So no row is missed or returned twice. The range of ids that one call searches is a stretch.
 type SearchBound struct {
 	End  int64 // the last id of the stretch; 0 means no bound
 	More bool  // there are rows beyond End
@@ -18,9 +18,9 @@ type SearchBound struct {
 // idRange is a range of the ids of a table, in a given order.
 type idRange struct{ after, before, direction, limit string }
 
-// rangeSQL returns the conditions and the order for the rows of the range whose column has this value, served by the index on (column, id).
-// If column is empty, it selects by id alone. The value is compared as part of a range, and the column is in the ORDER BY. For a plain
-// equality Postgres might choose the primary key and read all rows with other values on the way.
+// rangeSQL returns the conditions and the order for the rows of the range in which column has this value. The index on (column, id) serves
+// them. If column is empty, the range is by id alone. The value is compared as a part of the range, and the column is in the ORDER BY: for
+// a plain equality Postgres might choose the primary key and also read all rows with other values.
 func (s idRange) rangeSQL(column, value string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
@@ -29,13 +29,13 @@ func (s idRange) rangeSQL(column, value string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// searchBound returns the bound after the first searchLimit ids of the query ids, which must return ids in the order of an index. If there
-// are fewer ids, it returns the zero value.
+// searchBound returns the SearchBound after the first searchLimit ids that the query ids returns. ids must return them in the order of an
+// index. If it returns fewer ids, searchBound returns the zero value.
 func (s *connection) searchBound(ctx context.Context, q *query, ids, direction string) (SearchBound, error) {
 	return s.searchBoundAfter(ctx, q, ids, direction, searchLimit)
 }
 
-// searchBoundAfter does the same as searchBound for the first maxIDs ids.
+// searchBoundAfter is searchBound with maxIDs in place of searchLimit.
 func (s *connection) searchBoundAfter(ctx context.Context, q *query, ids, direction string, maxIDs int) (SearchBound, error) {
 	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(maxIDs-1), q.args...)
 	if errors.Is(err, ErrNotFound) {

@@ -21,7 +21,7 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// The statements on one noun of the ledger, within a session.
+// Each of these types has the statements on one noun of the ledger, within a session.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }
@@ -42,7 +42,7 @@ func (s session) devices() devicesIn         { return devicesIn{s} }
 func (s session) profiles() profilesIn       { return profilesIn{s} }
 func (s session) credentials() credentialsIn { return credentialsIn{s} }
 
-// exec returns the number of rows changed.
+// exec runs a statement and returns the number of rows that it changed.
 func (s session) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	result, err := s.ExecContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest
 	return rows.Close()
 }
 
-// collect reads all rows. dest returns the destinations for the columns of one row.
+// collect runs a query and returns all its rows. dest returns the destinations for the columns of one row.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -89,7 +89,7 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach reads rows one by one until take returns false.
+// forEach calls take with each row of a query, one after another, until take returns false.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -108,17 +108,17 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take fu
 	return rows.Err()
 }
 
-// queryOne reads one row. It returns ErrNotFound if the query returns no row.
+// queryOne returns the row of a query, or ErrNotFound if the query returns no row.
 func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
 	err := s.scanRowArgs(ctx, query, args, dest(&t)...)
 	return t, err
 }
 
-// singleColumn is the dest of a query that has one column.
+// singleColumn is the argument dest, of collect and queryOne, for a query that has one column.
 func singleColumn[T any](t *T) []any { return []any{t} }
 
-// toJSONInput returns rows in the JSON form that {ids}, {claims} and similar words read.
+// toJSONInput returns rows as the JSON array that words such as {ids} and {claims} in a statement read (see dialect).
 func toJSONInput[T any](rows []T) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)

@@ -11,18 +11,18 @@ const (
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot identifies a snapshot by the newest events in it. Ids are given before the commit, so two snapshots with the same newest event
-// can differ: an older event may be missing in one of them. If two snapshots have the same name, they have the same events.
+// Snapshot identifies a database snapshot by the newest events in it. If two snapshots have the same name, they have the same events. The
+// newest event alone does not suffice: ids are given before the commit, so an older event may still be missing in one of two snapshots.
 type Snapshot struct {
 	Event int64 // id of the newest event; 0 means that there are no events
-	Below int64 // id of the oldest of the 64 newest events
+	Below int64 // id of the oldest one of the 64 newest events
 }
 
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot calls read. All reads with the ctx that read receives use the same snapshot. They must run one after another, and nothing
-// may be written with that ctx. A connection is in use until read returns.
+// InOneSnapshot calls read with a ctx for one snapshot: all reads with this ctx use the snapshot. They must run one after another, and
+// nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -49,7 +49,7 @@ func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
 	return tx, inside
 }
 
-// reader runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
+// reader is a database that runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
 type reader struct {
 	database
 	conn       *connection

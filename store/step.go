@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// step is a statement that changes the rows that an input names.
+// step is a statement that changes the rows that an input (a JSON array of rows) names.
 type step struct{ name, query string }
 
-// runSteps runs steps on one input. If the database can, it runs them as one statement, which saves a round trip and a parse for each step.
-// So it is undefined whether a step reads the changes of earlier steps.
+// runSteps runs several steps on one input. If the database can, it runs them as one statement, which saves a round trip and a parse for
+// each step. Then a step may not see the changes of earlier steps, so no step may depend on them.
 func (s session) runSteps(ctx context.Context, input, rows string, steps []step) error {
 	if s.canChainWrites {
 		return s.execChained(ctx, input, rows, steps)

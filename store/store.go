@@ -19,9 +19,9 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods that concern the whole ledger: to open,
-// check, migrate, warm and close it, to delete old rows (Retain), and to protect it after a restore. All other methods belong to its parts,
-// one for each noun of the ledger.
+// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods for the whole ledger: opening, checking,
+// migrating, warming and closing it, deleting old rows (Retain), and protecting it after a restore. All other methods belong to its parts;
+// there is one part for each noun of the ledger.
 type Store struct {
 	*connection
 	pools
@@ -37,7 +37,7 @@ type Store struct {
 	warmed warmedConns
 }
 
-// newStore returns the ledger with all its parts on one connection.
+// newStore returns a ledger whose parts all share the connection c.
 func newStore(c *connection) *Store {
 	return &Store{
 		connection: c,
@@ -49,14 +49,14 @@ func newStore(c *connection) *Store {
 
 // Options are the limits of a Postgres connection. A zero value means the default. If the DSN names a timeout, that value is used instead.
 type Options struct {
-	MaxOpenConns int           // default 20, plus 5 for batches and 1 for pings; all replicas together must stay below max_connections
+	MaxOpenConns int           // default 20; 5 for batches and 1 for pings are added. All replicas together must stay below max_connections
 	MaxIdleConns int           // default MaxOpenConns
 	ConnLifetime time.Duration // default 20 min
 	ConnIdleTime time.Duration // default 5 min
 
 	StatementTimeout time.Duration // default 10 s
 	LockTimeout      time.Duration // default 3 s
-	IdleTimeout      time.Duration // of an idle transaction; default 10 s
+	IdleTimeout      time.Duration // maximum time for which a transaction may be idle; default 10 s
 }
 
 func (o Options) withDefaults() Options {
@@ -98,19 +98,20 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	if config.ApplicationName == "" {
 		config.ApplicationName = "dispatcher"
 	}
-	// This saves one round trip for each statement that is not prepared.
+	// BinaryParameters saves one round trip for each statement that is not prepared.
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, opts)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openPool(config, opts, opts.MaxOpenConns, mainDialer)
-	// A COPY waits for the rows that the client sends, and a migration waits for locks on tables, so these connections have no limit.
+	// The reads and writes of these connections have no time limit, because a COPY waits for the rows that the client sends, and a
+	// migration waits for locks on tables.
 	slow, slowErr := openPool(config, opts, slowConns, &dialer{})
 	beating, beatingErr := openPool(config, opts, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
 	return openStore(ctx, &connection{
-		db: db, slow: slow, snapshotDB: db, prepared: newPrepared(db), dialect: postgres(), pinger: newPinger(beating, pingDialer, mainDialer), //nolint:contextcheck // it lives as long as the store
+		db: db, slow: slow, snapshotDB: db, prepared: newPrepared(db), dialect: postgres(), pinger: newPinger(beating, pingDialer, mainDialer), //nolint:contextcheck // the pinger lives as long as the store
 	})
 }
 
@@ -129,16 +130,17 @@ func openPool(config pq.Config, opts Options, maxConns int, from *dialer) (*sqlx
 	return db, nil
 }
 
-// slowConns is the maximum number of batches that are sent at the same time. Slow batches do not take connections from reports.
+// slowConns is the maximum number of batches that are sent at the same time. They use connections of their own, so that slow batches do not
+// block reports.
 const slowConns = 5
 
-// withSettings adds the settings of the store to the settings of the DSN. The DSN takes precedence, except for the isolation level, on
-// which the slot cap depends. Both take precedence over settings of the database or the user.
+// withSettings adds the settings of the store to the settings of the DSN. If both set a value, the DSN wins, except for the isolation
+// level, on which the slot cap depends. Both take precedence over settings of the database or the user.
 //
-// The planner settings are needed because a prepared plan lives longer than the size of its tables. A plan made for small tables would read
-// whole tables, or sort everything that an index finds (a bitmap), even after a million tasks were queued. With enable_seqscan off, a table
-// that must be read whole seems so expensive to the planner that it would start parallel workers, which takes longer than the work itself,
-// so parallel workers are off, too.
+// The planner settings are needed because a prepared plan stays in use while its tables grow. A plan that was made for small tables would
+// read whole tables, or would sort all rows that an index finds (a bitmap scan), even after a million tasks were queued. So these ways are
+// off. With enable_seqscan off, the planner estimates very high costs for a table that must be read whole, and would start parallel
+// workers. That takes longer than the work itself, so parallel workers are off, too.
 func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
@@ -152,8 +154,8 @@ func withSettings(runtime map[string]string, opts Options) map[string]string {
 		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
 	}
 	maps.Copy(all, runtime)
-	// Each statement must read everything that was committed before it began: a claim waits for its pool's lock and then reads the
-	// capacity.
+	// Each statement must read everything that was committed before the statement began: a claim waits for the lock of its pool, and its
+	// next statement must then read the present capacity.
 	all["default_transaction_isolation"] = "read committed"
 	return all
 }
@@ -180,7 +182,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
 	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, file: path, dialect: sqliteDialect()})
-	if err != nil && missing != nil { // a later start would take the empty file for a damaged ledger
+	if err != nil && missing != nil { // remove the new file: a later start would treat an empty file as a damaged ledger
 		removeEmpty(path)
 	}
 	return s, sqliteFileError(path, err)
@@ -193,8 +195,8 @@ func removeEmpty(path string) {
 	}
 }
 
-// keepPrivate creates the file, or removes the permissions of other users from it, because it holds hashes of tokens and all reports of
-// devices. SQLite gives the -wal and -shm files the same permissions.
+// keepPrivate creates the file so that only its owner can access it, or removes the permissions of other users from an existing file. The
+// file holds hashes of tokens and all reports of devices. SQLite gives its -wal and -shm files the same permissions.
 func keepPrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
@@ -221,7 +223,7 @@ func openStore(ctx context.Context, c *connection) (*Store, error) {
 	c.snapshots = make(chan struct{}, maxSnapshots)
 	s := newStore(c)
 	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing goes on without it
+		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing must not end with ctx
 	}
 	return s, nil
 }

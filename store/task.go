@@ -12,7 +12,7 @@ type tasks struct{ *connection }
 // TaskState is the state of a task. Dispatched is derived: the task is pending in its table and has a row in grants.
 type TaskState string
 
-// The states of a task. The last six are terminal, but a late success may still change TimedOut to Succeeded.
+// The states of a task. The last six are final, except that a late success may change TimedOut to Succeeded.
 const (
 	Pending    TaskState = "pending"
 	Dispatched TaskState = "dispatched"
@@ -21,15 +21,15 @@ const (
 	TimedOut   TaskState = "timed_out"
 	Cancelled  TaskState = "cancelled"
 	Expired    TaskState = "expired"
-	Suppressed TaskState = "suppressed" // a policy refused its start, and suppresses what it refuses
+	Suppressed TaskState = "suppressed" // a policy refused the start, and is set to end the tasks that it refuses
 )
 
-// storedStates returns the states that are stored in the table of tasks.
+// storedStates returns the states that the table tasks stores.
 func storedStates() []TaskState {
 	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
-// TaskStates returns all states, in the order of a task's life.
+// TaskStates returns all states, in the order in which a task passes through them.
 func TaskStates() []TaskState {
 	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
@@ -41,17 +41,17 @@ type Task struct {
 	Pool       string
 	Device     string
 	Kind       string
-	Payload    json.RawMessage // of the task or, if it has no payload, of its batch
+	Payload    json.RawMessage // payload of the task or, if the task has none, of its batch
 	Priority   int
 	State      TaskState
 	Attempts   int        // counted attempts that have ended
 	Returned   int        // attempts that were handed back and not counted
-	NotBefore  *time.Time // of the task; applies in addition to the limit of the batch
-	NotAfter   *time.Time // of the task; applies in addition to the limit of the batch
-	RetryAt    *time.Time // end of a backoff; the task is not granted before
+	NotBefore  *time.Time // applies in addition to NotBefore of the batch; nil means that the task has none
+	NotAfter   *time.Time // applies in addition to NotAfter of the batch; nil means that the task has none
+	RetryAt    *time.Time // end of a backoff; the task is not granted before this time
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	Output     json.RawMessage // of the result that ended the task
+	Output     json.RawMessage // output of the result that ended the task
 	Dropped    bool            // an output was sent, but was too large to keep
 	Error      string
 }
@@ -76,7 +76,7 @@ type Attempt struct {
 // EndCause is the way in which a grant ended.
 type EndCause string
 
-// The ways in which a grant ends: by a result of its device, by the lapse of its lease, or by force.
+// The ways in which a grant ends: by a result of its device, by the end of its lease, or by force.
 const (
 	BySuccess  EndCause = "succeeded"
 	ByFailure  EndCause = "failed"
@@ -94,8 +94,8 @@ func (c EndCause) isResult() bool {
 type SettleInput struct {
 	Cause        EndCause
 	CancelWhy    string // if not empty, the device was asked to stop
-	Attempts     int    // counted so far, without the attempt that ends
-	Returned     int    // handed back so far, without the attempt that ends
+	Attempts     int    // number of counted attempts before the attempt that ends
+	Returned     int    // number of attempts that were handed back before the attempt that ends
 	MaxAttempts  int
 	RetryOn      []string
 	OnLost       string
@@ -106,13 +106,13 @@ type SettleInput struct {
 // Settlement is the resulting state of a task whose grant ends.
 type Settlement struct {
 	State    TaskState     // Pending or a terminal state
-	Delay    time.Duration // if State is Pending, how long from now the task cannot be granted again
-	Counted  bool          // the attempt counts against MaxAttempts
-	Returned bool          // the attempt counts against the returns
+	Delay    time.Duration // if State is Pending, the time from now for which the task is not granted again
+	Counted  bool          // whether the attempt counts against MaxAttempts
+	Returned bool          // whether the attempt counts as handed back
 }
 
-// Settle decides the state of a task whose grant ends. The store calls it inside the transaction that ends the grant. It must not block,
-// and must be safe for concurrent use.
+// Settle decides the state of a task whose grant ends. The store calls it inside the transaction that ends the grant. A Settle must not
+// block, and must be safe for concurrent use.
 type Settle func(SettleInput) Settlement
 
 // taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
@@ -150,8 +150,8 @@ func attemptDest(a *Attempt) []any {
 	}
 }
 
-// Task returns a task, its grant and its ended attempts, oldest first. The grant is nil if the task is not dispatched. It returns
-// ErrNotFound if there is no such task.
+// Task returns a task, its grant, and its ended attempts, oldest first. The grant is nil if the task has none. It returns ErrNotFound if
+// there is no such task.
 func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
 	type reading struct {
 		Task

@@ -24,16 +24,17 @@ const (
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
-// CancelTasks cancels at most limit of the tasks that match and have not ended. The devices of running tasks are asked to stop. It works in
-// chunks, each in a transaction of its own: if it returns an error, the chunks before stay committed, and the call can be repeated safely.
+// CancelTasks cancels at most limit tasks that match f and have not ended. It asks the devices of running tasks to stop. It works in
+// chunks, and each chunk is one transaction: if it returns an error, the earlier chunks stay committed, and the call can be repeated
+// safely.
 func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, f, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
-// RetryTasks makes at most limit tasks pending again that match, ended without success and belong to a batch that is still open. Each of
-// them gets at least one more attempt. It works in chunks like CancelTasks.
+// RetryTasks makes at most limit tasks pending again: tasks that match f, ended without success, and belong to a batch that is still open.
+// Each of these tasks gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
 func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, f, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
@@ -66,8 +67,8 @@ func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n 
 	}
 }
 
-// changeInChunks goes through the tasks that are checked against the filter, one SearchBound after another, until it has changed limit
-// tasks.
+// changeInChunks searches the tasks for matches of f, one SearchBound after another, until it has changed limit tasks. It changes them in
+// chunks.
 func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, f)
@@ -88,7 +89,8 @@ func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, li
 	return total, nil
 }
 
-// changeInRange changes at most limit tasks with id > f.After and id <= f.Until. It moves f.After forward.
+// changeInRange changes at most limit of the matching tasks with id > f.After and id <= f.Until. It sets f.After to the last id that it has
+// processed.
 func (s tasks) changeInRange(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		f.Limit = min(bulkChunk, limit-changed)
@@ -113,7 +115,7 @@ func (s tasks) changeChunk(ctx context.Context, f TaskFilter, cond string, chang
 	text, args := f.matchingQuery("t.id", cond).build(f.orderSQL(), f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
-		// Not prepared, so that the statement is planned for its actual arguments.
+		// The statement is not prepared, so that it is planned for its actual arguments.
 		if tasks, err = collect(ctx, tx.unprepared(), singleColumn[int64], text, args...); err != nil || len(tasks) == 0 {
 			return err
 		}
@@ -161,9 +163,9 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 		WHERE `+isRetriableSQL+` ORDER BY t.id {lock t}`, in)
 }
 
-// retryAll makes each of the tasks pending again for which this is allowed. Their earlier attempts stay counted: attempt numbers continue,
-// and a task that had used up all attempts gets one more. Its returned attempts are forgotten, except the fact that the task was started:
-// MaxWait does not apply to such a task.
+// retryAll makes each of the tasks pending again for which this is allowed. Its earlier attempts stay counted, so attempt numbers continue.
+// A task that had used up all attempts gets one more. The number of attempts that were handed back is reset, but the fact that the task was
+// started before is kept: MaxWait does not apply to such a task.
 func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {

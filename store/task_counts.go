@@ -8,11 +8,11 @@ import (
 // TaskCounts is the number of tasks in each state.
 type TaskCounts struct {
 	ByState map[TaskState]int64
-	More    bool // more slots are held than were counted; their tasks are counted as pending
+	More    bool // whether more than heldMax slots are held; the tasks on the uncounted slots are counted as pending
 }
 
-// TaskCounts counts the tasks of a pool by state, and its held slots up to heldMax. If pool is empty, it counts the tasks of all pools. It
-// reads the counts of pools, never the tasks.
+// TaskCounts counts the tasks of a pool by state. If pool is empty, it counts the tasks of all pools. It uses the stored counts of pools
+// and counts the held slots up to heldMax; it reads no tasks.
 func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
@@ -49,8 +49,8 @@ type ErrorCount struct {
 	Tasks int64
 }
 
-// TopErrors groups the errors of the failed and timed-out tasks of a batch, most frequent first. It reads at most sample tasks of each of
-// the two states, and counts only tasks that ended within the times of the filter.
+// TopErrors returns the error texts of the failed and timed-out tasks of a batch with their counts, most frequent first. It reads at most
+// sample failed and at most sample timed-out tasks, and counts those that ended within the times of the filter.
 func (s tasks) TopErrors(ctx context.Context, f ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{f.Batch, sample}}

@@ -5,16 +5,17 @@ import (
 	"fmt"
 )
 
-// Bounds of TasksByErrorPrefix: maxFailedPerPair newest tasks per batch and state, maxFailedPairs pairs of batch and state, and
-// maxCountsRead counts that are read to find these pairs.
+// Bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks. maxFailedPairs is the number of searched pairs,
+// maxFailedPerPair the number of the newest tasks that are searched in each pair, and maxCountsRead the number of counts that are read to
+// find the pairs.
 const (
 	maxFailedPerPair = 2500
 	maxFailedPairs   = 20
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit tasks that failed or timed out and whose errors begin with prefix, newest batches first. It
-// searches the newest 2,500 tasks of each pair of batch and state that has such tasks, for the newest 20 pairs, and no other tasks.
+// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. A pair is a
+// batch and one of these two states. It searches only the newest 20 pairs that have tasks, and in each pair only the newest 2,500 tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {
@@ -40,13 +41,14 @@ func tasksByErrorPrefixSQL() string {
 		WHERE substr(t.error, 1, length(CAST($3 AS text))) = $3 ORDER BY w.id DESC LIMIT $5`
 }
 
-// batchState is a batch and a state of its tasks.
+// batchState is a batch and one state of its tasks.
 type batchState struct {
 	batch int64
 	state TaskState
 }
 
-// batchesWithFailures returns the newest pairs of batch and state that have tasks according to the counts.
+// batchesWithFailures returns, newest batches first, the pairs of batch and state (failed or timed out) that have tasks according to the
+// counts.
 func (s tasks) batchesWithFailures(ctx context.Context) ([]batchState, error) {
 	return collect(ctx, s.customPlanSession(), func(p *batchState) []any { return []any{&p.batch, &p.state} }, batchesWithFailuresSQL(), maxCountsRead, maxFailedPairs)
 }

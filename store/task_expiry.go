@@ -12,17 +12,17 @@ type waitingEndRule struct {
 	fromSQL string // FROM ... WHERE
 	args    []any
 	order   string // ORDER BY clause that an index serves; empty means no order
-	reason  string // SQL expression on t: the reason for people, stored as the error of the task and in its event
-	recheck string // SQL condition on t, checked after the tasks are locked, as the cause may be gone; empty means no condition
+	reason  string // SQL expression on t: the reason as a text for people, stored as the error of the task and in its event
+	recheck string // SQL condition on t, checked after the tasks are locked because the reason may no longer hold; empty means none
 	state   TaskState
 	actor   string
 }
 
-// isWaitingSQL is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside
-// a CASE Postgres expects it to succeed. So rows are found by their index.
+// isWaitingSQL is the condition that task t waits: it is pending and has no grant. Postgres cannot turn this lookup of the grant into a
+// join over all tasks. Inside a CASE, Postgres expects the condition to be true, so it finds the rows by their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
-// findSQL returns the query that finds these tasks. Its last argument is the limit.
+// findSQL returns the query that finds the tasks of the rule. Its last argument is the maximum number of tasks.
 func (e waitingEndRule) findSQL() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
 }
@@ -31,8 +31,9 @@ func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingE
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, "reaper"}
 }
 
-// expiryRules returns the two ways to expire that are found by an index; ExpireWaited finds the third way. The clock is read once in a
-// sub-select, because an expression that changes during the statement cannot be an index bound.
+// expiryRules returns the rules for the two kinds of expiry that an index serves: by NotAfter of the task and by NotAfter of the batch.
+// ExpireWaited does the third kind, MaxWait. The clock is read once in a sub-select, because an expression that changes during the
+// statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEndRule{
@@ -43,7 +44,7 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the waitingEndRule for tasks that may have waited longer than max_wait.
+// maxWaitRule returns the rule that ends those of the tasks that have waited longer than the MaxWait of their batch.
 func maxWaitRule(tasks []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
@@ -69,10 +70,10 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 // each batch. The zero ExpiryPosition is before all tasks.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited searches the tasks after a position, ends each task that waited longer than the MaxWait of its batch, and returns how many
-// it ended and the position for the next call. If next is zero, the search has reached the end. One call searches at most maxSearched
-// batches with a MaxWait, ended ones included, and at most maxSearched tasks of one of them. Tasks that were started before or begin later
-// are not ended, but no index separates them from the rest.
+// ExpireWaited searches the tasks after a position and ends each task that waited longer than the MaxWait of its batch. It returns the
+// number of ended tasks, and in next the position for the next call. If next is zero, the search has reached the end. One call searches at
+// most maxSearched batches with a MaxWait, ended ones included, and at most maxSearched tasks of one of them. Tasks that were started
+// before, or that have a later not_before, are not ended; the search reads them, too, because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
@@ -107,12 +108,12 @@ func (s tasks) expireWaited(ctx context.Context, f TaskFilter, maxSearched int) 
 	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
 }
 
-// overdueBatch is a row of overdueText. A value of 0 means that nothing was found.
+// overdueBatch is a row of overdueText. A value of 0 means that no such batch was found.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait. It returns the first one whose tasks must have started and that still has
-// pending tasks, and the first batch after the $2 batches. Pending tasks are looked up batch by batch in a sub-select, because Postgres may
-// answer an EXISTS by reading all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait. It returns the first of them that is past its MaxWait and still has pending
+// tasks, and the first batch after these $2 batches. Pending tasks are looked up batch by batch in a sub-select, because Postgres may
+// evaluate an EXISTS by reading all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -131,7 +132,7 @@ func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (
 	return ended, nil
 }
 
-// endWaiting ends at most limit tasks that are not granted, and returns how many it ended.
+// endWaiting ends at most limit waiting tasks that match the rule, and returns how many it ended.
 func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (int, error) {
 	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
@@ -150,7 +151,7 @@ type taskEnd struct {
 // endLocked ends each of the tasks that still satisfies rule.recheck and is not granted, and returns their ids. The tasks must be locked.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
 	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
-	// was committed just before is visible only in a new snapshot, taken after the tasks were locked.
+	// committed just before the lock is visible only in a snapshot that is taken after the lock, as in this statement.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// TaskFilter selects tasks. A field with its zero value selects all.
+// TaskFilter selects tasks. A field with its zero value does not restrict the selection.
 type TaskFilter struct {
 	Device string
 	Batch  int64
 	Pool   string
 	State  TaskState
 	Kind   string
-	Error  string // the whole text, or a prefix if it ends with *
+	Error  string // the whole text of the error, or a prefix of it followed by *
 	After  int64  // only tasks with id > After
 	Until  int64  // only tasks with id <= Until; 0 means no bound
 	Newest bool   // descending order of ids
@@ -52,8 +52,9 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for candidate task ids in the order of the filter, at most maxRows of them: the tasks of a device, of a
-// batch, or the running tasks, each by its index. The limits keep Postgres from choosing another index, whatever its statistics are.
+// candidateIDsSQL returns the query for the ids of candidate tasks in the order of the filter, at most maxRows of them. The candidates are
+// the tasks of a device, the tasks of a batch, or the running tasks; an index serves each kind. The limits keep Postgres from choosing
+// another index, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -61,7 +62,7 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// The sum prevents the use of the primary key, which already has this order.
+		// ORDER BY id + 0 keeps Postgres from reading along the primary key, which already has this order.
 		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
@@ -75,8 +76,8 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up,
-// because Postgres may run a NOT EXISTS as a join that reads all grants.
+// excludeRunningSQL returns a condition that excludes running tasks if the filter selects pending tasks; otherwise it returns an empty
+// text. The grant of each task is looked up separately, because Postgres may run a NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -109,8 +110,9 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of
-// the limited query: with a bound for it Postgres would read a batch to its end if few of its tasks are in the state.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks. It merges the ids of the states, because the index orders ids
+// separately for each state. The condition on the state is outside of the limited query: inside, Postgres would read a batch to its end if
+// few of its tasks have the state.
 func (f TaskFilter) batchTaskIDsSQL(q *query, s idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -136,7 +138,7 @@ func (f TaskFilter) stateTaskIDsSQL(q *query, s idRange, states []TaskState) str
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
 }
 
-// isIndexed reports whether candidatesSQL selects exactly the tasks that match, so that no other condition has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the tasks that match, so that no other condition of the filter has to be checked.
 func (f TaskFilter) isIndexed() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
@@ -176,8 +178,8 @@ func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// candidatesSQL returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking
-// them up by id.
+// candidatesSQL returns the FROM clause for the candidate tasks t. If the filter uses the primary key, it reads their rows directly instead
+// of looking them up by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
 		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
@@ -209,14 +211,14 @@ func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match, in the order of their ids, within the TaskSearchBound; beyond it, some may be missing.
+// Tasks returns the tasks that match, in the order of their ids, up to the TaskSearchBound; beyond this bound some tasks may be missing.
 func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	text, args := f.matchingQuery(taskColumns, "").build(f.orderSQL(), f.Limit)
 	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
 }
 
-// TaskSearchBound returns how far one request searches for tasks of a filter that no index serves. The next request continues after its
-// end.
+// TaskSearchBound returns the id up to which one request searches for tasks, if no index serves the filter. The next request continues
+// after this id.
 func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
 	if f.isIndexed() {
 		return SearchBound{}, nil
@@ -224,8 +226,8 @@ func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, 
 	return s.taskSearchBound(ctx, f)
 }
 
-// taskSearchBound returns the SearchBound of the filter. Along the primary key it computes the end from the first existing id instead of
-// counting rows: Postgres may read far more rows than it returns when it must count them.
+// taskSearchBound returns the SearchBound of the filter. If the filter uses the primary key, the bound is at a constant distance from the
+// first existing id. Rows are not counted then: to count rows, Postgres may read far more of them than it returns.
 func (s tasks) taskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
 	if !f.usesPrimaryKey() {
 		q := &query{}

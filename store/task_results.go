@@ -14,8 +14,8 @@ type TaskResult struct {
 	Device  string
 	State   TaskState
 	Ended   *time.Time
-	Granted *time.Time // start of its last attempt; nil means that it had none
-	Freed   *time.Time // end of its last attempt; nil means that it had none
+	Granted *time.Time // start of the last attempt of the task; nil means that it had none
+	Freed   *time.Time // end of the last attempt of the task; nil means that it had none
 	Output  json.RawMessage
 	Dropped bool // an output was sent, but was too large to keep
 	Error   string
@@ -32,10 +32,10 @@ type ResultFilter struct {
 	Limit    int       // default 100, at most 1000
 }
 
-// timed reports whether the filter has a time, which no index serves.
+// timed reports whether the filter has Since or Until. No index serves these two.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
-// where adds the times to a query of tasks t.
+// where adds the conditions for Since and Until to a query of tasks t.
 func (f ResultFilter) where(q *query) {
 	if !f.Since.IsZero() {
 		q.where("t.finished_at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
@@ -48,7 +48,7 @@ func (f ResultFilter) where(q *query) {
 // endedStates returns the states of tasks that have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for the ids of the tasks, in ascending order, at most maxRows of them.
+// candidateIDsSQL returns the query for the ids of the ended tasks that the filter may select, in ascending order, at most maxRows of them.
 func (f ResultFilter) candidateIDsSQL(q *query, until int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -72,7 +72,8 @@ func (f ResultFilter) resultsQuery() *query {
 	return q
 }
 
-// ResultSearchBound returns how far Results searches. If the filter has a time, that is 50,000 results; otherwise there is no bound.
+// ResultSearchBound returns the id up to which one call of Results searches. If the filter has Since or Until, one call searches 50,000
+// results; otherwise there is no bound.
 func (s tasks) ResultSearchBound(ctx context.Context, f ResultFilter) (SearchBound, error) {
 	if !f.timed() {
 		return SearchBound{}, nil
@@ -112,7 +113,7 @@ type SampleSpec struct {
 	ResultFilter
 
 	MaxResults int  // maximum number of results
-	ReadAll    bool // there are at most MaxResults results, so all of them are read
+	ReadAll    bool // read all results, because there are at most MaxResults
 	WithTags   bool
 }
 
@@ -122,8 +123,8 @@ const (
 	sampleBytes = 64 << 20 // approximate limit of the outputs of a sample, in bytes
 )
 
-// SampleResults calls each with results from the whole range of a batch. It divides the range of task ids into 20 parts and takes the same
-// number of results from each; if the results are few, it takes all. It stops after about 64 MiB of outputs.
+// SampleResults calls each with a sample of the results of a batch. It divides the range of task ids into 20 parts and takes the same
+// number of results from each part. If the batch has few results, it takes all. It stops after about 64 MiB of outputs.
 func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, each func(SampledResult)) error {
 	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {

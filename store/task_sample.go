@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// batchesSampled is the number of the oldest batches of a pool from which a sample is taken. The same number of later batches is added,
-// spread over the rest.
+// batchesSampled is the number of the oldest batches of a pool that a sample includes. The sample includes the same number of later
+// batches, spread evenly over the rest.
 const batchesSampled = 64
 
 const maxCapacity = 10_000 // maximum capacity of a pool
 
-// stratum is a batch from which a part of the sample is taken.
+// stratum is a batch from which a part of the sample is taken, with the number of tasks that this part represents.
 type stratum struct {
 	batch       int64
 	first, last int64   // ids of its first and last pending task
-	weight      float64 // waiting tasks in this batch, or in this batch and the batches that it represents
+	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the
-// sample may find the same task, so the result may have fewer tasks.
+// spreadSample reads at most maxTasks waiting tasks, spread evenly over all waiting tasks of the scope, and returns the total number of
+// waiting tasks. Two points of the sample may find the same task, so it may return fewer than maxTasks tasks.
 func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
 	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks: the oldest ones and, if there are more, some of the later ones.
+// batchesToSample returns batches with waiting tasks: the oldest ones in oldest and, if there are more, some of the later ones in others.
 func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool string) (oldest, others []int64, err error) {
 	if scope.Batch != 0 {
 		return []int64{scope.Batch}, nil, nil
@@ -79,9 +79,9 @@ func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool str
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres
-// choose the index that finds the fewest rows, and the complete order saves a sort, whatever its statistics were when it planned the
-// statement.
+// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The separate lookup of each task's grant makes
+// Postgres choose the index that finds the fewest rows. The ORDER BY has all columns of this index, which saves a sort. Both hold whatever
+// the statistics were when Postgres planned the statement.
 func nextWaitingBatchSQL(pool, operator, batch string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batch + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
@@ -108,7 +108,8 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets how much of the sample comes from each batch. The batches after the oldest ones represent all later batches.
+// setWeights sets the weight of each stratum: how much of the sample comes from its batch. The strata after the oldest ones share the
+// waiting tasks of all later batches.
 func setWeights(spans []stratum, pending map[int64]int64, oldest int, total int64) {
 	var oldestWeight, othersWeight float64
 	for i := range spans {
@@ -127,13 +128,13 @@ func setWeights(spans []stratum, pending map[int64]int64, oldest int, total int6
 	}
 }
 
-// point is a position in a batch from which the next waiting task is read.
+// point is a position in a batch. The next waiting task from there on becomes a part of the sample.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`
 }
 
-// points returns count points at equal distances along all waiting tasks.
+// points returns count points at equal distances, as if the waiting tasks of all strata were in one row.
 func points(spans []stratum, count int) []point {
 	var all float64
 	for _, t := range spans {

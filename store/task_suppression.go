@@ -11,8 +11,8 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends each of the tasks that waits, with the reason as its error. The result has one value per entry: whether it ended its task.
-// If several calls or entries name the same task, only one of them gets true.
+// Suppress ends those of the listed tasks that wait, with the reason as their error. The result has one value per entry of list: whether
+// this entry ended its task. If several calls or entries name the same task, only one of them gets true.
 func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -28,12 +28,12 @@ func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error)
 	done := make([]bool, len(list))
 	for i, one := range list {
 		done[i] = ended[one.Task]
-		delete(ended, one.Task) // a task that is listed twice gets true only once
+		delete(ended, one.Task) // so that a task that is listed twice gets true only once
 	}
 	return done, nil
 }
 
-// suppress locks the tasks in the order of their ids, as all code does, to avoid deadlocks.
+// suppress ends those of the listed tasks that wait. It locks the tasks in the order of their ids, as all code does, to avoid deadlocks.
 func (s tasksIn) suppress(ctx context.Context, list []Suppression) (map[int64]bool, error) {
 	ends := make([]taskEnd, 0, len(list))
 	named := make(map[int64]bool)

@@ -9,7 +9,7 @@ import (
 
 // TaskView holds everything that decides whether a task runs, read in one snapshot.
 type TaskView struct {
-	DeviceView // of its device; while the task waits, the Candidates include it
+	DeviceView // view of the device of the task; while the task waits, the Candidates include it
 
 	Task         Task
 	RunningGrant *Grant     // the grant of the task; nil means no grant
@@ -17,12 +17,12 @@ type TaskView struct {
 	Pool         Pool       // set even if the pool was deleted after the task ended
 	Held         int        // grants of the pool, including grants that lapsed and are not yet reaped
 	LastAttempt  *Attempt   // the newest attempt that ended; nil means none
-	LateResultAt *time.Time // when the newest result arrived that could no longer be used; nil means none
-	CancelledBy  string     // the actor who requested the end of the task, if found among the newest events of its device
-	CancelNote   string     // the detail of that event; may be empty
+	LateResultAt *time.Time // time of the newest result that came too late to be used; nil means that there is none
+	CancelledBy  string     // who requested the end of the task; empty if not found in the newest events of the device
+	CancelNote   string     // detail of the event that has CancelledBy; may be empty
 }
 
-// TaskView reads the view of one task. Its cost depends on the open tasks of its device and on the slots of its pool, and on nothing else.
+// TaskView reads the TaskView of one task. Its cost depends only on the open tasks of the device of the task and on the slots of the pool.
 // It returns ErrNotFound if there is no such task.
 func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
@@ -62,7 +62,7 @@ func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	return v, s.fillHistory(ctx, &v)
 }
 
-// fillHistory fills in what has happened to the task so far.
+// fillHistory sets the fields of v about the past of the task: its last attempt, its late result and who cancelled it.
 func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
 	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
 	switch {
@@ -75,8 +75,8 @@ func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
 		[]any{v.Task.Device, v.Task.ID}, optionalTime{&v.LateResultAt}); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
-	// If the device ended the task after a request to stop, its event task.cancelled has a token and names the device as actor. So the
-	// query skips it.
+	// If the device ended the task after a request to stop, then its event task.cancelled has a token and names the device as the actor,
+	// not who requested the end. So the query skips a task.cancelled with a token.
 	err = s.scanRowArgs(ctx, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest

@@ -24,11 +24,11 @@ type WaitingPosition struct {
 	Task     int64
 }
 
-// WaitingTasks holds waiting tasks, each with everything that decides why it waits, read in one snapshot.
+// WaitingTasks holds waiting tasks from one snapshot. The view of each task has everything that decides why it waits.
 type WaitingTasks struct {
 	Views      []TaskView // without RunningGrant, LateResultAt, CancelledBy and CancelNote; the tasks have only the fields for their position
 	Total      int64      // number of waiting tasks; only set by SampleWaiting
-	IsComplete bool       // there are no other waiting tasks; after NextWaiting, none after the last one
+	IsComplete bool       // whether Views has all waiting tasks or, after NextWaiting, all those after the start position
 }
 
 // waitingTask is a task that waits.
@@ -131,13 +131,13 @@ func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPositi
 	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, last)
 }
 
-// isNotRunningSQL is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.excludeRunningSQL. Postgres
-// estimates that a "number is not equal" condition is true for nearly all rows, so it reads in the wanted order. For IS NULL it estimates
-// the opposite, and would read all tasks of a pool to find one.
+// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, as in
+// TaskFilter.excludeRunningSQL. The comparison <> makes Postgres estimate that nearly all rows satisfy the condition, so it reads in the
+// wanted order. For IS NULL it would estimate the opposite, and would read all tasks of a pool to find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// waitingTasksSQL returns the statement of readWaiting. It has three parts, each served by the index from the position on: the rest of the
-// tasks with the priority of the position, the lower priorities of its batch, and the later batches.
+// waitingTasksSQL returns the statement of readWaiting. It has three parts: the other tasks with the priority of the position, the tasks of
+// its batch with lower priorities, and the tasks of later batches. The index serves each part from the position on.
 func waitingTasksSQL() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
@@ -182,7 +182,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks by id, without payloads.
+// batchesByID returns the batches of the tasks, without payloads. The key is the id of the batch.
 func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
 	wanted := make([]int64, len(list))
 	for i, w := range list {
@@ -226,12 +226,12 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	return nil
 }
 
-// The sum prevents the use of the primary key, which already has the order of the tokens.
+// The sum keeps Postgres from reading along the primary key, which already has the order of the tokens.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// WaitingPositionOf returns the position of a task that a WaitingTasks has.
+// WaitingPositionOf returns the WaitingPosition of a task from the Views of a WaitingTasks.
 func WaitingPositionOf(t Task) WaitingPosition {
 	return WaitingPosition{Batch: t.Batch, Priority: t.Priority, Task: t.ID}
 }

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// sqlTranslator replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating
-// takes longer than a lookup. The cache is small, as it holds only texts of this package.
+// sqlTranslator replaces the words in braces (see dialect) in statements. It translates each text once and caches the result, because
+// translating takes longer than a lookup. The cache stays small, because only this package has such texts.
 type sqlTranslator struct {
 	words *strings.Replacer
 
 	mu    sync.RWMutex
-	texts map[string]string // the translated texts, by the texts with words in braces
+	texts map[string]string // key: text with words in braces; value: translated text
 }
 
 func newSQLTranslator(words []string) *sqlTranslator {

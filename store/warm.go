@@ -9,19 +9,19 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// rehearsals is the number of times that the statements are run on a new connection: Postgres plans a text five times before it keeps a
+// rehearsals is the number of times that Warm runs each statement on a new connection. Postgres plans a text five times before it keeps a
 // plan.
 const rehearsals = 6
 
-// warmedConns holds which connections have been warmed up.
+// warmedConns records which connections Warm has warmed up.
 type warmedConns struct {
 	sync.Mutex
 	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections until half of the allowed number are open, and runs the statements of every report on each new one, for data that
-// does not exist. The first run of a statement on a connection takes Postgres ten times as long, and new connections are opened just when
-// the load is high. Connections expire, so Warm must be called again and again.
+// Warm opens connections until half of the allowed number are open. On each new one it runs the statements that every report needs, for
+// data that does not exist. The first run of a statement on a connection takes Postgres ten times as long as later ones, and new
+// connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -74,14 +74,14 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another
-// caller may be waiting.
+// mayTakeConn reports whether Warm, which now uses held connections, may take one more. It uses at most half of the connections, and takes
+// none if another caller may be waiting for a connection.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp rehearses on a connection unless that was done before, and returns the identity of the connection.
+// warmUp runs rehearse on a connection unless that was done before, and returns the identity of the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		id = driverConn
@@ -98,7 +98,8 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error)
 	return id, nil
 }
 
-// rehearse runs the statements of reads, claims and results. There is no task 0, so they find nothing and change nothing.
+// rehearse runs the statements of reads, claims and results on a connection, for task 0. There is no task 0, so they find nothing and
+// change nothing.
 func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
 	if err != nil {

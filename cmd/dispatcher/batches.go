@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -131,11 +132,18 @@ func cancelBatch(b noun) *cobra.Command {
 	return command
 }
 
-// conditionAsState replaces the state of a batch with its condition, which describes better what
-// the batch does now. It finds the two members by their text, wherever they are next to each other. In
-// the API, only a batch has them.
-func conditionAsState(batch json.RawMessage) json.RawMessage {
-	return regexp.MustCompile(`"state":"[a-z]+","condition":`).ReplaceAll(batch, []byte(`"state":`))
+// conditionAsState replaces the state of a batch by its condition, which describes better what the batch does
+// now. An object without a condition is no batch, and stays as it is. The state and the condition of a batch are
+// next to each other, before its payload.
+func conditionAsState(object json.RawMessage) json.RawMessage {
+	var batch struct {
+		Condition string `json:"condition"`
+	}
+	found := regexp.MustCompile(`"state":"[a-z]+","condition":`).FindIndex(object)
+	if err := json.Unmarshal(object, &batch); err != nil || batch.Condition == "" || found == nil {
+		return object
+	}
+	return slices.Concat(object[:found[0]], []byte(`"state":`), object[found[1]:])
 }
 
 // batchSettingNames returns the members of a batch that are settings. Actions such as cancel and watch do

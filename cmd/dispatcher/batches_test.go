@@ -322,3 +322,17 @@ func TestDuplicatesInAFile(t *testing.T) {
 	d.expectOutput("batches create --pool p -f tasks.csv", "id  2\ntasks  3\n")
 	d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").expectExit(1).expectErrors("duplicates")
 }
+
+// Only a batch is shown with its condition as its state; a payload keeps its own members.
+func TestOnlyABatchHasACondition(t *testing.T) {
+	t.Parallel()
+	for object, want := range map[string]string{
+		`{"id":1,"state":"active","condition":"waiting"}`:                                       `{"id":1,"state":"waiting"}`,
+		`{"id":1,"state":"active","condition":"waiting","payload":{"state":"a","condition":1}}`: `{"id":1,"state":"waiting","payload":{"state":"a","condition":1}}`,
+		`{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`:                   `{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`,
+	} {
+		if got := string(conditionAsState([]byte(object))); got != want {
+			t.Errorf("%s is shown as %s, want %s", object, got, want)
+		}
+	}
+}

@@ -55,6 +55,9 @@ func readContexts() (all contexts, err error) {
 	if err != nil {
 		return all, fmt.Errorf("reading the contexts in %s: %w", path, err)
 	}
+	if all.Contexts == nil { // "contexts": null
+		all.Contexts = map[string]installation{}
+	}
 	return all, nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,10 @@ func TestContexts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	file := filepath.Join(home, "config", "dispatcher", "contexts.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(`{"contexts":null}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	run := func(environ []string, line string) (code int, text string) {
 		cmd := programCommand(t, append(environ, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "config")), strings.Fields(line)...)
 		out, _ := cmd.CombinedOutput()
@@ -38,7 +43,7 @@ func TestContexts(t *testing.T) {
 	if code, text := run(nil, "context use field"); code != 0 {
 		t.Fatal(text)
 	}
-	if info, err := os.Stat(filepath.Join(home, "config", "dispatcher", "contexts.json")); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	given := []string{"DISPATCHER_URL=" + installation("given"), "DISPATCHER_TOKEN=token-given"}

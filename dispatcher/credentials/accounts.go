@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// accountLimit is the maximum time that one transaction of the ledger waits for the broker. It is shorter
-	// than the time that other transactions wait for the rows that this transaction locks.
+	// accountLimit is the maximum time that one transaction of the ledger waits for the MQTT broker. It is
+	// shorter than the time that other transactions wait for the rows that this transaction locks.
 	accountLimit = 2500 * time.Millisecond
 	// turnLimit is the maximum time that a request waits for earlier transactions. It is short because a
 	// client waits for the response.
@@ -22,7 +22,7 @@ const (
 )
 
 // Accounts manages the accounts of devices at the MQTT broker. A device needs an account to open a session
-// there. Every call ends with its context and can be repeated.
+// at the broker. Every call ends with its context and can be repeated.
 type Accounts interface {
 	// Set creates or changes accounts, each with its new password.
 	Set(ctx context.Context, list ...devices.Account) error
@@ -96,7 +96,7 @@ func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
 	return nil
 }
 
-// applyChange applies one recorded change to the account at the broker.
+// applyChange applies to the account at the broker one change that the ledger has recorded.
 func (a *accounts) applyChange(ctx context.Context, c store.AccountChange) error {
 	device := devices.ID(c.Device)
 	switch c.Wanted {
@@ -109,7 +109,8 @@ func (a *accounts) applyChange(ctx context.Context, c store.AccountChange) error
 	}
 }
 
-// applyChanges applies at most changesPart of the changes that the ledger has recorded.
+// applyChanges reads from the ledger the recorded changes of accounts, and applies at most
+// changesPart of them at the broker.
 func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
@@ -121,7 +122,7 @@ func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
-// ApplyAccountChanges changes the accounts at the broker of devices that were blocked, unblocked or deleted. It
+// ApplyAccountChanges updates at the broker the accounts of devices that were blocked, unblocked or deleted. It
 // returns how many it changed, and ends with the first error. The ledger moves the change that failed behind the
 // other changes, and a later call tries it again.
 func (r *Registry) ApplyAccountChanges(ctx context.Context) (applied int, err error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Admission is the result for a caller that may act for its device.
+// Admission is the result of Admit for a sender that may report for its device.
 type Admission struct {
 	Device     *store.Device // the device as it is now registered
 	Credential string        // the new token of the device; empty if it gets none
@@ -80,24 +80,24 @@ func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (boo
 }
 
 // LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about
-// the admission remains to be recorded. It also returns the reach that the device had then. The result is
-// valid only while this replica calls ForgetAdmission for all news of the ledger. Therefore use it only together
-// with a trusted mark (marks.DeviceMark).
+// the admission remains to be recorded. It also returns the reach of the device at that time (how the device can
+// be notified of work). The result is valid only while this replica calls ForgetAdmission for all news of the
+// ledger. Therefore use it only together with a trusted mark (marks.DeviceMark).
 func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	return r.cache.lastAdmission(caller)
 }
 
-// RecordAdmission records an admission for LastAdmission.
+// RecordAdmission records that the caller was admitted, so that LastAdmission can return it.
 func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
 }
 
 // ForgetAdmission removes the recorded admission of the device, so that its next report reads the device again. If
-// device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device is news of the
-// device.
+// device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device adds a row with
+// the device to the news (the ledger's change log).
 func (r *Registry) ForgetAdmission(device string) { r.cache.forgetAdmission(device) }
 
-// admitSession checks that a device may act by a session that the broker admitted.
+// admitSession checks that a device may report through a session that the MQTT broker admitted.
 func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.DeviceView) error {
 	device := view.Device
 	switch {
@@ -113,8 +113,8 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitByOwnToken records the first use of a device's own token. After it, fleet tokens can no longer act for the
-// device.
+// admitByOwnToken records that the device has used its own token for the first time. After that, fleet tokens
+// cannot act for the device any more.
 func (r *Registry) admitByOwnToken(ctx context.Context, id devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden

@@ -36,8 +36,8 @@ func (r *Registry) authenticate(
 	return caller, nil
 }
 
-// checkToken checks that the caller's token belongs to its device. It may miss a change of the token for at most
-// five seconds.
+// checkToken checks that the caller's token belongs to its device. After a change of the token, checkToken may
+// use the old state for at most five seconds.
 func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error {
 	ok, drops := r.cache.hasValidToken(caller)
 	if ok {
@@ -90,7 +90,8 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf returns the token with this secret. It may miss a change of the token for at most five seconds.
+// TokenOf returns the stored token whose secret is token. After a change of the token, TokenOf may return
+// the old state for at most five seconds.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated

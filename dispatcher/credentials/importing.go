@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	// makingLimit is the time limit for creating the accounts of an import.
+	// makingLimit is the time limit for creating, at the broker, the accounts of an import of devices.
 	makingLimit = 5 * time.Minute
 	// stageKept is the time after which the accounts of an import are deleted if its process died. It is also
-	// about the time for which a part of the accounts is retried. At least twenty seconds of it are left for
-	// the transaction after the last part. If it were too short, imports would fail, without other harm.
+	// about the time for which the creation of one part of the accounts is retried. At least twenty seconds of
+	// this time are left for the transaction after the last part. If stageKept were too short, imports would
+	// fail, without other harm.
 	stageKept = 30 * time.Second
-	// partPause is the delay between two attempts of a part.
+	// partPause is the delay between two attempts to create the same part of the accounts.
 	partPause = time.Second
 	// dropLimit is the time limit for the ledger call that releases the accounts of a failed import for
 	// deletion.
@@ -81,7 +82,8 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	return hasToken, err
 }
 
-// staging is the set of accounts that an import creates.
+// staging is the set of accounts that an import of devices creates at the broker before it
+// registers the devices.
 type staging struct {
 	registry *Registry
 	ledger   importLedger
@@ -106,9 +108,9 @@ func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []st
 }
 
 // makeAccounts creates the accounts in parts. Between two parts, other transactions can use the broker, and
-// the broker serves its clients. If a part fails, makeAccounts retries it until the stage is overtaken, at
-// the latest when the time of the stage is over, because a failure would waste all earlier parts. It does not
-// retry the first part.
+// the broker serves its clients. If a part fails, makeAccounts retries it until another request takes over
+// one of the accounts (store.ErrAccountConflict), or until stageKept is over, because a failure would waste
+// all earlier parts. It does not retry the first part.
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
@@ -155,8 +157,8 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 }
 
 // drop releases the accounts that the ledger did not keep, so that they are deleted. It does so even if the
-// client has disconnected. It does not need to know whether the import was committed: after a commit there
-// are no notes of the stage, and drop does nothing.
+// client has disconnected. It does not need to know whether the import was committed: after a commit the
+// ledger lists no accounts of this import, and drop does nothing.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

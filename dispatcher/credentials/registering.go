@@ -14,7 +14,8 @@ import (
 // registerCalls combines concurrent registrations of devices into one call to the ledger.
 type registerCalls = coalesce.Calls[struct{}, string, store.Device]
 
-// registerLimit is the time limit of a call: less than half of the time limit of a report.
+// registerLimit is the time limit of one call to the ledger that registers devices. It is less than
+// half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
 func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {

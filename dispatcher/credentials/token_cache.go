@@ -29,7 +29,7 @@ type tokenCache struct {
 	mu         sync.Mutex
 	tokens     map[[sha256.Size]byte]cachedToken // tokens that were looked up recently
 	devices    map[uint64]lastActor
-	read       time.Time // beginning of the last read of changes; the zero value means none
+	read       time.Time // time at which the last read of changes began; the zero value means that there was no read
 	ledgerTime time.Time // the ledger's time at that moment, or slightly later
 	next       int64     // position from which the next read begins
 	drops      int       // number of times that tokens were dropped
@@ -45,7 +45,7 @@ type lastActor struct {
 	caller     uint64
 	until      uint32 // time until which its token is valid; 0 if the caller has no token
 	isAdmitted bool   // it was admitted, and nothing remains to be recorded
-	reach      int8   // the reach of the device at that time
+	reach      int8   // the reach of the device at that time: how it can be notified
 }
 
 const (
@@ -63,7 +63,8 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// token returns the cached token with a hash. ok reports whether it is known to be valid.
+// token returns the cached token that has this hash. ok reports whether the token is known to be
+// valid. drops is the number of drops so far, for cacheToken.
 func (k *tokenCache) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +72,8 @@ func (k *tokenCache) token(hash [sha256.Size]byte) (t store.Token, ok bool, drop
 	return e.Token, k.valid(e.until), k.drops
 }
 
-// find returns the token with a hash from the cache or, if it is not there, from the ledger.
+// find returns the token that has this hash. It reads the ledger only if the cache does not have
+// the token.
 func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, ok, drops := k.token(hash)
 	if ok {
@@ -84,8 +86,8 @@ func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.To
 	return t, err
 }
 
-// lookUp returns the token with a hash from the ledger. If it does not exist, lookUp returns
-// devices.ErrUnauthenticated.
+// lookUp reads from the ledger the token that has this hash. If there is no such token, lookUp
+// returns devices.ErrUnauthenticated.
 func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := k.source.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
@@ -120,7 +122,8 @@ func (k *tokenCache) lastAdmission(c devices.Caller) (store.Reach, bool) {
 	return store.Reach(e.reach), e.isAdmitted
 }
 
-// actorEntry returns the cached admission of a caller if it acted last for its device, and otherwise a new one.
+// actorEntry returns the cached entry of the caller's device. If another caller acted last for the device, it
+// returns a new entry.
 func (k *tokenCache) actorEntry(c devices.Caller) (key uint64, e lastActor) {
 	key = k.keyOf(string(c.Device))
 	caller := maphash.Comparable(k.seed, c)
@@ -148,8 +151,8 @@ func (k *tokenCache) until(t store.Token) uint32 {
 	return uint32(until.Unix()) //nolint:gosec // until 2106
 }
 
-// cacheToken caches a token that was read from the ledger, unless tokens were dropped since: this token may be
-// among them.
+// cacheToken caches a token that was read from the ledger. If tokens were dropped since drops was read, it
+// caches nothing, because this token may be one of the dropped tokens.
 func (k *tokenCache) cacheToken(hash [sha256.Size]byte, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,7 +161,8 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, t store.Token, drops int
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since.
+// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since
+// drops was read.
 func (k *tokenCache) cacheBearer(c devices.Caller, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

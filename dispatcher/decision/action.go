@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Act names an action that an operator can take against a cause. Acts are stable: programs compare them.
+// Act names an action that an operator can take to remove the cause of a wait. Acts are stable: programs
+// compare them.
 type Act string
 
 // The acts that remedies name. The forced release of a slot is not an act: it may exceed the

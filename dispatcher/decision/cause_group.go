@@ -19,7 +19,7 @@ type ExplainedTask struct {
 // CauseGroup groups waiting tasks with the same code.
 type CauseGroup struct {
 	Code      Code
-	Label     string // a few words
+	Label     string // name of the group for people, a few words
 	Count     int64  // number of all tasks; an estimate if only a sample was evaluated
 	Evaluated int
 	Detail    string          // the detail of the tasks if it is the same for all, otherwise an example
@@ -150,7 +150,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of a group, with the policy that refuses most of its tasks.
+// groupLabel returns the label of a group of tasks. It contains the name of the policy that refuses
+// most of these tasks.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

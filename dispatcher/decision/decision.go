@@ -16,7 +16,7 @@ type Situation struct {
 	Standstill       time.Time // after a restore, HeldGrant is not delivered again before this time; zero if there was no restore
 	Blocked          bool
 	Accept           bool
-	MustStop         bool // a running task must stop, or could not be confirmed
+	MustStop         bool // the device runs a task that must stop, or a task that could not be confirmed
 	HeldGrant        *store.Grant
 	Mentioned        bool // the report mentions HeldGrant
 	Candidates       []store.Candidate
@@ -39,7 +39,7 @@ func ExpectedSituation(v store.DeviceView, obstacles map[int64]Obstacle) Situati
 // Choice is the decision: a grant to deliver again, tasks to try, or the reason of a
 // refusal.
 type Choice struct {
-	Reason        devices.Reason    // granted if Redeliver or Tasks is set; otherwise the reason of the refusal
+	Reason        devices.Reason    // ReasonGranted if Redeliver or Tasks is set; otherwise the reason of the refusal
 	Redeliver     bool              // deliver HeldGrant again
 	Tasks         []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
 	Until         time.Time         // when the reason may end; zero if unknown
@@ -90,8 +90,9 @@ func nextTasks(s Situation) Choice {
 	return nearest
 }
 
-// compareCandidates orders tasks: first tasks of urgent batches, then tasks of pools in which a slot is
-// offered to the device, then tasks of older batches.
+// compareCandidates orders tasks that a device may start: first tasks of urgent batches, then tasks of
+// pools in which a slot is offered to the device, then the other tasks. Within each group, tasks of
+// older batches come first.
 func (s Situation) compareCandidates(a, b store.Candidate) int {
 	offered := func(c store.Candidate) bool { return slices.Contains(s.OfferedPools, c.Pool) }
 	return cmp.Or(compareTrueFirst(a.Urgent, b.Urgent), compareTrueFirst(offered(a), offered(b)), CompareBatchAge(a, b))
@@ -114,7 +115,7 @@ func CompareBatchAge(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.B
 // CompareUrgentLast compares tasks: tasks of urgent batches come last.
 func CompareUrgentLast(a, b store.Candidate) int { return compareTrueFirst(b.Urgent, a.Urgent) }
 
-// DistinctPools returns the pools of tasks, each pool once.
+// DistinctPools returns the names of the pools of the tasks open, without repetition.
 func DistinctPools(open []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
 	for _, c := range open {

@@ -17,10 +17,11 @@ type Explanation struct {
 	Mark   *Mark   // mark of the device; nil if unknown
 }
 
-// Mark is the mark of a device, with the actual state in the ledger.
+// Mark describes the mark of a device (the field in Redis which says that the device has work), and
+// whether the device has work in the ledger.
 type Mark struct {
 	Present bool // the device has a mark of work
-	Trusted bool // an absent mark would be trusted: the device would be answered that it has no work
+	Trusted bool // if this device had no mark, the dispatcher would trust that and answer that the device has no work
 	HasWork bool // the ledger has an open task or a grant of the device
 }
 
@@ -41,7 +42,7 @@ type PoolStatus struct {
 	Held, Capacity  int
 	UnreservedSlots int   // slots that are neither held nor offered
 	Unreachable     bool  // the semaphore did not answer
-	Position        int   // with which of the next grants of the pool the explained task starts, 1 is the next; 0 if unknown
+	Position        int   // the explained task starts with the Position-th of the next grants of the pool; 0 if unknown
 	FirstTask       int64 // id of the first of the device's tasks that could start; 0 if unknown
 	InQueue         bool
 	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue
@@ -61,7 +62,8 @@ type UrgentLane struct {
 // another device. It is false if the semaphore did not answer.
 func (s PoolStatus) isFull() bool { return !s.Unreachable && s.UnreservedSlots < 1 && s.OfferLeft == 0 }
 
-// WaitFacts holds the facts about a waiting task that its view from the ledger does not contain.
+// WaitFacts holds the facts about a waiting task that are not in its view (the data of the task and
+// its device that the ledger returned).
 type WaitFacts struct {
 	PoolStatuses map[string]PoolStatus // by pool: the task's pool, and each pool in which another task of its device could start
 	Obstacles    map[int64]Obstacle    // obstacles that policies found now, by task id

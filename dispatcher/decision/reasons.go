@@ -26,7 +26,7 @@ const (
 	lateGrace    = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
 )
 
-// NothingToDo is the remedy of a cause that passes by itself.
+// NothingToDo is the text of the remedy of a cause that ends without an action.
 const NothingToDo = "nothing to do: it passes by itself"
 
 // causeWriter writes the causes of one waiting task.
@@ -40,7 +40,8 @@ type causeWriter struct {
 	callerBound store.CallerBound // bound of callers, as it applies to the task
 }
 
-// reportOnly returns the cause of an obstacle that only a report can have. No explanation contains it.
+// reportOnly returns the cause of an obstacle that exists only while a report is handled. No
+// explanation contains this cause.
 func (x causeWriter) reportOnly(o Obstacle) Cause {
 	return Cause{Detail: string(o.Code), Remedy: NothingToDo}
 }

@@ -85,8 +85,9 @@ func batchPausedObstacle(_ *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, c.BatchPaused
 }
 
-// batchStartObstacle is the obstacle of a batch before its start time. Here and below, Until is Shared if
-// all devices of a batch or a pool wait for it. It is not Shared if one task waits for it.
+// batchStartObstacle returns the obstacle of a task whose batch has not reached its start time. In this
+// and the following functions, Until is Shared if all devices of a batch or a pool wait for it. It is not
+// Shared if one task waits for it.
 func batchStartObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }

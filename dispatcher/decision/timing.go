@@ -59,8 +59,9 @@ func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Du
 	return ClampDelay(untilTurn)
 }
 
-// afterUntil returns a time that is not before c.Until, except if c.Until is more than a report period
-// away: jitter is only added. Devices that wait for the same time must not report all at once.
+// afterUntil returns the time until c.Until, at most a report period, plus jitter. The jitter is
+// not negative, so the device does not report before c.Until. Devices that wait for the same time
+// must not report all at once.
 func afterUntil(t Timing, c Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := t.Period
 	if !c.Until.IsZero() {
@@ -87,7 +88,7 @@ func afterOutage(t Timing, c Choice, now time.Time, untilTurn time.Duration) tim
 	return t.spread(t.Period/2, 1)
 }
 
-// spread returns a random time between wait * (1 - share) and wait * (1 + share).
+// spread returns a random duration between wait * (1 - share) and wait * (1 + share).
 func (t Timing) spread(wait time.Duration, share float64) time.Duration {
 	return ClampDelay(time.Duration(float64(wait) * (1 - share + 2*share*t.Jitter())))
 }

@@ -59,10 +59,10 @@ func rank(all []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(all, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant, because the operator and the device need this
-// reason. If both have the same reason, it returns the refusal with the earlier Until; a known time wins
-// over an unknown time. A standstill of a pool after a restore hides no other reason: another pool may
-// have a slot for the device much sooner.
+// nearerRefusal returns the refusal that is nearer to a grant, because the operator and the device need the
+// reason of that refusal. If both have the same reason, it returns the refusal with the earlier Until; a
+// known time wins over an unknown time. A standstill of a pool after a restore hides no other reason:
+// another pool may have a slot for the device much sooner.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
 	ofA, ofB := rank(all[:], a.rankedReason()), rank(all[:], b.rankedReason())

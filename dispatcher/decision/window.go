@@ -6,24 +6,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// closed reports whether task c may not start in a window now. The ledger's claims
+// closed reports whether the window o does not allow task c to start now. Claims in the ledger
 // repeat this rule in SQL (windowOpen in package store).
 func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return isClosedNow(o, now) || isTooShort(o, c, now)
 }
 
-// isClosedNow reports whether no task may start in a window now, however short its lease is.
+// isClosedNow reports whether the window o allows no task to start now, however short the task's
+// lease is.
 func isClosedNow(o store.Opening, now time.Time) bool {
 	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now))
 }
 
-// isTooShort reports whether a window is open now, but not for as long as task c needs.
+// isTooShort reports whether the window o is open now, but closes before the time that task c needs
+// has passed.
 func isTooShort(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return !o.Until.IsZero() && !isClosedNow(o, now) && !o.Until.After(now.Add(requiredTime(c)))
 }
 
-// Closed reports whether no task with this lease may start in a window now. It returns false if
-// the window is always open.
+// Closed reports whether the window o does not allow a task with this lease to start now. It
+// returns false if the window is always open.
 func Closed(o store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
 	return closed(o, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }

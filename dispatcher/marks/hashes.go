@@ -16,7 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// hashCount is the number of hashes that the marks are spread over, and so over the nodes of a Cluster.
+// hashCount is the number of Redis hashes that store the marks. Several hashes spread the marks over
+// the nodes of a Cluster.
 const hashCount = 256
 
 // positionField is the field of a hash that stores the position in the news that its marks include. No device has this
@@ -139,7 +140,7 @@ func (h *Hashes) runPipeline(ctx context.Context, n int, send func(redis.Pipelin
 	return failed
 }
 
-// HashDevices is a list of devices of one hash.
+// HashDevices lists the devices whose marks are in one of the hashes.
 type HashDevices struct {
 	HashIndex int // index of the hash, as hashIndex returns it
 	Names     []string

@@ -14,13 +14,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is the part of the store that the marks follow. *store.Store implements it.
+// Ledger is the part of the store that provides the news (the change log) and the open tasks.
+// *store.Store implements it.
 type Ledger interface {
 	NewsSince(ctx context.Context, id int64) (store.NewsPage, error)
 	ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error
 }
 
-// Cache stores the marks. *Hashes implements it.
+// Cache stores the marks (which devices have work) in Redis. *Hashes implements it.
 type Cache interface {
 	ReadMarks(ctx context.Context, devices []string) []MarkReading
 	ReadPositions(ctx context.Context) ([hashCount]int64, error)
@@ -68,7 +69,8 @@ func New(config Config) *Follower {
 	return f
 }
 
-// DeviceMark is the result of reading the mark of a device.
+// DeviceMark is the result of reading the mark of a device, which says in Redis that the device has
+// work.
 type DeviceMark struct {
 	Version string    // version of the mark, for Clear; empty if the device has no mark
 	Read    bool      // true if Redis answered
@@ -93,8 +95,8 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return DeviceMark{Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now}
 }
 
-// IsMissing reports whether the mark of a device is missing although the device has work. The caller must have
-// read from the ledger that it has work.
+// IsMissing reports whether Redis has no mark for a device that should have one. The caller must have read
+// from the ledger that the device has work.
 func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
 	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64) // only read.Newest is needed, and no rows
 	if err != nil {
@@ -104,21 +106,22 @@ func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
 	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
-// Clear deletes the mark of a device if it still has this version. The caller must read the version before it
-// reads from the ledger that the device has no work.
+// Clear deletes the mark of a device if the mark still has this version. The caller must read the version
+// first, and then read from the ledger that the device has no work.
 func (f *Follower) Clear(ctx context.Context, device, version string) error {
 	_, err := f.config.Cache.Unmark(ctx, device, version)
 	return err //nolint:wrapcheck // the cache's own
 }
 
-// The limits of the update that follows a commit of this process.
+// Limits of FollowCommit, the update of the marks after a commit of this process.
 const (
 	wroteWait  = time.Second // time that the committing request waits for its marks, so that no other replica misses them
 	wroteLimit = time.Minute
 )
 
-// FollowCommit starts to update the marks with the news that this process committed, and waits at most wroteWait for
-// that. Until the marks include these news, this process treats no device without a mark as idle.
+// FollowCommit starts to update the marks with the news (rows of the change log) that this process committed, and
+// waits at most wroteWait for the update. Until the marks include these news, this process treats no device without
+// a mark as idle.
 func (f *Follower) FollowCommit(ctx context.Context, newest int64) {
 	f.trust.recordCommit(newest)
 	done := make(chan struct{})
@@ -146,7 +149,7 @@ func (f *Follower) followTo(ctx context.Context, newest int64) error {
 	return f.follow(ctx)
 }
 
-// Follow updates the marks with the news that all replicas committed.
+// Follow updates the marks with the news (rows of the change log) that all replicas committed.
 func (f *Follower) Follow(ctx context.Context) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
@@ -172,7 +175,8 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// readNews reads the news after the lowest known position of the marks and of this process.
+// readNews reads the news after the lowest position that the marks of all hashes, and this process,
+// are known to have reached.
 func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {
@@ -188,7 +192,8 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 	return page, nil
 }
 
-// notifyNews calls OnNews for the devices of news that this process has not handled before.
+// notifyNews calls OnNews for the devices of those news (rows of the change log) that this process
+// has not handled before.
 func (f *Follower) notifyNews(read store.NewsPage) {
 	if f.lastNews < read.Oldest-1 || f.lastNews > read.Newest { // some news were deleted, or this is another ledger
 		f.config.OnNews("")

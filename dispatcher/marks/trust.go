@@ -6,16 +6,18 @@ import (
 )
 
 const (
-	// fresh is the time after the beginning of a read of the news during which missing marks are trusted. The pass "marks"
-	// reads the news every second.
+	// fresh is the time, counted from the beginning of a read of the news (the ledger's change log), for which missing
+	// marks are trusted. The pass "marks" reads the news every second.
 	fresh = 2 * time.Second
-	// maxWrongTrust is the maximum time for which a missing mark is trusted wrongly: the time from the commit of news at
-	// another replica until marks without these news are trusted no longer. It does not depend on Redis.
+	// maxWrongTrust is the maximum time for which a missing mark is trusted wrongly. It begins when another replica
+	// commits news (rows of the change log). It ends when marks that do not include these news are not trusted any more.
+	// It does not depend on Redis.
 	maxWrongTrust = 5 * time.Second
 )
 
-// trustState records what a replica knows of the news, to derive the position that marks must have reached to be
-// trusted. It uses elapsed time.
+// trustState records the latest reads of the news (the ledger's change log) by this replica. From them follows
+// the position in the news that marks must have reached to be trusted. All its times except newsReading.ledger
+// are times of this process's clock.
 type trustState struct {
 	mu       sync.Mutex
 	readings []newsReading // oldest first
@@ -29,7 +31,7 @@ type newsReading struct {
 	ledger time.Time // the time of the ledger
 }
 
-// addReading records a reading.
+// addReading records the result of one read of the news.
 func (b *trustState) addReading(r newsReading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +50,7 @@ func (b *trustState) dropOld(now time.Time) {
 	}
 }
 
-// recordCommit records the id of news that this process committed.
+// recordCommit records the id of the newest news that this process committed.
 func (b *trustState) recordCommit(newest int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

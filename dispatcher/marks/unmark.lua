@@ -1,10 +1,11 @@
--- unmark: deletes the mark of a device, unless the device was marked again.
+-- unmark: deletes the mark of a device (the field which says that the device has work). If another call
+-- has marked the device in the meantime, the mark stays.
 --
 -- KEYS[1]  HASH  the marks (mark.lua)
--- ARGV[1]  the device
--- ARGV[2]  version of the mark, read before the ledger was searched for work of the device
+-- ARGV[1]  name of the device
+-- ARGV[2]  version of the mark. The caller reads it before it searches the ledger for work of the device
 -- Returns  1 if the mark was deleted
---          0 if the device has a mark with another version, or no mark
+--          0 if the device has no mark, or a mark with another version; then nothing was changed
 
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
   return redis.call('HDEL', KEYS[1], ARGV[1])

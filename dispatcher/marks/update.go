@@ -13,9 +13,10 @@ import (
 // memory to a quarter of the devices with an open task.
 const hashesPerRebuild = hashCount / 4
 
-// update brings the marks of all hashes to position `to`, using the news that were read up to that position.
-// It skips a hash that loses its data during the update; the next call rebuilds it. If a call fails, the
-// remaining hashes also wait for the next call.
+// update updates the marks of all hashes to position `to` in the news (the ledger's change log), using the
+// news that were read up to this position. It skips a hash that loses its data during the update; the next
+// call rebuilds it. If a call to Redis or the ledger fails, update stops, and the next call of update
+// handles the remaining hashes.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read store.NewsPage, to int64) error {
 	complete := read.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range read.Rows {
@@ -54,7 +55,8 @@ func (m *devicesByHash) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-// hashEntries returns an entry for each hash in the list `which`, in the order of the list.
+// hashEntries returns the devices to mark in each of the hashes whose indexes are in the list
+// `which`. The result has the order of the list.
 func (m *devicesByHash) hashEntries(which []int) []HashDevices {
 	all := make([]HashDevices, len(which))
 	for i, part := range which {
@@ -63,7 +65,8 @@ func (m *devicesByHash) hashEntries(which []int) []HashDevices {
 	return all
 }
 
-// markNews marks the devices of the news for the hashes in outdated, which have all reached position `from`.
+// markNews marks the devices of the news (rows of the change log) whose hash is in outdated. All these
+// hashes have reached position `from`.
 func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
 	if len(outdated) == 0 {
 		return nil
@@ -83,8 +86,8 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated)) //nolint:wrapcheck // the cache's own
 }
 
-// rebuild marks the devices of all open tasks, for hashes that lack marks. The news up to position `to` must
-// be read before the tasks are read: a task that is created later has news of its own.
+// rebuild marks the devices of all open tasks, in the hashes lost, whose marks are incomplete. The news up
+// to position `to` must be read before the tasks are read: a task that is created later has news of its own.
 func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 	for ; len(lost) > 0; lost = lost[min(len(lost), hashesPerRebuild):] {
 		now := lost[:min(len(lost), hashesPerRebuild)]

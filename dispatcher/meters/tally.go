@@ -2,7 +2,8 @@ package meters
 
 import "maps"
 
-// Tally holds what a process has counted for a pool since the process started.
+// Tally holds the counts of one pool that a process has made since it started. Replicas publish
+// their tallies to each other.
 type Tally struct {
 	Denied    int64 `json:"denied,omitempty"`    // reports of devices with open work that got no grant
 	Conflicts int64 `json:"conflicts,omitempty"` // slots that Redis assigned and the ledger refused
@@ -12,7 +13,7 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds more to the tally of a pool. Replicas publish their tallies to each other.
+// AddTally adds the counts of more to the tally of a pool.
 func (s *Set) AddTally(pool string, more Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,8 +28,8 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which decides how often tasks may start and callers may take. A scope
-// is a pool or a limit set.
+// Limits holds the parts of a limiter, which counts in Redis and decides how often tasks may start, and how
+// often callers may take from limit sets. A scope is a pool or a limit set.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes
@@ -60,13 +60,14 @@ type Takes interface {
 	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
 }
 
-// Rebuilder fills rules that Redis does not know. *limits.Rebuilder implements it.
+// Rebuilder fills the counts of rules that Redis does not know. *limits.Rebuilder implements it.
 type Rebuilder interface {
 	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
 	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
 }
 
-// Usage reads the current usage of subjects. *limits.Usage implements it.
+// Usage reads how much of the policies each subject (such as a device or a tag value) uses now.
+// *limits.Usage implements it.
 type Usage interface {
 	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.SubjectUse, error)
 	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.SubjectUse, error)

@@ -47,7 +47,7 @@ func (k *Checker) CountSuppressed(pool, policy string) {
 	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
 }
 
-// countChecks counts the outcome of each policy of a task.
+// countChecks counts the outcomes of a check of a task's policies, one outcome for each policy.
 func (m *metrics) countChecks(pool string, j checkResult) {
 	for i, item := range j.check.Items {
 		outcome := "passed"

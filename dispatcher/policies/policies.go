@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pendingAgain is the delay before the next check if only an open reservation of another start refuses this
-// one.
+// pendingAgain is the delay before the next check of a start if only an open reservation (a start that is
+// neither committed nor released yet) of another task refuses it.
 const pendingAgain = time.Second
 
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
@@ -70,7 +70,7 @@ type checkResult struct {
 // checkFunc sends checks of one pool to the limiter. It is reserveAll or checkAll.
 type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
-// taskCheck is a task whose policies are to be checked.
+// taskCheck is a check of the policies of one task.
 type taskCheck struct {
 	check     limits.Check
 	task      store.Candidate
@@ -149,7 +149,8 @@ func candidateFacts(c store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen reports whether all rules allow a start or a take that cannot be checked.
+// failsOpen reports whether all rules have on_error: open, so that a start or a take is allowed if
+// it cannot be checked.
 func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
@@ -203,8 +204,8 @@ func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bo
 }
 
 // decisiveRefusal returns the refusal that is reported to the device. If policies that drop refuse the start, it
-// returns the last one of their refusals to open, and drops is true. Otherwise it returns the last one of all
-// refusals to open.
+// returns, of their refusals, the one that ends last, and drops is true. Otherwise it returns, of all refusals,
+// the one that ends last.
 //
 // A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop
 // is true, nothing is dropped, because an earlier start of the same task may be the reason for the refusal.
@@ -218,8 +219,9 @@ func decisiveRefusal(c limits.Check, a limits.Answer, neverDrop bool) (last limi
 	return a.LongestRefusal(), false
 }
 
-// Settle counts the reserved start with the lease committed, and releases the other reservations. If no
-// reservation has this lease, it releases all. If Settle fails, SettleAll settles the reservations later.
+// Settle counts the reserved start whose lease id is committed, and releases all other reservations
+// (starts that were counted in advance). If no reservation has this lease id, it releases all of them. If
+// Settle fails, SettleAll settles the reservations later.
 func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
@@ -304,7 +306,7 @@ func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) 
 	return found
 }
 
-// poolChecks collects the checks of many views about tasks of one pool.
+// poolChecks collects the checks of tasks of one pool. The tasks can be of many views.
 type poolChecks struct {
 	checks  []taskCheck
 	views   []int // for each check, the index of its view

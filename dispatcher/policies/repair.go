@@ -19,14 +19,15 @@ import (
 const (
 	rebuildLimit = 30 * time.Minute // maximum time to read the starts of a pool: enough for about 40 million starts
 	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from its beginning
-	pastPage     = 500              // starts read by one query: each may have a payload
+	pastPage     = 500              // starts read by one query; limited because each start may have a payload
 	pastDisorder = time.Minute      // maximum difference between the order by token and the order by grant time
-	recentStarts = 40 * time.Second // age up to which SettleAll counts starts again; Count ignores a repetition within a minute
+	recentStarts = 40 * time.Second // maximum age of the starts that SettleAll counts again; Count ignores a repetition within a minute
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
 // repairState repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
-// overdue reservations. It repairs only the first such answer. again is true if the checks are to be sent again.
+// overdue reservations. It repairs only the first answer that needs a repair. again is true if the checks are to
+// be sent again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -46,8 +47,9 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild fills the rules of one owner from the starts in the ledger, once for all reports that need them.
-// The work continues after a report has stopped waiting for it.
+// rebuild counts in Redis, for the rules of one owner, the past starts that the ledger has. Reports that
+// need the same rules at the same time share one rebuild. The rebuild continues after a report has stopped
+// waiting for it.
 func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
@@ -77,8 +79,9 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// rebuildWaitLeft returns the time that a report may wait for rules that are being filled. After rebuildWait it is not
-// positive, so reports no longer wait: the number of concurrent reports is limited.
+// rebuildWaitLeft returns the time that a report may still wait for the running rebuild of the rules `what`. When
+// rebuildWait is over, the result is not positive, so reports no longer wait: the number of concurrent reports is
+// limited.
 func (k *Checker) rebuildWaitLeft(what string) time.Duration {
 	since, ok := k.filling.Load(what)
 	began, _ := since.(time.Time)
@@ -141,7 +144,8 @@ func startFacts(s store.GrantStart) limits.Facts {
 	}
 }
 
-// startCheck returns the check that a past start must have passed.
+// startCheck rebuilds the check of policies that allowed a past start, so that the start can be
+// counted again.
 func (k *Checker) startCheck(s store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
@@ -149,7 +153,8 @@ func (k *Checker) startCheck(s store.GrantStart) (limits.Check, error) {
 	return limits.NewCheck(s.LeaseID, "", rules, startFacts(s)), err
 }
 
-// settleOverdue looks up in the ledger whether overdue reservations led to a start, and settles them.
+// settleOverdue settles the overdue reservations of a pool (starts that were counted before their
+// claim). It reads from the ledger which of them led to a start.
 func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	leases, err := k.config.Limits.Reservations.Overdue(ctx, pool)
 	if err != nil {
@@ -218,8 +223,9 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// settlePool settles overdue reservations and counts recent starts of a pool again. If a rule may have missed
-// a start older than recentStarts, settlePool deletes the counts of the rule, so that it is filled again.
+// settlePool settles the overdue reservations of a pool, and counts its recent starts again. A rule may have
+// missed a start that is older than recentStarts. In that case settlePool deletes the counts of the rule, so
+// that a check fills the rule again from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
 	missed, found := k.uncounted.take(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin

@@ -21,8 +21,9 @@ const (
 	idleSets = 600 // number of version reads without a take after which a set is forgotten
 )
 
-// Sets decides the takes of callers by the policies of limit sets. It keeps a set that is in use in memory,
-// so a take needs only a call to Redis. It is safe for concurrent use.
+// Sets decides, by the policies of limit sets, whether takes (requests of callers to a limit set) are
+// allowed. It keeps each set that is in use in memory, so a take needs only a call to Redis. It is safe for
+// concurrent use.
 type Sets struct {
 	config Config
 	takes  takeMetrics
@@ -34,7 +35,7 @@ type Sets struct {
 	readings int // number of version reads by ForgetChanged
 }
 
-// cachedSet is a set that is in use.
+// cachedSet is a limit set that is in use, with its compiled policies.
 type cachedSet struct {
 	store.LimitSetVersion
 	rules  []*limits.Rule
@@ -43,7 +44,8 @@ type cachedSet struct {
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
-// setScope returns the scope in which Redis counts the takes of a set. No pool has such a name.
+// setScope returns the scope in which Redis counts the takes of a set. No pool has a name with this
+// prefix.
 func setScope(set string) string { return "set/" + set }
 
 func newSets(config Config) *Sets {
@@ -51,8 +53,9 @@ func newSets(config Config) *Sets {
 }
 
 // load returns the set with this name. It returns store.ErrNotFound if there is no such set, and
-// devices.ErrUnavailable if its policies cannot be compiled. If any set is forgotten during the read, load
-// reads the set again, because the forgotten set may be this one and the read may be older than its change.
+// devices.ErrUnavailable if its policies cannot be compiled. If any set is removed from memory during the
+// read, load reads again: the removed set may be this set, and the first read may have returned the
+// policies before the change.
 func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
 	set, drops := s.lookUp(name)
 	for set == nil {
@@ -116,8 +119,8 @@ func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// cacheSet stores a set that was read, creates its metrics, and reports whether it stored the set. If a set was
-// forgotten since drops was read, cacheSet stores nothing and returns false.
+// cacheSet stores a set that was read, creates its metrics, and reports whether it stored the set. If any set
+// was removed from memory since drops was read, cacheSet stores nothing and returns false.
 func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +200,8 @@ func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	}
 }
 
-// setsInUse returns the sets in memory. First it forgets the sets that had no take during the last idleSets
-// calls.
+// setsInUse returns the sets in memory. Before that, it removes each set that had no take during the last
+// idleSets calls.
 func (s *Sets) setsInUse() map[string]*cachedSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ type Take struct {
 	Cost   int64 // at least 1
 }
 
-// Verdict is the answer of a set to a Take.
+// Verdict is the answer of a limit set to a Take: whether the take is allowed.
 type Verdict struct {
 	limits.TakeResult
 	Rules     []*limits.Rule // the rules of Items, in the same order
@@ -48,12 +48,13 @@ func (e *CostError) Error() string {
 	return fmt.Sprintf("policy %s allows a cost of at most %d", e.Policy, e.MaxCost)
 }
 
-// uncheckedAgain is the Wait of a take that was refused because it could not be checked.
+// uncheckedAgain is the Verdict.Wait of a take that was refused because Redis could not check it.
 const uncheckedAgain = time.Second
 
-// Take checks each take on its own, and counts it if all policies of the set allow it for its facts. on_error
-// decides about a take that cannot be checked. Take returns store.ErrNotFound if there is no such set, a
-// CostError if a cost is too high, and devices.ErrUnavailable if the set cannot be read.
+// Take checks each take independently. If all policies of the set allow the take for its facts, Take counts
+// it. If a take cannot be checked, the policies' on_error decides whether it is allowed. Take returns
+// store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable if
+// the set cannot be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	found, verdicts, err := s.evaluate(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
@@ -62,7 +63,7 @@ func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, e
 	return verdicts, err
 }
 
-// Peek returns what Take would return, and counts nothing.
+// Peek returns the verdicts that Take would return for the same takes, but counts nothing.
 func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	_, verdicts, err := s.evaluate(ctx, set, takes, Takes.Peek)
 	return verdicts, err
@@ -110,8 +111,8 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns n verdicts for takes that Redis did not answer. They are allowed only if all policies of
-// the set fail open.
+// uncheckedVerdicts returns verdicts for n takes that could not be checked because Redis did not answer. They are
+// allowed only if all policies of the set fail open.
 func (k *cachedSet) uncheckedVerdicts(n int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {
@@ -121,8 +122,8 @@ func (k *cachedSet) uncheckedVerdicts(n int) []Verdict {
 }
 
 // Return gives back the unused part of the take with the ID and facts of t. It returns the total that was
-// given back so far: a repeated call gives back nothing more. It returns the errors of Take, and
-// limits.ErrUnavailable.
+// given back for this take so far. A repeated call gives back nothing more. It returns the errors of
+// Take, and limits.ErrUnavailable.
 func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -226,7 +227,7 @@ func newRefusalLabels(index int, r *limits.Rule) refusalLabels {
 	return refusalLabels{name, cmp.Or(kind, "window")}
 }
 
-// takeMetrics holds the outcomes of all sets. It is guarded by the lock of its Sets.
+// takeMetrics holds the metrics of takes for all limit sets. The lock of Sets guards it.
 type takeMetrics struct {
 	all           *prometheus.CounterVec
 	refusalSeries map[string]map[refusalLabels]bool // the policies of each set that have a series

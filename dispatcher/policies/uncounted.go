@@ -55,7 +55,7 @@ func (u *uncountedStarts) put(pool string, m missedRules) {
 	u.pools[pool] = m
 }
 
-// take removes and returns the rules of a pool that may have missed a start.
+// take removes the missedRules of a pool from u and returns them.
 func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,7 +64,7 @@ func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
 	return m, found
 }
 
-// poolNames returns the names of the pools that have such rules.
+// poolNames returns the names of the pools with rules that may have missed a start.
 func (u *uncountedStarts) poolNames() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -43,7 +43,8 @@ func countsByTask(r *limits.Rule) bool {
 	})
 }
 
-// readUses returns the usage of the subjects of items. It first fills the rules that Redis does not know.
+// readUses returns the current usage of the subjects of items. If Redis does not know the counts of a
+// rule, readUses first fills them from the ledger.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)

@@ -1,9 +1,10 @@
--- add: records when devices were last seen, and deletes all but the newest devices.
+-- add: records the times at which devices last reported. It keeps only the devices with the latest times
+-- and deletes all others.
 --
--- KEYS[1]  ZSET  device -> time of the last report (ms since 1970)
--- ARGV[1]  maximum number of devices
--- ARGV[2...]  time, device; repeated
--- Returns  number of stored devices
+-- KEYS[1]  ZSET  name of a device -> time of its last report (ms since 1970)
+-- ARGV[1]  maximum number of devices in KEYS[1]
+-- ARGV[2...]  pairs of two arguments: time of a report (ms since 1970), name of the device
+-- Returns  number of devices in KEYS[1]
 --
 -- Invariants: a stored time never decreases, so a repeated call changes nothing. Devices with equal
 -- times are sorted by name.

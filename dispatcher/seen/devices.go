@@ -24,9 +24,10 @@ type Recent interface {
 	Add(ctx context.Context, seen []Sighting) error
 }
 
-// Devices collects the times at which devices reported, so that an idle report causes no write. A device that
-// can be woken is written in the next flush. A device that only polls is written about once a minute. A crash
-// loses the times that were not flushed; the next reports replace them. It is safe for concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. The next
+// flush writes the time of a device that can be woken. The time of a device that only polls is written about
+// once a minute. A device that only polls is written about once a minute. A crash loses the times that were
+// not flushed; the next reports replace them. It is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // if nil, there is no list of the devices that reported last
@@ -44,9 +45,9 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Record records a report of a device whose reach equals the reach that the ledger had when the report
-// was handled. If another reach waits for FlushReached, or its last call wrote another one, Record
-// records the report like RecordReach.
+// Record records a report of a device whose reach (how it can be notified) equals the reach that the
+// ledger had when the report was handled. If a different reach of the device waits for FlushReached,
+// or if the last FlushReached wrote a different reach, Record does what RecordReach does.
 func (d *Devices) Record(device string, seen store.LastReport) {
 	d.reached.correct(device, seen)
 	if seen.Reach == store.ReachNone {
@@ -59,8 +60,8 @@ func (d *Devices) Record(device string, seen store.LastReport) {
 	}
 }
 
-// RecordReach is Record for a device whose reach differs from the reach that the ledger has. FlushReached soon
-// writes the new reach, so that tasks that are queued for the device find it.
+// RecordReach records a report of a device whose reach (how it can be notified) differs from the reach in the
+// ledger. FlushReached soon writes the new reach, so that tasks that are queued for the device find it.
 func (d *Devices) RecordReach(device string, seen store.LastReport) {
 	d.Record(device, seen)
 	d.all.set(device, seen)
@@ -87,8 +88,8 @@ func (s *times) set(device string, seen store.LastReport) {
 	s.seen[device] = seen
 }
 
-// correct records the report only if another reach of the device waits for a flush or was taken by the last
-// flush. In that case the caller may have read the ledger before that reach was committed.
+// correct records the report only if a different reach of the device waits for a flush or was part of the
+// last flush. In that case the caller may have read the ledger before the flush committed that reach.
 func (s *times) correct(device string, seen store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +102,9 @@ func (s *times) correct(device string, seen store.LastReport) {
 	}
 }
 
-// setPolled records a report of a device that only polls, at most once in rounds flushes. If the device
-// already waits for the flush, setPolled updates its time, which costs no further write.
+// setPolled records a report of a device that only polls. It records each device in at most one of
+// `rounds` successive flushes. If the device already waits for the flush, setPolled updates its time,
+// which costs no further write.
 func (s *times) setPolled(device string, seen store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

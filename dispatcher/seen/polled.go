@@ -5,8 +5,9 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the maximum number of flushes, one each ten seconds, during which a device that only polls is not
-// recorded again. With one more flush, which writes the device, this is store.SeenPrecision: (rounds + 1) * 10 s.
+// rounds is the maximum number of successive flushes in which a device that only polls is not recorded again.
+// There is one flush every ten seconds, and the next flush writes the device. So the precision of its stored time
+// is (rounds + 1) * 10 s, which is store.SeenPrecision.
 const rounds = 5
 
 // polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a
@@ -39,8 +40,8 @@ func (p *polled) add(device string) bool {
 	return !known
 }
 
-// clearNextPart removes one part of the devices, each part in turn, so that not all devices are written in the same
-// flush.
+// clearNextPart removes one part of the devices from the set. Each call removes the next part, so that not all
+// devices are written in the same flush.
 func (p *polled) clearNextPart() {
 	p.round = (p.round + 1) % rounds
 	p.parts[p.round] = make(map[hash]struct{}, len(p.parts[p.round]))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lastUsePrecision is the precision of the stored last use of an operator token. A token causes at most one write an hour,
-// and a request none.
+// lastUsePrecision is the precision of the stored last use of an operator token. The uses of one token cause at most
+// one write an hour.
 const lastUsePrecision = time.Hour
 
 // Tokens collects the operator tokens that were used, until they are written to the ledger. It is safe for

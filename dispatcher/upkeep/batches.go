@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks whose time is over. It returns the number of tasks that it ended.
+// Expire ends the pending tasks that may not start any more because of their time limits. It
+// returns the number of tasks that it ended.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
@@ -18,7 +19,8 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	return expired + late, err
 }
 
-// waitSearch is the position of the search for tasks that waited too long. The next pass continues from mark.
+// waitSearch is the position of the search for tasks that have waited longer than their batch allows. The
+// next pass continues from this position.
 type waitSearch struct {
 	mu       sync.Mutex
 	position store.ExpiryPosition
@@ -53,7 +55,8 @@ func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
-// changesPerFold is the maximum number of count changes that one transaction folds.
+// changesPerFold is the maximum number of changes of counts that one transaction folds (adds to the
+// counts of batches and pools).
 const changesPerFold = 10_000
 
 // Fold adds the recorded changes of task states to the counts of batches. aborted holds the ids of the batches that

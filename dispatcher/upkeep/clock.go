@@ -12,7 +12,8 @@ const (
 	// clockSlack is the maximum drift between the clocks of ledger and host at which a stored clock pair is
 	// still trusted.
 	clockSlack = time.Second
-	// pairSlack is the maximum error of the stored pair before it is stored again.
+	// pairSlack is the maximum error of the stored clock pair. If the error is larger, the pair is
+	// stored again.
 	pairSlack = clockSlack / 2
 )
 
@@ -42,8 +43,8 @@ type clockGuard struct {
 	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
-// clockOffset is the offset since a moment. It is a range from low to high, because a reading takes some
-// time.
+// clockOffset is the offset (the ledger's time minus the own time) from the moment since. It is a range
+// from low to high, because a reading of the ledger's clock takes some time.
 type clockOffset struct {
 	since     time.Duration // own time
 	low, high time.Time     // the ledger's time at origin; zero means unknown
@@ -136,8 +137,8 @@ func (g *clockGuard) indexAt(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// changedPair returns the trusted time of the ledger's clock, which is valid for the longest lease in force, and the
-// time of this host's clock. It returns false if no time is trusted, or if kept already has the same
+// changedPair returns a pair of times to store: the trusted time of the ledger's clock (for the longest lease in
+// force) and the time of this host's clock. It returns false if no time is trusted, or if kept already has the same
 // difference within pairSlack.
 func (g *clockGuard) changedPair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()

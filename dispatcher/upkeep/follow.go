@@ -109,8 +109,9 @@ func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	return total, errors.Join(errs...)
 }
 
-// readChanges updates the lists of pools that are written, and still to be written, to the semaphore. Pools
-// that no longer appear among the recent changes are forgotten.
+// readChanges reads the recent changes of pools. It updates the lists of the versions that the semaphore
+// has, and of the versions that must still be written to it. It forgets pools that are not among the recent
+// changes any more.
 func (k *Keeper) readChanges(ctx context.Context) error {
 	f := k.followState
 	asked, within := k.config.Now(), changeOverlap

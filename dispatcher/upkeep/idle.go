@@ -20,9 +20,9 @@ type idleSchedule struct {
 	last, next time.Time
 }
 
-// CountIdle adds up the slot-seconds that were free while a device could have used them. For each pool it
-// counts the devices that could be granted a task, hold no slot, and reported within three report periods, but not
-// more than there are free slots. It does not count callers.
+// CountIdle adds up the idle time in slot-seconds: the time during which slots were free although devices could
+// have used them. For each pool it counts the devices that could be granted a task, hold no slot, and reported
+// within three report periods, but not more than there are free slots. It does not count callers.
 //
 // It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.
@@ -41,7 +41,8 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	if err != nil || taken == 0 {
 		return err //nolint:wrapcheck // says what it took
 	}
-	// Count at most the time since the last call of this replica: before it no slot may have been idle.
+	// Count at most the time since this replica's last call: it is not known whether slots were idle
+	// before that call.
 	elapsed := min(taken, since)
 	for _, pool := range open {
 		idle, err := k.config.Ledger.CountWaitingDevices(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenPrecision, pool.Free)

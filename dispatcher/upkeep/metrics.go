@@ -30,7 +30,8 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-// recordDrift records the number of slots on which a reconciliation found a disagreement.
+// recordDrift records the number of slots of the pool on which the semaphore and the ledger
+// disagreed in one reconciliation.
 func (m *metrics) recordDrift(pool string, slots int) {
 	m.drift.WithLabelValues(pool).Set(float64(slots))
 	if slots > 0 {

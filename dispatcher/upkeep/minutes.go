@@ -15,19 +15,20 @@ type minuteLedger interface {
 	CountMinutes(ctx context.Context, upTo int64, limit int) (int, error)
 }
 
-// minuteProgress is the position up to which this replica knows the events to be counted.
+// minuteProgress records up to which id this replica knows the events of the log to be counted.
 type minuteProgress struct {
 	mu          sync.Mutex
 	counted     int64               // all events with id <= counted are counted
-	position    store.EventPosition // the next position; valid if marked
+	position    store.EventPosition // the position to count up to next; valid if hasPosition
 	hasPosition bool
 }
 
 // minutesPart is the number of events that one transaction counts.
 const minutesPart = 20_000
 
-// CountMinutes counts the events of the log by minute, for the charts that show days. It counts each event
-// once over all replicas, up to an id below which all transactions have ended.
+// CountMinutes counts the events of the log by minute, for the charts that show days. All replicas
+// together count each event once. CountMinutes stops at an id below which no event can appear any more,
+// because all transactions with lower ids have ended.
 func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()

@@ -20,7 +20,7 @@ const (
 	reapedEnded   = "ended"
 )
 
-// ReapResult counts the tasks of the grants that one pass ended.
+// ReapResult has the numbers of tasks whose grants one pass ended, by what happened to the task.
 type ReapResult struct {
 	Retried int // tasks that are pending again
 	Ended   int // tasks that ended
@@ -48,9 +48,9 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	return result, nil
 }
 
-// NextLapse returns the time until the next lease ends by the ledger's clock. found is false if no grant is
-// in force. If left is negative, the lease has ended by that clock, but Reap has not ended its grant because
-// it does not trust the clock.
+// NextLapse returns as left the time until the next lease ends by the ledger's clock. found is false if no
+// grant is in force. If left is negative, the lease has ended by that clock, but Reap has not ended its
+// grant because it does not trust the clock.
 func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
 }
@@ -68,7 +68,7 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait.Wait()
 }
 
-// wakeCallers wakes the callers that wait in pools where the grant of a caller was ended.
+// wakeCallers wakes waiting callers in each pool in which reap ended the grant of a caller.
 func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
@@ -99,7 +99,8 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	return lapses, err
 }
 
-// logClockTrust logs when the clock stops being trusted, and when it is trusted again.
+// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when
+// it is trusted again.
 func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, lapses store.LapseCutoffs) {
 	distrusted := false
 	for _, cutoff := range lapses {

@@ -25,7 +25,7 @@ const poolsPerPage = 500
 type ReconcileResult struct {
 	Restored int // pools that the semaphore had lost
 	Freed    int // slots held by no grant
-	Added    int // grants that the semaphore lacked
+	Added    int // grants whose slot the semaphore did not hold
 	Refused  int // grants whose slot a younger lease holds; the next pass tries again
 	Resized  int // pools whose capacity in the semaphore was outdated
 	Waiting  int // pools that another replica is restoring
@@ -127,7 +127,7 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 }
 
 // restore writes an unknown pool to the semaphore. Then it removes the grants that ended during the restore,
-// because their own release may have come while the pool was unknown.
+// because the semaphore may have ignored the release of such a grant while it did not know the pool.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, holdings(grants))
 	if err != nil {
@@ -159,9 +159,10 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	return nil
 }
 
-// freeOrphans frees the slots without a grant for which no claim can be in progress: the grant has ended, or
-// the slot was acquired more than orphanAge ago. If the clock of Redis steps back, the acquire can lie in the
-// future; then its distance from now counts as the age.
+// freeOrphans frees orphans: slots that the semaphore holds without a grant in the ledger, and for which no
+// claim can be in progress. Either the grant has ended, or the slot was acquired more than orphanAge ago. If
+// the clock of Redis steps back, the acquire can lie in the future; then its distance from now counts as the
+// age.
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
@@ -194,8 +195,9 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing adds the grants that the semaphore lacks, and then reads their rows again. It removes a grant
-// that ended in between, because the release may have come before the addition.
+// addMissing adds to the semaphore the grants that it lacks, and then reads the rows of these grants
+// again. It removes a grant that ended in between, because the semaphore may have handled the release of
+// its slot before the addition.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	inSemaphore := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background is the work that is done concurrently with the reports that caused it, so that no
-// device waits for work on another one.
+// background runs work concurrently with the reports that caused it, so that a device does not wait
+// for work that is for another device.
 type background struct {
 	ctx context.Context //nolint:containedctx // its own: it outlives the reports
 
@@ -37,8 +37,8 @@ func (b *background) stop(ctx context.Context) error {
 	return b.crew.WaitWithin(ctx) //nolint:wrapcheck // the context's own
 }
 
-// mergedWork is work for pools, done in one goroutine at a time for each pool. Work that is added
-// while the goroutine runs is merged, and done by the same goroutine.
+// mergedWork runs work for pools, with at most one goroutine for each pool at a time. Work that is
+// added while the goroutine runs is merged, and done by the same goroutine.
 type mergedWork[W any] struct {
 	background *background
 	log        *slog.Logger
@@ -62,7 +62,8 @@ func (m *mergedWork[W]) start(pool string, work W) {
 	}
 }
 
-// add adds work. mustRun reports whether no goroutine works for the pool: then the caller must call run.
+// add adds work for the pool. mustRun reports whether no goroutine works for the pool; then the caller
+// must call run.
 func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +87,8 @@ func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	return failed
 }
 
-// takeNext takes the remaining work. If ok is false, no work remains and the goroutine must end.
+// takeNext removes and returns the remaining work of the pool. If no work remains, ok is false and
+// the goroutine must end.
 func (m *mergedWork[W]) takeNext(pool string) (work W, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

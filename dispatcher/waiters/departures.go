@@ -45,9 +45,10 @@ func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []par
 	return failed
 }
 
-// leaveQueues notifies the queues that the devices of reports left. A device may return during this
-// work, and enter a queue before the queue is notified that it left. So leaveQueues looks for returned
-// devices a second time and wakes their reports. Relay.Park wakes the reports that are parked later.
+// leaveQueues tells the queues of the pools that the devices of reports have left. A device may return
+// during this work, and enter a queue before the queue is notified that it left. So leaveQueues looks
+// for returned devices a second time and wakes their reports. Relay.Park wakes the reports that are
+// parked later.
 func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

@@ -16,8 +16,8 @@ const (
 	searchesAPass = 40 // pools in which one pass searches for devices that sleep
 )
 
-// Filler finds devices for free slots that no release has handed to a waiter. It lets the semaphore
-// offer the slots to the queue, and puts devices that sleep into the queue.
+// Filler finds devices for free slots that were not offered to a waiter when they became free. It
+// lets the semaphore offer the slots to the queue, and puts devices that sleep into the queue.
 type Filler struct {
 	pools     *Pools
 	parks     *Parks
@@ -28,8 +28,8 @@ type Filler struct {
 	requests  *mergedWork[fillRequest]
 }
 
-// fillRequest is a request to find devices for the free slots of a pool. The zero value considers
-// only devices in the queue.
+// fillRequest is a request to find devices for the free slots of a pool. The zero value asks only
+// for devices that are in the queue of the pool.
 type fillRequest struct {
 	searchesSleepers bool // also search for devices that sleep and are in no queue (sleepers)
 	restarts         bool // begin the search with the first batch, because there are new tasks or slots

@@ -18,7 +18,7 @@ type forecast struct {
 	policies Policies
 }
 
-// outcomes returns for each of the named devices the outcome that an offer in the pool will have.
+// outcomes predicts the outcome of an offer of a slot of the pool, for each of the devices names.
 func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, names)
 	if err != nil {
@@ -48,9 +48,9 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners that no policy of the pool stops: in the queue, a stopped device
-// would be ahead of devices that can start. A policy that the latest pass has not read is not
-// applied; then the stopped devices give their offers back.
+// dropLimited returns the joiners (devices that are to join the queue) whose tasks no policy
+// refuses. In the queue, a refused device could be ahead of devices that can start. A policy that
+// the latest pass has not read is not applied; then the refused devices give their offers back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (able []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil

@@ -28,7 +28,8 @@ func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	)}
 }
 
-// Record records that the next device was notified took after a slot of the pool became free.
+// Record records a handoff: the next device was notified at the time `took` after a slot of the
+// pool became free.
 func (h *Handoffs) Record(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }

@@ -14,11 +14,11 @@ import (
 
 const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
-	maxRounds    = 20              // maximum number of successive rounds in one piece of work
-	leaveRounds  = 5               // these rounds remove 1,000 waiters of a batch that poll, and 1,000 that can be notified
+	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
+	leaveRounds  = 5               // rounds of RemoveBatch: they remove 1,000 polling waiters and 1,000 that can be notified
 
-	// oldOffer is the age above which an offer is known to come from an earlier call, whose reply
-	// or whose replica was lost.
+	// oldOffer is an age of an offer. An older offer was made by an earlier call to the semaphore,
+	// whose reply was lost or whose replica failed.
 	oldOffer = 100 * time.Millisecond
 )
 
@@ -36,14 +36,15 @@ type Offers struct {
 }
 
 // round is one exchange about the offers of a pool: devices are notified of offers, then the
-// semaphore receives updates and the outcomes of the offers.
+// semaphore is sent the outcomes of the offers and other updates about waiters.
 type round struct {
 	offers  []timedOffer
 	updates []slots.Update
 }
 
-// timedOffer is an offer with the time at which its slot became free, by this process's clock.
-// If freed is zero, the slot was found free; no holder has just released it.
+// timedOffer is an offer (a slot that is reserved for a waiter) with the time at which the slot
+// became free, by this process's clock. If freed is zero, the slot was found free; no holder has
+// just released it.
 type timedOffer struct {
 	slots.Offer
 	freed time.Time
@@ -61,8 +62,8 @@ func (o *Offers) Send(pool string, offers []slots.Offer, freed time.Time) {
 	}
 }
 
-// Update sends an update about the device to the queues of pools in the background. The update
-// applies to every offer to the device there.
+// Update sends, in the background, an update about the device to the queues of pools. In these
+// pools, the update applies to every offer to the device.
 func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
 		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
@@ -81,8 +82,8 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
-// addTimes adds to each offer the time at which its slot became free: freed, or when the offer
-// was made if an earlier call made it.
+// addTimes adds to each offer the time at which its slot became free. This is freed. For an offer
+// that an earlier call made, it is the time of the offer.
 func (o *Offers) addTimes(offers []slots.Offer, freed time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
@@ -138,8 +139,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 }
 
 // wakeParked wakes the parked reports of the devices, which are then decided like any other report.
-// It returns no outcome for a report that is not parked here: no reply shows whether another
-// replica has the report, so the offer counts as not sent.
+// It returns no outcome for a report that is not parked here: another replica may have the report,
+// but no reply shows this, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
@@ -157,8 +158,9 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes the devices that can start a task of the pool now. One read of the ledger for all
-// devices prevents useless wake-ups, and slots that wait for devices that cannot use them.
+// push wakes the devices that can start a task of the pool now. One read of the ledger shows which
+// devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for
+// devices that cannot use them.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil

@@ -25,9 +25,10 @@ const (
 	Stopping             // this process ends
 )
 
-// ParkedReport is the newest report of a device, if the device lets the answer wait. It is
-// entered in Parks before the report is first decided, so that no WakeMessage between this
-// decision and the wait is missed. It knows no pool: the waiters of a pool are in the queue.
+// ParkedReport is the newest report of a device, if the device lets the answer wait. It is entered
+// in Parks before the report is first decided, so that no WakeMessage between this decision and the
+// wait is missed. It has no field for a pool, because the queue in Redis records which devices wait
+// in which pool.
 type ParkedReport struct {
 	Device string
 	Wait   time.Duration // maximum time for which the report is parked
@@ -49,7 +50,8 @@ func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 // Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall is the latest WakeMessage to a report since the previous Poll. The zero value means that the report was not woken.
+// WakeCall has the content of the latest WakeMessage that a report received since the previous Poll. The zero value
+// means that no message has woken the report.
 type WakeCall struct {
 	Woken   bool
 	Pool    string    // as in WakeMessage
@@ -92,7 +94,8 @@ func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	}
 }
 
-// notify must be called with Parks.mu held, or before p is shared.
+// notify puts a value into signal, unless one is there. It must be called with Parks.mu held, or
+// before p is shared.
 func (p *ParkedReport) notify() {
 	select {
 	case p.signal <- struct{}{}:
@@ -106,7 +109,7 @@ func (p *ParkedReport) endWait(why WaitState) {
 }
 
 // ReplaceOlder ends the wait of an older report of the device. If p is not nil and there is room,
-// Replace enters p, which then may be parked.
+// ReplaceOlder enters p, which then may be parked.
 func (s *Parks) ReplaceOlder(device string, p *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +148,8 @@ func (s *Parks) Poll(p *ParkedReport) (WaitState, WakeCall) {
 	return p.state, call
 }
 
-// markParked parks a report. number is the number of the report among all replicas.
+// markParked records that the report p is parked. number is the number of the report among the
+// reports of all replicas.
 func (s *Parks) markParked(p *ParkedReport, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +171,8 @@ func (s *Parks) countParked() float64 {
 	return float64(s.waiting)
 }
 
-// OnNewerReport ends the wait of a report if number, of a report of the device at another replica, is newer.
+// OnNewerReport ends the wait of the device's report here if number, the number of a report that another
+// replica parked, is higher.
 func (s *Parks) OnNewerReport(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,7 +38,7 @@ type poolState struct {
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew
-	urgentRestUntil time.Time                // time until which the search for urgent tasks rests
+	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
@@ -96,8 +96,8 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextToRead returns the pools whose work is read from the ledger in this pass. A pool is
-// returned again after all other pools.
+// nextToRead returns the pools whose waiting tasks this pass reads from the ledger. Successive
+// calls go through all pools in turn.
 func (p *Pools) nextToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,9 +105,9 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools of the latest call of nextToRead that have work, at most
-// searchesAPass of them. The next pass continues behind the last pool that was returned
-// or had no work.
+// poolsToSearch returns the pools in which sleeping devices are searched in this pass. They are in
+// work (the pools of the latest nextToRead that have work), and are at most searchesAPass. The next
+// pass continues behind the last pool that was returned or had no work.
 func (p *Pools) poolsToSearch(work []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +185,8 @@ func (p *Pools) searchProgress(name string, restarts bool) *search {
 	return one.search
 }
 
-// isUrgentResting reports whether the search for urgent tasks of a pool rests.
+// isUrgentResting reports whether the search for devices with urgent tasks of a pool may not begin
+// yet.
 func (p *Pools) isUrgentResting(name string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,8 +199,8 @@ func (p *Pools) restUrgentSearch(name string, until time.Time) {
 	p.stateOf(name).urgentRestUntil = until
 }
 
-// RestartSearches lets the next pass search every pool from its first batch: ended tasks may
-// wait again.
+// RestartSearches makes the next pass search every pool from its first batch, because tasks that
+// had ended may wait again.
 func (p *Pools) RestartSearches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +221,8 @@ func (p *Pools) RecordHold(name, kind string, held time.Duration) {
 	one.kinds[kind] = updateMean(one.kinds[kind], held)
 }
 
-// updateMean returns the moving average updated with held. A mean of 0 means that there is no earlier sample.
+// updateMean returns the moving average of hold times, updated with the hold time held. A mean of 0 means
+// that there is no earlier sample.
 func updateMean(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
@@ -237,7 +239,8 @@ func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
 	return unknownHold, false
 }
 
-// Pace returns the times from which the queue of a pool computes when a device reports again.
+// Pace returns the durations (slots.Pace) from which the queue of a pool computes when a waiting
+// device is to report again.
 func (p *Pools) Pace(name string) slots.Pace {
 	pace := p.pace
 	pace.MeanHold, _ = p.UsualHold(name)

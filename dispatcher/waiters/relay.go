@@ -54,9 +54,10 @@ func (r *Relay) Wake(ctx context.Context, calls []parked.WakeMessage) (elsewhere
 	return elsewhere, err //nolint:wrapcheck // the board says what it was doing
 }
 
-// WakeCallers wakes, in the background, the callers that wait first in a pool whose callers held
-// as many slots as they may: those callers are in no queue, so no slot is offered to them. A caller
-// whose message is lost asks again by itself within seconds. Handoffs does not measure these grants.
+// WakeCallers wakes, in the background, the first waiting callers of a pool in which callers held
+// their maximum number of slots. These callers are in no queue, so no slot is offered to them. A
+// caller whose message is lost asks again by itself within seconds. Handoffs does not measure these
+// grants.
 func (r *Relay) WakeCallers(pool string) {
 	r.background.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
@@ -75,7 +76,8 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone returns the ended reports whose device has parked no newer report.
+// findGone returns those of the ended reports whose devices are gone: they have parked no newer
+// report at any replica.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.parks.has(report.Device) })
 	if r.board == nil || len(gone) == 0 {
@@ -87,7 +89,8 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the newer reports of devices that returned: the given reports have ended since then.
+// wakeReturned wakes the newest parked report of each device of ended. The reports in ended are older,
+// and their connections have ended.
 func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGone(ctx, ended)
 	if err != nil {

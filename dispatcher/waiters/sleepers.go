@@ -14,10 +14,10 @@ const (
 	batchesPerSearch = 100              // batches that wait in the pool
 	tasksPerSearch   = 400              // tasks that are examined
 	fewestTasks      = 4                // minimum number of tasks of each batch
-	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): the ledger lags by it
+	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): they reach the ledger late
 
-	// A search that reached its end rests. The rest grows with the number of examined tasks, so that
-	// a search examines at most about 200 tasks a second.
+	// minRest is the minimum time for which a search rests after it reached its end. The rest grows
+	// with the number of examined tasks, so that a search examines at most about 200 tasks a second.
 	minRest     = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
 	maxRest     = 10 * time.Second
@@ -61,18 +61,18 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 	return s.forecast.dropLimited(ctx, pool, found)
 }
 
-// missingWaiters returns how many more waiters that can be notified a queue should have: for the
-// slots that are free, and for the slots that become free until the pass after the next. hold is
-// the mean hold time.
+// missingWaiters returns the number of waiters that must be added to a queue. A queue should have
+// one waiter that can be notified for each free slot, and for each slot that becomes free until the
+// pass after the next. hold is the mean hold time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
-// findUrgent looks at the first tasks of the newest urgent batches. A device that it misses is
-// found by its next report. A device that can be notified may be in the queue already, and then
-// reports only every 8 periods (slots.Pace).
+// findUrgent looks at the first tasks of the newest urgent batches. If it misses a device, the task
+// waits for the next report of the device. A device that can be notified and is in the queue
+// already reports only every 8 periods (slots.Pace).
 func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
@@ -84,8 +84,9 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	return found, err
 }
 
-// findNext looks at the next tasks of the open batches of a pool, in the order of each batch.
-// The queue keeps the order between batches. A sleeping device has missed two reports at most.
+// findNext looks at the next tasks of the open batches of a pool, in the order of each batch. The
+// queue keeps the order between batches. A device counts as sleeping only if it has missed at most
+// two reports.
 func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
 	progress := s.pools.searchProgress(pool, restarts)
 	if s.now().Before(progress.rest) {

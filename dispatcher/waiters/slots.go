@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	serveLimit          = 3 * time.Second // time limit of one call; a slot that is given later is not claimed
+	serveLimit          = 3 * time.Second // time limit of one call; a slot in a reply after this time is not claimed
 	slotsAtOnce         = 64              // maximum number of requests and leases in one call
 	maxConcurrentServes = 2
 	secondCallFill      = 32 // waiting requests and leases from which a second call begins, in case the first call hangs
@@ -74,7 +74,8 @@ func mergeCalls(some []slots.Call) (calls []slots.Call, indexes []int) {
 	return calls, indexes
 }
 
-// takeOutcomes removes the outcomes of part, the first part of a merged call, from the result and returns them.
+// takeOutcomes removes from the result of a merged call the outcomes of its first part `part`, and returns
+// these outcomes.
 func takeOutcomes(from *slots.ExchangeResult, part slots.Exchange) slots.ExchangeResult {
 	if from.Err != nil {
 		return slots.ExchangeResult{Err: from.Err}
@@ -103,14 +104,14 @@ func (s *Slots) Acquire(ctx context.Context, pool string, period time.Duration, 
 	return done.Acquisitions[0], nil
 }
 
-// Release frees the slots of leases and hands them on. It reports for each lease whether it
-// held a slot.
+// Release frees the slots of leases, and offers the slots to the next waiters. It reports for each
+// lease whether it held a slot.
 func (s *Slots) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
 	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
 	return done.Freed, err
 }
 
-// Return releases the slots of grants that are gone from the ledger, even if ctx has ended. If
+// Return releases the slots of grants that were deleted from the ledger, even if ctx has ended. If
 // the semaphore cannot be reached, reconciliation frees the slots.
 func (s *Slots) Return(ctx context.Context, pool string, leases ...string) {
 	if _, err := s.Release(context.WithoutCancel(ctx), pool, leases); err != nil {

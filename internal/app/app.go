@@ -33,17 +33,18 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Stop finishes the requests in flight within drainGrace, which is longer than the time limit for the
-// handling of one report (handleLimit of package dispatcher). Parked reports and streams are ended
-// before. The later steps of Stop have the rest of stopGrace, within which Stop returns. stopGrace must be
-// below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml. Slots of running
-// devices stay held, because their leases do not end with the process.
+// Time limits of Stop. drainGrace is the time limit for finishing the requests in flight. It is longer
+// than the time limit for the handling of one report (handleLimit of package dispatcher). Parked reports
+// and streams are ended before. stopGrace is the time limit of the whole Stop, so the later steps have the
+// rest of it. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in
+// docker-compose.yml. Slots of running devices stay held, because their leases do not end with the
+// process.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
 )
 
-// backends are the parts that differ between serve and dev. App closes them.
+// backends are the servers and options that differ between serve and dev. App closes them.
 type backends struct {
 	store       *store.Store
 	redis       *redisconn.Conn

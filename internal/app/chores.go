@@ -13,12 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. A late pass keeps
-// the keys longer, and nothing depends on that.
+// advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. If the deletion
+// is late, keys stay longer, and nothing depends on that.
 const advanceTTLsEvery = 10 * time.Second
 
-// replaceConnsEvery is the interval at which ended connections are replaced. Most connections live for 20
-// minutes.
+// replaceConnsEvery is the interval at which connections of the ledger that have ended are replaced. Most
+// connections live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
 func (a *App) newPasses(b backends) *passes {
@@ -84,7 +84,7 @@ func (a *App) retain(ctx context.Context) error {
 	return err
 }
 
-// loggedPasses are passes of the dispatcher that log their results.
+// loggedPasses has those passes of the dispatcher whose results are logged.
 type loggedPasses struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
@@ -138,9 +138,9 @@ func (c loggedPasses) fold(ctx context.Context) error {
 const (
 	memoryEvery = time.Second
 
-	// memoryGoal is the memory limit of the process while its needs fit into it; the needs of a million
-	// devices do. Without a limit, the garbage collector lets the heap grow to twice the live data, and
-	// does not return the memory.
+	// memoryGoal is the memory limit in bytes of the process as long as it needs less. With a million
+	// devices it still needs less. Without a limit, the garbage collector lets the heap grow to twice
+	// the live data, and does not return the memory.
 	memoryGoal = 160 << 20
 
 	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage
@@ -158,7 +158,7 @@ func adjustMemoryLimit(context.Context) error {
 	return nil
 }
 
-// memoryLimit returns the memory limit for used bytes. It leaves room if more than memoryGoal is
-// needed, for example for many connections: with a limit closer to the used memory, the garbage
-// collector would run all the time.
+// memoryLimit returns the memory limit for used bytes. If the process needs more than memoryGoal,
+// the limit stays above the used memory, for example for many connections: with a limit closer to
+// the used memory, the garbage collector would run all the time.
 func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryOverhead) }

@@ -16,7 +16,7 @@ import (
 
 // The metrics are read at most once per second, even if two servers scrape, or pages use them as well.
 // Waiting devices are counted task by task, which takes long, so a scrape returns the previous counts
-// while new ones are read.
+// while new counts are read.
 const (
 	statsMaxAge        = time.Second
 	waitingMaxAge      = 10 * time.Second
@@ -36,8 +36,8 @@ type poolReader interface {
 
 // stateMetrics are metrics that are read from the ledger when they are gathered. No value is kept by
 // increments, so no value can drift. stateMetrics is not a prometheus.Collector: a registry would
-// compare and sort all metrics, which takes longer for thousands of pools than reading and writing
-// them.
+// compare and sort all metrics, which takes longer for thousands of pools than to read and write
+// their metrics.
 type stateMetrics struct {
 	stats         *reading.SharedRead[[]store.PoolStat]
 	waitingByPool *reading.SharedRead[map[string]int] // number of waiting devices by pool
@@ -55,8 +55,8 @@ func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.PanicHandle
 	}
 }
 
-// Gather reads the ledger. If a value cannot be read in time, it is absent: no value is better than an
-// old one, and a scrape must end.
+// Gather reads the ledger. If a value cannot be read in time, the result does not contain it: a
+// missing value is better than an old value, and a scrape must end.
 func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
 	defer cancel()

@@ -93,7 +93,7 @@ func (c Config) CheckComplete() error {
 
 const day = 24 * time.Hour
 
-// retention returns how long history is kept. 0 means forever.
+// retention returns the time for which history is kept. 0 means that it is kept forever.
 func (c Config) retention() (time.Duration, error) {
 	if days, ok := strings.CutSuffix(c.Retention, "d"); ok {
 		n, err := strconv.Atoi(days)

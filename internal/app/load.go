@@ -59,8 +59,8 @@ func decode(k *koanf.Koanf) (Config, error) {
 	return c, c.Validate()
 }
 
-// checkDurations returns the errors of durations in our own words. It quotes no value, because the
-// value may be a secret by mistake.
+// checkDurations returns an error for each setting that must be a duration and is none. The errors
+// are worded by this package and quote no value, because the value may be a secret by mistake.
 func checkDurations(k *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
@@ -109,7 +109,8 @@ func parseFile(file []byte) (map[string]any, error) {
 	return values, nil
 }
 
-// yamlError keeps only the line number of a parser's error, because the error quotes the file.
+// yamlError replaces the error of the YAML parser by an error with only the line number, because
+// the parser's error quotes the file.
 func yamlError(err error) error {
 	const what = "must be a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
@@ -152,7 +153,7 @@ func readEnvironment(environ []string) (map[string]any, error) {
 
 func isForeign(short string) bool {
 	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
-		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // of the command line, and set by run for its command
+		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // variables of the commands, and of `run`
 }
 
 // settingOfVariable returns the setting of an environment variable. For a secret, the variable may name a file

@@ -29,9 +29,9 @@ type pass struct {
 	failed     bool      // the run that ended last failed
 }
 
-// passes runs the background passes. robfig/cron decides when. The guard around each pass is our own,
-// because cron's SkipIfStillRunning (v3.0.1) keeps its token after a panic and then never runs the job
-// again.
+// passes runs the background passes. robfig/cron decides when. The guard against concurrent runs of a
+// pass is in this file, because cron's SkipIfStillRunning (v3.0.1) keeps its token after a panic and
+// then never runs the job again.
 //
 // Cron uses the wall clock, so a clock that steps back would stop it. Therefore a plain ticker also
 // starts passes that are overdue by elapsed time.
@@ -47,7 +47,8 @@ type passes struct {
 	wait   rescue.ReportingGroup
 }
 
-// interval is a schedule with a constant interval. cron.Every would round the interval to seconds.
+// interval is a cron schedule with a constant interval. cron.Every would round the interval to
+// whole seconds.
 type interval time.Duration
 
 // Next returns the time of the next run.
@@ -100,7 +101,8 @@ func (p *passes) runningNames() []string {
 	return names
 }
 
-// keepRunning runs a pass at once, and then whenever cron has not started it for twice its interval.
+// keepRunning runs a pass at once. After that it starts the pass only when cron has not started it
+// for twice its interval.
 func (p *passes) keepRunning(one *pass) {
 	p.wait.Go(one.name, func() { p.runOnce(one) })
 	tick := time.NewTicker(one.every)
@@ -182,7 +184,7 @@ func (o *pass) isOverdue(now time.Time) bool {
 	return now.Sub(o.started) >= 2*o.every
 }
 
-// Here, a lapse is the end of a lease that was not renewed.
+// Times of reapOnTime. A lapse is the end of a lease that was not renewed.
 const (
 	lapseReadEvery = time.Second           // interval at which the next end of a lease is read; no lease is much shorter
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
@@ -205,9 +207,9 @@ func (p *passes) reapOnTime(ctx context.Context, reap *pass, next func(context.C
 	}
 }
 
-// untilLapse returns how long reapOnTime waits, and whether a lease will have ended then. next returns the
-// time until the next lease ends.
-// It does not log an unreachable ledger, because the passes do.
+// untilLapse returns as wait the time for which reapOnTime waits. leaseEnds reports whether a lease will
+// have ended after that time. next returns the time until the next lease ends. It does not log an
+// unreachable ledger, because the passes do.
 func untilLapse(ctx context.Context, next func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -218,8 +220,9 @@ func untilLapse(ctx context.Context, next func(context.Context) (left time.Durat
 	return lapseWait(left)
 }
 
-// lapseWait returns how long to wait for the end of a lease. If a lease ended a while ago and is still
-// there, Reap did not trust the ledger's clock: reading the clock took long, or the clock stepped.
+// lapseWait returns the time for which reapOnTime waits for the end of a lease that ends in left. If a
+// lease ended a while ago and is still there, Reap did not trust the ledger's clock: reading the clock
+// took long, or the clock stepped.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// redisEvery is the interval at which Redis is examined. The loss of Redis is found earlier, by calls
-// to it and by the checks.
+// redisEvery is the interval at which the servers of Redis are examined. An outage of Redis is found
+// earlier, by calls to it and by the readiness checks.
 const redisEvery = 10 * time.Second
 
 // redisCheck returns the check of Redis. pools returns the names of the pools that this replica knows. If
@@ -63,7 +63,7 @@ func (w *redisWatch) examine(ctx context.Context) error {
 	return nil
 }
 
-// logChange calls log if now differs from the previous call.
+// logChange calls log if the state now differs from the state at the previous call.
 func (w *redisWatch) logChange(now []string, log func()) {
 	if !slices.Equal(now, w.lastLogged) {
 		log()
@@ -72,9 +72,9 @@ func (w *redisWatch) logChange(now []string, log func()) {
 }
 
 // LogRedis sends the log of the Redis client to log, at level debug. By default, the client writes a
-// line to standard error for each connection that fails, although the returned errors already contain
-// what matters. The client has one logger for the whole process, so only main may call LogRedis, before
-// anything starts.
+// line to standard error for each connection that fails, although the errors that its calls return
+// contain the reason. The client has one logger for the whole process, so only main may call LogRedis,
+// before anything starts.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 type redisLog struct{ log *slog.Logger }

@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// At the start, the process waits at most postgresWait for Postgres, which may be starting at the same
-// time.
+// Limits of the start. The process waits at most postgresWait for Postgres, which may be starting at
+// the same time.
 const (
 	postgresWait  = time.Minute
 	postgresRetry = time.Second
@@ -184,8 +184,8 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	return nil
 }
 
-// blockGrantsAfterRestore blocks grants if this start follows a restore. At each start while grants are blocked, it
-// logs in how many pools and until when.
+// blockGrantsAfterRestore starts a standstill (the time in which no pool grants anything) if config.AfterRestore is
+// true. During a standstill, each start logs the number of its pools and its end.
 func blockGrantsAfterRestore(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
 	if config.AfterRestore {
 		if _, err := ledger.ProtectAfterRestore(ctx, "serve --after-restore", config.StandstillMin); err != nil {

@@ -21,14 +21,14 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// listeners are bound before anything starts, so that a taken port fails at once. operator may be nil:
-// then device also serves operators.
+// listeners are the open ports of a process. They are bound before anything else starts, so that a
+// taken port is an error at once. If operator is nil, the listener device also serves operators.
 type listeners struct {
 	device, operator net.Listener
 }
 
-// transports holds the transports of devices and operators: the HTTP servers and the MQTT client. It can
-// answer requests before there is an App behind it. The dashboard is a handler behind it.
+// transports holds the transports of devices and operators: the HTTP servers and the MQTT client. The
+// servers can answer requests before the App exists: see useHandlers.
 type transports struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off
@@ -82,7 +82,8 @@ func (f *transports) useHandlers(a *api.API, dashboard *web.Web) {
 // Failed returns a channel that delivers the error of a listener that ended by itself.
 func (f *transports) Failed() <-chan error { return f.failed }
 
-// drain finishes all transports concurrently, so that one that hangs takes no time from the others.
+// drain stops all transports concurrently and finishes their requests, so that a transport that
+// hangs takes no time from the others.
 func (f *transports) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
@@ -184,7 +185,7 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
-// refuseSession reports to the gate that the embedded broker refused a device.
+// refuseSession reports to the gate that the embedded broker refused a session of a device.
 func (a *App) refuseSession(ctx context.Context, r broker.RefusedSession) {
 	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
 	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {

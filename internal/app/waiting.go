@@ -13,8 +13,8 @@ const (
 	poolsPerQuery     = 20                     // number of pools that one statement counts
 )
 
-// waitingCounts counts the waiting devices of each pool, some pools in each read: a read continues
-// after the last pool of the previous one. Only one read may run at a time.
+// waitingCounts counts the waiting devices of each pool. Each read counts some pools, and continues
+// after the last pool that the previous read counted. Only one read may run at a time.
 type waitingCounts struct {
 	pools    poolReader
 	readTime time.Duration
@@ -40,7 +40,8 @@ func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) 
 	return newest, nil
 }
 
-// countNext counts the next pools. roundDone is true if they were the last pools of the round.
+// countNext counts the waiting devices of the next pools. roundDone is true if these were the last
+// pools of the round.
 func (w *waitingCounts) countNext(ctx context.Context) (roundDone bool, err error) {
 	views, err := w.pools.PoolOverviews(ctx, w.last, poolsPerQuery, maxWaitingCounted)
 	if err != nil {

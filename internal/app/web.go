@@ -26,8 +26,9 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	})
 }
 
-// Reading the last hour takes at most loadHistoryTimeout. A failed read is retried at the next tick of
-// loadHistoryRetry, so at once if it took longer than that.
+// loadHistoryTimeout is the time limit for reading the last hour from the ledger. After a failure, the
+// read is repeated at the next tick of loadHistoryRetry. If the failed read took longer than
+// loadHistoryRetry, it is repeated at once.
 const (
 	loadHistoryTimeout = 30 * time.Second
 	loadHistoryRetry   = 10 * time.Second

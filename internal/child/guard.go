@@ -15,10 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Guard does the work of the guard. Call it in the process that Config.GuardArgs starts. It writes "ready" to out, and then reads lines from
-// in: the time in ms that the group may run from now on. It ends the group at that time, and at once when in ends, which happens when the
-// parent process ends. It sends SIGTERM first, and SIGKILL after grace, but never later than the end of the group's time. So the command
-// does not run on if the parent process was stopped or hangs. Guard returns only if it failed.
+// Guard does the work of the guard. Call it in the process that Config.GuardArgs starts. It writes "ready" to out,
+// and then reads lines from in. Each line is the time in ms for which the process group may still run. It ends the
+// group at that time, and at once when in ends, which happens when the parent process ends. It sends SIGTERM first,
+// and SIGKILL after grace, but never later than the end of the group's time. So the command does not run on if the
+// parent process was stopped or hangs. Guard returns only if it failed.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	signal.Ignore(catchableSignals()...) // these signals are sent to the whole group, and only the command should react
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
@@ -55,7 +56,8 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	return syscall.Kill(0, syscall.SIGKILL)
 }
 
-// catchableSignals returns the signals that a process may handle as it likes.
+// catchableSignals returns the signals that by default end or stop a process, and that the process
+// can handle or ignore.
 func catchableSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -98,7 +100,8 @@ func startGuard(args []string) (*guard, error) {
 	return g, nil
 }
 
-// wait waits for the guard, and then kills the group: no other process would end it in time.
+// wait waits until the guard has ended, and then kills its process group, which no other process
+// would end in time.
 func (g *guard) wait() error {
 	defer close(g.ended)
 	err := g.cmd.Wait()

@@ -1,5 +1,6 @@
-// Package coalesce combines requests that arrive while a call is in progress into the next call, so that under load one statement or script
-// serves many callers. It keeps no outcome after the call: callers that may share an older answer use package reading.
+// Package coalesce combines requests that arrive while a call is in progress into the next call, so that under load
+// one statement or script serves many callers. It keeps no outcome after the call. Package reading is for callers
+// that may share the outcome of an earlier call.
 package coalesce
 
 import (
@@ -34,7 +35,7 @@ type Calls[Key comparable, In, Out any] struct {
 	queues map[Key]*keyQueue[In, Out] // only keys with a call in progress
 }
 
-// keyQueue holds the callers of one key. The mutex of Calls guards it.
+// keyQueue holds the callers that wait for a call with the same key. The mutex of Calls guards it.
 type keyQueue[In, Out any] struct {
 	runningCalls int
 	waiting      []*caller[In, Out]
@@ -43,7 +44,7 @@ type keyQueue[In, Out any] struct {
 // caller waits until done is closed; out and err are set before that.
 type caller[In, Out any] struct {
 	in       In
-	deadline time.Time // its deadline; the zero time means none
+	deadline time.Time // time at which the caller's ctx ends; the zero time means never
 	out      Out
 	err      error
 	done     chan struct{}
@@ -76,7 +77,8 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, erro
 	return w.out, w.err
 }
 
-// enqueue adds w to the queue of key and reports whether no call was in progress. In that case the caller must make the next call itself.
+// enqueue adds w to the queue of key and returns true if the caller must make the next call itself, because no call
+// of this key is in progress.
 func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +101,8 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall boo
 	return mustCall
 }
 
-// dequeue removes w from the queue. It returns false if a call has already included the caller.
+// dequeue removes w from the queue. It returns false if a call has already taken the caller from
+// the queue.
 func (c *Calls[Key, In, Out]) dequeue(key Key, w *caller[In, Out]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,8 +123,8 @@ func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	}
 }
 
-// continueOrStop reports whether callers of key wait for a call. If none waits, it lowers runningCalls, and the goroutine must make no more
-// calls.
+// continueOrStop reports whether the goroutine must make another call, because callers of key wait. If no caller
+// waits, it lowers runningCalls, and the goroutine must stop.
 func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,8 +138,8 @@ func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	return false
 }
 
-// takeNextCallers removes the callers of the next call from the queue and returns them. It returns none if a concurrent call of key took
-// them.
+// takeNextCallers removes from the queue the callers that the next call includes, and returns them. It returns no
+// callers if a concurrent call of key took them all.
 func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

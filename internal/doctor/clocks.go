@@ -12,8 +12,8 @@ import (
 // maxClockOffset is the maximum accepted difference between two clocks.
 const maxClockOffset = time.Second
 
-// clockOffset is the result of reading a clock: how far it is ahead of another clock, and the maximum
-// error.
+// clockOffset compares two clocks: ahead is the time by which the first clock is ahead of the second,
+// and maxError is the maximum error of ahead.
 type clockOffset struct{ ahead, maxError time.Duration }
 
 // checkClocks compares the clocks of the servers that answer.

@@ -21,10 +21,11 @@ type brokerConnector struct {
 	topic   string // topic of replies to a device that does not exist
 }
 
-// brokerAccount is an account at the broker.
+// brokerAccount is an account with which the doctor connects to the MQTT broker.
 type brokerAccount struct{ id, user, password string }
 
-// connect connects with an account. If the broker refuses, it returns the refusal as the error.
+// connect connects with an account. If the broker refuses the connection, connect returns the
+// reason as the error.
 func (v brokerConnector) connect(ctx context.Context, a brokerAccount) (paho.Client, error) {
 	dial, err := mqtt.Dialer(v.options.URL, v.options.TLS)
 	if err != nil {
@@ -76,7 +77,7 @@ func waitToken(ctx context.Context, token paho.Token) error {
 	}
 }
 
-// receivesTopic reports whether a message with this topic arrives soon.
+// receivesTopic reports whether a message with this topic arrives within listenTime.
 func receivesTopic(ctx context.Context, topics <-chan string, topic string) bool {
 	late := time.After(listenTime)
 	for {

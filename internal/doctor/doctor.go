@@ -33,7 +33,7 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"` // how to fix it; empty if State is OK
 }
 
-// check is a row of a table: what is examined, and how to fix it.
+// check is one row of a table of checks: what the check examines, and how to fix a bad result.
 type check[T any] struct {
 	name   string
 	run    func(T) (State, string) // returns the state and what was found

@@ -144,7 +144,8 @@ func (d postgresState) checkConnections() (State, string) {
 	return stateIf(need > available, Warning), fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, d.replicas, need)
 }
 
-// checkObjects checks that all expected objects of a kind exist in the schema and are in order.
+// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and
+// are valid.
 func (d postgresState) checkObjects(kind string, isValid map[string]bool, bad string) (State, string) {
 	if len(d.missingMigrations) > 0 {
 		return Unknown, "the schema is not complete"

@@ -41,8 +41,8 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 	})
 }
 
-// noteState returns Failed if there is trouble with a subject, Warning if there is only a hint about it,
-// and otherwise OK.
+// noteState returns the state of the check of a subject. It is Failed if the notes contain trouble with
+// this subject, Warning if they contain only a hint about it, and otherwise OK.
 func noteState(n redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
 	for _, group := range []struct {
 		list  []redisconn.Note

@@ -1,5 +1,6 @@
-// Package exposition writes metrics in the text format of Prometheus. For thousands of series it takes a fifth of the time of expfmt. The
-// library writes the labels of a histogram anew for each bucket, and its handler compresses for size and not for speed.
+// Package exposition writes metrics in the text format of Prometheus. For thousands of series it takes a fifth of the
+// time of expfmt. The library (expfmt) formats the labels of a histogram again for each bucket, and the HTTP handler
+// of the library compresses for size and not for speed.
 package exposition
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Sources is a list of gatherers whose metrics have different names. prometheus.Gatherers would compare and sort all metrics once more.
+// Sources is a list of gatherers of metrics. No two of them may have a metric of the same name. prometheus.Gatherers
+// would check this at each scrape by comparing and sorting all metrics.
 type Sources []prometheus.Gatherer
 
 // Gather returns the metric families of all sources.
@@ -146,7 +148,8 @@ func (t *textWriter) appendSample(name, suffix, bound string, value float64) {
 	t.lines = append(append(append(t.lines, ' '), formatValue(value)...), '\n')
 }
 
-// formatValue formats value. Most values are small integers, for which it is fast.
+// formatValue returns the text of a metric's value. It is fast for small integers, which are most
+// of the values.
 func formatValue(value float64) string {
 	if math.Trunc(value) == value && math.Abs(value) < 1e6 {
 		return strconv.Itoa(int(value))

@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal, also of an admin. The last
-// tenth of maxTotal (at least one operation) is reserved for admins.
+// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal
+// (such as an operator token or a device), even of an admin. The last tenth of maxTotal (at least one operation) is
+// reserved for admins.
 type Shares struct {
 	maxTotal, maxEach, reserved int
 
@@ -53,7 +54,8 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of principal. If there is no room, leave is nil, and freed is closed when it is worth trying again.
+// tryStart starts an operation of principal. If there is no room, leave is nil, and freed is a channel that is closed
+// when an operation ends, so that the caller can try again.
 func (s *Shares) tryStart(principal string, isAdmin bool) (leave func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,8 @@ const fileName = "dev.json"
 // ErrNoServer means that no dev runs, and that none has left a file.
 var ErrNoServer = errors.New("no dispatcher dev runs here")
 
-// StaleError means that a dev has ended and left its file.
+// StaleError means that a `dispatcher dev` has ended without removing its file, so that the file is
+// outdated.
 type StaleError struct {
 	File string
 	URL  string // the address of the dev that has ended
@@ -51,7 +52,7 @@ func StateDir() (string, error) {
 	return filepath.Join(base, "dispatcher"), nil
 }
 
-// Announcement is an announced server.
+// Announcement is the set of locked files by which the commands on this machine find a running dev.
 type Announcement struct {
 	paths []string
 	locks []*os.File // locks[i] is on the file paths[i]
@@ -73,7 +74,8 @@ func Announce(s Server, dirs ...string) (*Announcement, error) {
 	return n, errors.Join(errs...)
 }
 
-// writeLocked moves the file to its final name once it is complete and locked.
+// writeLocked writes the file of a running dev into dir. The file gets its final name only when it
+// is complete and locked.
 func writeLocked(s Server, dir string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -1,5 +1,6 @@
-// Package reading lets concurrent callers share one read of the same value, and keeps the answer for a short time. A SharedRead is for one
-// value and has no keys. Package coalesce does something else: it combines different requests into one call, and keeps no outcome.
+// Package reading lets concurrent callers share one read of the same value, and keeps the answer for a short time. A
+// SharedRead is for one value and has no keys. Package coalesce is different: it combines different requests into one
+// call, and keeps no outcome.
 package reading
 
 import (
@@ -58,8 +59,9 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// current returns the answer to wait for. If the last answer is too old, current starts the next read. While a read is in progress and the
-// age of lastGood is below maxStale, current returns lastGood.
+// current returns the answer for a caller: an answer that is complete, or the read to wait for. If the last answer is
+// older than maxAge, it starts the next read. While a read is in progress, it returns lastGood if that is younger
+// than maxStale.
 func (s *SharedRead[T]) current() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +92,7 @@ func (s *SharedRead[T]) runRead(a *readResult[T]) {
 	}
 }
 
-// isOlderThan reports whether the read has ended and its answer is too old.
+// isOlderThan reports whether the read has ended and its answer is older than maxAge.
 func (a *readResult[T]) isOlderThan(now time.Time, maxAge time.Duration) bool {
 	return a.hasEnded() && now.Sub(a.readAt) >= maxAge
 }

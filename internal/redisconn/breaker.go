@@ -16,9 +16,10 @@ const openTime = timeout
 // ErrOpen means that the call was not sent, because Redis did not answer a moment ago.
 var ErrOpen = errors.New("not sent: Redis did not answer the last request")
 
-// breaker is the circuit breaker of one Redis node. It keeps callers from waiting, one after another, for a Redis that accepts calls and
-// never answers: if each caller waited, the replica would answer nobody. After a call without an answer, all other calls fail at once.
-// After half a second, one of them probes the node, and is sent only once.
+// breaker is the circuit breaker of one Redis node. It keeps callers from waiting, one after another, for a Redis
+// that accepts calls and never answers: if each caller waited, the replica would answer nobody. After a call without
+// an answer, all other calls fail at once. After half a second, one call is sent as a probe of the node. A probe is
+// not resent.
 type breaker struct {
 	now     func() time.Time // used only for elapsed time
 	outages *atomic.Int64    // counts how often a node that answered stopped working
@@ -30,7 +31,8 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// enter reports whether a call may be sent (ok), and whether it is the probing call. If ok is true, the caller must call leave afterwards.
+// enter reports as ok whether a call may be sent, and as probe whether this call probes a node that did not answer.
+// If ok is true, the caller must call leave afterwards.
 func (b *breaker) enter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,8 +53,8 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// leave records the outcome of a call. The outcome says nothing about Redis if the caller gave up, or got no connection because all were in
-// use.
+// leave records the outcome of a call. The outcome says nothing about Redis if the caller's context ended, or if the
+// caller got no connection because all connections were in use.
 func (b *breaker) leave(ctx context.Context, probe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +73,8 @@ func (b *breaker) leave(ctx context.Context, probe bool, err error) {
 	b.since = b.now()
 }
 
-// recordLostSend records that one sending of a call was lost, even if the next sending is answered.
+// recordLostSend records that a call was sent and not answered. This counts as a failure of the
+// node, even if the next sending of the call is answered.
 func (b *breaker) recordLostSend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,8 +103,9 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, unless the node that owns key did not answer a moment ago. If the network lost the call, Do sends it again: at most maxSends
-// times in all, and only while no other call finds that the node does not answer.
+// Do calls send, unless the node that owns key did not answer a moment ago. If a sending gets no answer, Do sends the
+// call again. It sends the call at most maxSends times in total, and stops when another call has found that the node
+// does not answer.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
 	probe, ok := one.enter()
@@ -131,6 +135,6 @@ func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
 	return one
 }
 
-// Outages returns how often a Redis node that had answered stopped working. If the count has risen and Redis answers again, it may have
-// lost or missed any data.
+// Outages returns the number of times that a Redis node changed from answering to not answering. If this number has
+// risen, Redis may have lost data or missed writes since then.
 func (b *Breakers) Outages() int64 { return b.outages.Load() }

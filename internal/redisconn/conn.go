@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rereadEvery is the maximum age of a topology without a reported error.
+// rereadEvery is the maximum age of the known topology of a Cluster. It is read again earlier if a
+// node fails.
 const rereadEvery = time.Minute
 
 // Conn is a client of the Redis that its options describe.
@@ -50,8 +51,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// nodeHook is a hook that rereads the topology when a node does not work. It also keeps the library from resending a command without an
-// answer: the callers resend, because they know when that is safe.
+// nodeHook is a hook that rereads the topology when a node does not work. It also prevents that the library resends a
+// command that got no answer. The callers resend it themselves, because they know when that is safe.
 type nodeHook struct{ rereadTopology func(context.Context) }
 
 // DialHook changes nothing: a failed dial is the error of a command.
@@ -103,8 +104,8 @@ type unansweredError struct{ text string }
 // Error returns the text of the library's error.
 func (e unansweredError) Error() string { return e.text }
 
-// asUnanswered turns the error of a command without an answer into an unansweredError. It removes the local port, which would make each error
-// text different.
+// asUnanswered converts the error of a command that got no answer to an unansweredError. It removes the local port
+// from the text, so that equal failures have equal texts.
 func asUnanswered(err error) error {
 	if !Unanswered(err) {
 		return err
@@ -117,14 +118,15 @@ func asUnanswered(err error) error {
 	return unansweredError{err.Error()}
 }
 
-// Unanswered reports whether no answer came, so that resending can help. It returns false if all connections were in use or the client was
-// closed.
+// Unanswered reports whether err means that Redis gave no answer, so that it can help to send the command again. It
+// returns false if all connections were in use or the client was closed.
 func Unanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
-// ownerMayHaveChanged reports whether another node may now own the keys.
+// ownerMayHaveChanged reports whether err suggests that another node of the Cluster now owns the
+// keys of the command.
 func ownerMayHaveChanged(err error) bool {
 	if err == nil || Unanswered(err) {
 		return err != nil

@@ -38,7 +38,7 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return firstError(calls)
 }
 
-// sendCalls sends calls in a pipeline. A single call costs less without one.
+// sendCalls sends calls in a pipeline. It sends a single call without a pipeline, which costs less.
 func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, eval func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
 		calls[0].Cmd = eval(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
@@ -53,7 +53,8 @@ func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call,
 	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
 
-// firstError returns the error of a call without an answer, or else any other error.
+// firstError returns the error of a call that got no answer. If there is none, it returns any other
+// error of the calls.
 func firstError(calls []*Call) (err error) {
 	for _, c := range calls {
 		if Unanswered(c.Err()) {
@@ -64,8 +65,9 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run sends calls, at least one, whose keys belong to one node, through the breaker of this node, at most maxSends times as Do does. If one
-// script fails and another succeeds, the failure says nothing about the node.
+// Run sends calls, at least one, whose keys belong to one node, through the circuit breaker of this node. As in Do,
+// each call is sent at most maxSends times. If one script fails and another succeeds, the failure says nothing about
+// the node.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

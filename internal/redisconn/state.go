@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// CountServedKeys returns how many of keys belong to nodes that work, and the errors of the nodes that do not.
+// CountServedKeys returns the number of keys whose nodes work. Its error joins the errors of the nodes that do
+// not work.
 func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -169,10 +170,12 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 	return notes, err
 }
 
-// nearlyFull is the share of the memory limit, in tenths, above which a server is reported as nearly full.
+// nearlyFull is the used part of the memory limit, in tenths, above which a server is reported as nearly
+// full.
 const nearlyFull = 8
 
-// noteMemory notes whether keys are dropped when the memory is full, and whether it is nearly full.
+// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is
+// nearly full.
 func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -188,7 +191,8 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	}
 }
 
-// notePersistence notes whether the data survives a restart. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
+// notePersistence adds notes about whether the data of the server survives a restart. Only CONFIG reports the
+// schedule of snapshots, and the program has no right to use it.
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":

@@ -47,11 +47,12 @@ type topologyAnswer struct {
 	slots      []redis.ClusterSlot
 	standalone bool  // the server is not a node of a Cluster
 	clusterOK  bool  // the node reports that the Cluster works
-	epoch      int64 // a higher epoch knows of later changes
+	epoch      int64 // version of the topology: the answer with the higher epoch is newer
 	err        error
 }
 
-// isBetterThan reports whether s is more trustworthy than o. A node that was cut off from the other nodes keeps reporting the old topology.
+// isBetterThan reports whether the answer s about the topology is more trustworthy than the answer o. A node that was
+// cut off from the other nodes still reports the old topology.
 func (s topologyAnswer) isBetterThan(o topologyAnswer) bool {
 	switch {
 	case s.err != nil || o.err != nil:
@@ -64,8 +65,8 @@ func (s topologyAnswer) isBetterThan(o topologyAnswer) bool {
 	return s.epoch > o.epoch
 }
 
-// read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last topology: then calls
-// fail, or an old node works again.
+// read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last
+// topology, and calls fail until a node of that topology works again.
 func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	nodes := t.nodesToAsk()
 	answers := make(chan topologyAnswer, len(nodes))
@@ -117,7 +118,8 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	return t.latest, nil
 }
 
-// nodesToAsk returns the addresses to ask: the configured ones, and some of the nodes that were found.
+// nodesToAsk returns the addresses of the nodes to ask about the topology: the configured addresses,
+// and some of the nodes that earlier answers named.
 func (t *topology) nodesToAsk() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -35,7 +35,7 @@ func Call(work func() error) (err error) {
 	return work()
 }
 
-// Async runs Call in a goroutine. The channel delivers its error once.
+// Async runs work in a goroutine as Call does. The channel delivers the error of work once.
 func Async(work func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- Call(work) }()
@@ -53,7 +53,8 @@ func CallWithin(ctx context.Context, work func() error) error {
 	}
 }
 
-// After is context.AfterFunc for work whose error and panic are dropped.
+// After runs work in a goroutine when ctx ends, like context.AfterFunc. The error and the panic of
+// work are dropped.
 func After(ctx context.Context, work func() error) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = Call(work) })
 }

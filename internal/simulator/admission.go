@@ -17,8 +17,8 @@ var (
 	errMQTTRefused = errors.New("the broker refuses the devices' credentials: check that it has accounts for them, and that DISPATCHER_FLEET_TOKEN is their password")
 )
 
-// checkAdmission checks once, over each transport and with the credentials of the first device, whether devices are accepted. A fleet that is
-// refused would do nothing for the whole run.
+// checkAdmission checks once, over each transport and with the credentials of the first device, whether the server
+// accepts devices. Without this check, a fleet that is refused would run to the end and do nothing.
 func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// maxDelay is the largest delay that a device adds to the time that the server asked for: the server spreads devices itself.
+// maxDelay is the maximum of the random delay that a device adds to the time at which the server asked it to report.
+// It is short because the server itself spreads the reports of devices.
 const maxDelay = 50 * time.Millisecond
 
 // receive handles a message from the link. A silent device ignores it.
@@ -20,13 +21,13 @@ func (d *device) receive(ctx context.Context, a linkMessage) {
 	}
 	s, wasSent := d.sent[a.id]
 	switch {
-	case wasSent && s.losesReplies: // the reply counts as lost; the device reports again after the re-send time
+	case wasSent && s.losesReplies: // the device loses this reply on purpose, and reports again after the re-send time
 		return
 	case a.kind == answered && a.id == "":
 		d.handlePush(ctx, a.reply)
 		return
 	case a.kind == answered && !wasSent:
-		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(a.reply)) // an earlier boot sent the report
+		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(a.reply)) // the report was sent before the last reboot
 		d.applyAcks(a.reply.Acks)
 		return
 	}
@@ -63,7 +64,8 @@ func grantCount(r reply) int64 {
 	return 1
 }
 
-// handlePush handles a message that does not answer a report.
+// handlePush handles a message of the server that is not the answer to a report, such as a request
+// to report now.
 func (d *device) handlePush(ctx context.Context, r reply) {
 	if r.Reason == reasonWake {
 		d.woken = time.Now()
@@ -98,7 +100,8 @@ func (d *device) handleReply(ctx context.Context, s sentReport, a linkMessage) {
 	d.scheduleReport(s, a)
 }
 
-// recordAnswer records that the server knows the device.
+// recordAnswer records that the device has received its first answer, so that the server knows the
+// device.
 func (d *device) recordAnswer() {
 	d.attributesSent = true
 	if !d.everAnswered {
@@ -107,8 +110,9 @@ func (d *device) recordAnswer() {
 	}
 }
 
-// scheduleReport sets the time of the next report. A running task renews at half of its lease, or after resendWait if the reply did not renew it.
-// An idle device reports when the server asked it to, or when its period ends, or asks at once to be held again.
+// scheduleReport sets the time of the next report. A running task renews at half of its lease, or after resendWait if
+// the reply did not renew it. An idle device reports at the time that the server asked for, or else when its report
+// period ends. If the server held the answer (long poll), the device reports again at once.
 func (d *device) scheduleReport(s sentReport, a linkMessage) {
 	r := a.reply
 	switch {
@@ -130,7 +134,8 @@ func (d *device) scheduleReport(s sentReport, a linkMessage) {
 	}
 }
 
-// applyAcks drops the results with an outcome in acks, and returns how many it dropped.
+// applyAcks removes from the journal the results that acks acknowledge, and returns the number of
+// removed results.
 func (d *device) applyAcks(acks []ack) (dropped int) {
 	for _, a := range acks {
 		k := key{a.Task, a.Token}
@@ -168,13 +173,15 @@ func (d *device) isRunning(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd returns the end of a lease that counts from when its report was first sent.
+// leaseEnd returns the end of a lease. The lease counts from the time at which the report s was
+// first sent, plus the time heldMS for which the server held the answer.
 func leaseEnd(s sentReport, leaseMS, heldMS int64) time.Time {
 	return s.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// takeGrant starts a granted task. It returns true if the task has already ended, so that its result must be sent again at once. It does so only
-// the first time: otherwise a result that is never accepted would be sent without a pause.
+// takeGrant starts a granted task. It returns true if the task has already ended and its result must be sent again at
+// once. For the same grant it returns true only once: otherwise the device would send a result that is never accepted
+// again and again without a pause.
 func (d *device) takeGrant(ctx context.Context, s sentReport, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
 	if d.fleet.results.recordedBefore(k, s.at) {
@@ -197,7 +204,7 @@ func (d *device) takeGrant(ctx context.Context, s sentReport, r reply) (resend b
 	return false
 }
 
-// startTask draws the faults of the task, and starts it.
+// startTask decides at random which faults the device has during the task, and starts the task.
 func (d *device) startTask(ctx context.Context, s sentReport, g *grant, until time.Time) {
 	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.drawWork(g)
@@ -237,7 +244,7 @@ func (d *device) drawWork(g *grant) time.Duration {
 	return work
 }
 
-// handleRefusal handles a report that was refused: the same bytes are never sent again.
+// handleRefusal handles the refusal of a whole report. The device never sends the same bytes again.
 func (d *device) handleRefusal(s sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.refuse(s.report.Results); e != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Breaches counts the violations that the external system observed and that late devices do not explain: each device that is counted was
-// within its lease, by its own clock.
+// Breaches counts the violations that the external system observed, without those that late devices explain. A late
+// device uses the system after its lease has ended. Each counted device was within its lease by its own clock.
 type Breaches struct {
 	OverCapacity int64 // arrivals that exceeded the capacity
 	MaxExcess    int   // the largest number of devices above the capacity
@@ -34,7 +34,8 @@ func (l *leases) remove(token int64) {
 	delete(l.running, token)
 }
 
-// leaseOf returns the lease of a device at work. If the device no longer works, it returns a lease that has ended.
+// leaseOf returns the lease of a device at work. If the device has stopped working, leaseOf returns a lease that
+// has ended.
 func (l *leases) leaseOf(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +52,7 @@ func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	return at.Before(l.until.Add(margin))
 }
 
-// breach is a kind of violation.
+// breach is a kind of violation of the dispatcher's promises.
 type breach int
 
 const (
@@ -61,12 +62,13 @@ const (
 	breachKinds
 )
 
-// maxSuspicions limits the suspicions that are kept, so that an endless run does not grow. Suspicions beyond the limit count against the
-// dispatcher.
+// maxSuspicions limits the suspicions that are kept, so that an endless run does not grow. Each suspicion beyond the
+// limit counts as a violation.
 const maxSuspicions = 1 << 10
 
-// suspicion is an arrival that looked like a violation. It is a violation if more leases were in force at that time than allowed. This is
-// known only when the leases have ended: a renewal that a device reads late still counts from when its report was sent.
+// suspicion is an arrival that looked like a violation. It is a violation if more leases were in force at that time
+// than allowed. This is known only when the leases have ended: a device may read a renewal late, but the renewed
+// lease counts from the time at which the report was sent.
 type suspicion struct {
 	kind    breach
 	at      time.Time
@@ -75,7 +77,8 @@ type suspicion struct {
 	cleared bool
 }
 
-// excess returns how many more leases were in force than allowed.
+// excess returns by how much the number of leases in force exceeded the allowed number, at the time
+// of the suspicion.
 func (s *suspicion) excess(margin time.Duration) int {
 	inForce := 0
 	for _, l := range s.leases {

@@ -33,19 +33,19 @@ type Config struct {
 	Pool         string        // created if it does not exist; tasks of other pools do not use the external system
 	Capacity     int           // capacity of the pool if it is created
 	Lease        time.Duration // lease of the pool if it is created; 0 means the server's default
-	Margin       time.Duration // how long the dispatcher keeps a slot after the device's lease; if 0, Breaches excuse a device once its lease has ended
-	Tasks        int           // total number; with Endless or FillUntil, the number in each batch; default: 5 for each device, or 1 with Endless
+	Margin       time.Duration // time for which the dispatcher keeps a slot after the device's lease; 0: any device after its lease is excused
+	Tasks        int           // number of tasks (in each batch, if Endless or FillUntil is set); default: 5 for each device, 1 if Endless
 	Via          Via
-	Work         time.Duration // mean work; the work of each task is within 50 % of it
-	LongShare    float64       // share of tasks that work 0.9 of the lease instead
+	Work         time.Duration // mean work time of a task; the work time of each task is within 50 % of it
+	LongShare    float64       // share of the tasks that work for 0.9 of the lease instead
 	Period       time.Duration // time between reports if the server names none
 	Connections  int           // number of connections that an idle fleet shares
 	ResendAfter  time.Duration // if no reply comes, a device reports again after 1 to 3 times this
 	FirstRetry   time.Duration // first wait after a failure, which doubles; default 1 s
 	Faults
 	Seed uint64
-	// Introduce lets every device report once, at a random time within a period, before tasks are queued. So the makespan is measured with
-	// a fleet that the dispatcher knows.
+	// Introduce lets every device report once, at a random time within a period, before tasks are queued. So the
+	// dispatcher knows all devices before the makespan is measured.
 	Introduce        bool
 	RestTime         time.Duration // time between the last introductory report and the queueing of tasks
 	RoundTrip        time.Duration // round-trip time of the devices; Summary.Ideal adds it to each task

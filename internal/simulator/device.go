@@ -48,7 +48,7 @@ type device struct {
 	memory
 }
 
-// memory is the state that a reboot clears.
+// memory is the part of a device's state that a reboot clears.
 type memory struct {
 	boot             string
 	woken            time.Time // when a push asked for a report; the zero time means that none did
@@ -70,7 +70,7 @@ type sentReport struct {
 	holdTime     time.Duration // how long the server may hold the answer; 0 means not at all
 	report       report
 	secondBody   []byte // the body to send a second time after the first reply; nil means not at all
-	losesReplies bool   // its replies are lost
+	losesReplies bool   // the device ignores the replies to this report, as if they were lost
 	number       int
 }
 
@@ -104,7 +104,7 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 	}
 }
 
-// taskEnd returns the channel that receives the end of the running task. It is nil if no task runs.
+// taskEnd returns the channel on which the running task reports its end. It is nil if no task runs.
 func (d *device) taskEnd() <-chan jobEnd {
 	if d.job == nil {
 		return nil
@@ -120,12 +120,13 @@ func (d *device) shutdown() {
 	}
 }
 
-// reboot clears everything except the journal. Report ids stay unique, because they contain the time of the boot.
+// reboot clears the whole state of the device except the journal. Report ids stay unique, because they contain
+// the time of the boot.
 func (d *device) reboot() {
 	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sentReport{}, highestToken: d.journal.highestToken()}
 }
 
-// onReportTime is called when the time of the next report has come.
+// onReportTime is called when the device's timer for the next report fires.
 func (d *device) onReportTime(ctx context.Context) {
 	switch {
 	case d.silent && d.job != nil: // a silent device at work does not report
@@ -136,8 +137,8 @@ func (d *device) onReportTime(ctx context.Context) {
 	d.report(ctx)
 }
 
-// report sends a report with the current results and the running task. If no answer comes within the re-send time, the device reports
-// again.
+// report sends a report with the results that have no outcome yet and with the running task. If no answer comes
+// within the re-send time, the device reports again.
 func (d *device) report(ctx context.Context) {
 	if d.dice.chance(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
@@ -220,8 +221,8 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	}
 }
 
-// endSilence keeps the device silent until the server must have ended its grant. Then the device reboots. Its journal has the result or
-// not.
+// endSilence keeps the device silent until the server must have ended its grant. Then the device reboots. Whether its
+// journal then has the result of the task is random (Faults.Late).
 func (d *device) endSilence(j *job) {
 	if j.gone {
 		d.timer.Stop()

@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// External is the system that breaks when more than a number of devices use it at once. It is a TCP listener to which a device holds a
-// connection open while it works. It limits nothing: it counts the devices and records violations.
+// External is the system that breaks when more than a number of devices use it at once. It is a TCP listener to which
+// a device holds a connection open while it works. It limits nothing: it counts the devices and records violations.
 //
-// A device is inside from when External has read its hello until External has read the end of its connection. A device that leaves waits
-// for the goodbye, so a device that has reported a result is no longer counted.
+// A device counts as inside from the time at which External has read its hello line until External has read the end
+// of its connection. A leaving device waits for the goodbye line before it reports a result, so a device that has
+// reported its result is no longer counted.
 type External struct {
 	*judge
 
@@ -95,7 +96,8 @@ func (e *External) track(c net.Conn) bool {
 	return true
 }
 
-// serve handles one visit: hello, "in", end of input, "bye".
+// serve handles the connection of one visit: it reads the hello line, writes "in", reads until the
+// end of input, and writes "bye".
 func (e *External) serve(c net.Conn) {
 	defer func() {
 		e.mu.Lock()

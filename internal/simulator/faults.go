@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-// Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule, because the
-// dispatcher's promises rely on it.
+// Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule,
+// because the dispatcher's promises rely on it.
 //
-// Per grant means that device.startTask draws when the task starts, and again when it starts a redelivered grant after a reboot. At most one
-// of Silent, Gone and Reboot occurs: Gone is drawn only if Silent was not, and Reboot only if neither was.
+// "Per grant" means that device.startTask decides at random when a task starts, and again when the task starts again
+// after a reboot. At most one of Silent, Gone and Reboot occurs: Gone is drawn only if Silent was not, and Reboot
+// only if neither was.
 type Faults struct {
 	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report
 	Gone        float64 // per grant: becomes silent, and never reports again
 	Late        float64 // per silent grant: its result is kept and sent later
 	Slow        float64 // per grant: works 0.6 to 1.5 leases, and renews
-	Reboot      float64 // per grant: reboots during the work and forgets the task, which starts again when its grant is redelivered
+	Reboot      float64 // per grant: reboots during the work and forgets the task; the task starts again when its grant is redelivered
 	Duplicate   float64 // per report: sends it twice
 	LostReplies float64 // per report: does not receive the reply
-	Garbage     float64 // per report: sends a malformed one first
+	Garbage     float64 // per report: sends a malformed report before it
 }
 
 func (f Faults) validate() error {
@@ -47,7 +48,7 @@ func (f Faults) validate() error {
 	return errors.Join(errs...)
 }
 
-// dice draws seeded random values for one device. It is not safe for concurrent use.
+// dice is the seeded random number generator of one device. It is not safe for concurrent use.
 type dice struct{ *rand.Rand }
 
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
@@ -55,7 +56,7 @@ func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, 
 // chance returns true with probability p.
 func (d dice) chance(p float64) bool { return p > 0 && d.Float64() < p }
 
-// between draws a duration in [low, high).
+// between returns a random duration in [low, high).
 func (d dice) between(low, high time.Duration) time.Duration {
 	if high <= low {
 		return low
@@ -63,10 +64,10 @@ func (d dice) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(d.Int64N(int64(high-low)))
 }
 
-// around draws a duration within 50 % of mean.
+// around returns a random duration between 0.5 and 1.5 times mean.
 func (d dice) around(mean time.Duration) time.Duration { return d.between(mean/2, mean*3/2) }
 
-// garbage returns a report that the server must refuse as a whole.
+// garbage returns a random malformed report, which the server must refuse.
 func (d dice) garbage() []byte {
 	switch d.IntN(6) {
 	case 0:

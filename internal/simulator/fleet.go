@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// maxSpread limits the time over which the devices start if Config.Introduce is false.
+// maxSpread is the maximum length of the time over which the starts of the devices are spread if
+// Config.Introduce is false.
 const maxSpread = 5 * time.Second
 
 func orDefault[T comparable](value, fallback T) T {
@@ -52,7 +53,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	f.client.CloseIdleConnections()
 }
 
-// Stats returns what the fleet has done so far.
+// Stats returns the counts of the fleet so far.
 func (f *Fleet) Stats() Stats { return f.count.stats() }
 
 // Unacknowledged returns how many results still wait for an outcome.

@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// histogram holds the cumulative buckets of a metric: for each bound in seconds, the number of values up to it.
+// histogram holds the cumulative buckets of a Prometheus histogram. The key is the upper bound of a bucket in
+// seconds, and the value is the number of observations up to this bound.
 type histogram map[float64]float64
 
 // parseHistogram reads a histogram of one pool from a page of metrics, and sums it over the other labels.
@@ -38,7 +39,7 @@ func (h histogram) add(more *dto.Histogram) {
 	}
 }
 
-// minus returns the values that were added since an earlier reading.
+// minus returns the histogram of the values that were observed after the earlier reading.
 func (h histogram) minus(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {
@@ -47,8 +48,8 @@ func (h histogram) minus(earlier histogram) histogram {
 	return d
 }
 
-// quantile interpolates within a bucket as Prometheus does. A value in the last bucket counts as the lower bound of the last bucket. If there
-// are no values, quantile returns 0.
+// quantile interpolates within a bucket as Prometheus does. For a value in the last bucket, which has no upper bound,
+// it uses the lower bound of that bucket. If there are no values, quantile returns 0.
 func (h histogram) quantile(q float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// httpTimeout is how long a device waits for an answer over HTTP. heldTimeout is how long it waits for a held answer beyond the time for
-// which it may be held.
+// httpTimeout is how long a device waits for an answer over HTTP. heldTimeout is the additional time for which the
+// device waits for an answer that the server may hold (long poll).
 const (
 	httpTimeout = 20 * time.Second
 	heldTimeout = 10 * time.Second
@@ -53,7 +53,7 @@ func newHTTPLink(client *http.Client, r *replicas, device, token string) *httpLi
 	return &httpLink{client: client, replicas: r, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }
 
-// open does nothing: each report connects if it must.
+// open does nothing: send opens a connection when it needs one.
 func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { return func() {} }
 
 func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
@@ -64,7 +64,7 @@ func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- link
 			l.replicas.failOver(position)
 		}
 		if a.id = p.id; a.kind == answered {
-			a.id = a.reply.Re // the id in the reply, as over MQTT
+			a.id = a.reply.Re // the reply contains the report id, as over MQTT
 		}
 		a.garbage = p.id == ""
 		if !p.closeEarly {

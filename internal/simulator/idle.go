@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// SlotIdle is the time in which slots were empty, summed over the slots. It is 0 with Config.Endless or Config.FillUntil, and if a task did not
-// end.
+// SlotIdle is the time in which slots were empty, summed over the slots. All its fields are 0 with Config.Endless or
+// Config.FillUntil, and if a task did not end.
 type SlotIdle struct {
-	Start   time.Duration // from when the tasks may start until a slot was first entered; the whole run for a slot that was never entered
-	Between time.Duration // between visits
-	End     time.Duration // after a slot was last left
+	Start   time.Duration // from the allowed start of the tasks to the first visit to a slot; for an unused slot, the whole run
+	Between time.Duration // between two visits to a slot
+	End     time.Duration // from the last visit to a slot until the end of the run
 }
 
 // Quantiles are quantiles of a duration. Zero means that nothing was measured.
@@ -28,16 +28,18 @@ func (q Quantiles) String() string {
 
 func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Handoff describes how long it took until a slot went from one device to the next.
+// Handoff has the durations of handoffs: the times until a slot that one device left was used by
+// the next device.
 type Handoff struct {
 	Server   Quantiles // release committed -> next device notified, measured by the dispatcher
-	Total    Quantiles // slot left -> next device inside, measured by the external system
+	Total    Quantiles // from the device leaving the slot to the next device inside, measured by the external system
 	Notified Quantiles // part of Total: slot left -> next device notified, or reporting without a notification
 	Granted  Quantiles // part of Total: notified or reporting -> grant received
 	Entered  Quantiles // part of Total: grant received -> inside
 }
 
-// measureHandoff joins the gaps that the external system measured with the times that the devices recorded.
+// measureHandoff returns the durations of handoffs. gaps are the times between visits to a slot, which the
+// external system measured. start returns the times that the device of a grant recorded.
 func measureHandoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
@@ -50,7 +52,7 @@ func measureHandoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 		if asked.IsZero() {
 			asked = s.Asked
 		}
-		if asked.Before(g.Left) { // a report was held or in flight when the slot was left
+		if asked.Before(g.Left) { // the next device's report was parked or in flight when the slot was left
 			asked = g.Left
 		}
 		notified = append(notified, asked.Sub(g.Left))
@@ -69,8 +71,8 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns the longest delay of a task after its due time, and the longest wait. Due times assume that tasks start in their order,
-// evenly over bound.
+// longestDelays returns as late the longest time by which a task started after its due time, and as wait the longest
+// time from `from` to the start of a task. The due times are spread evenly over bound, in the order of the tasks.
 func longestDelays(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

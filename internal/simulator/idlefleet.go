@@ -31,7 +31,7 @@ func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, er
 	return f.summary(), nil
 }
 
-// idleFleet is a run of RunIdle in progress.
+// idleFleet is a running simulation of RunIdle.
 type idleFleet struct {
 	config   Config
 	client   *http.Client
@@ -121,13 +121,14 @@ func (f *idleFleet) runConnection(ctx context.Context, n int) {
 	}
 }
 
-// dueTime returns when a device reports in a round.
+// dueTime returns the time at which a device must report in this round.
 func (f *idleFleet) dueTime(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends a report of a device, and counts the answer. A report that the end of the run interrupts is not counted.
+// report sends a report of a device, and counts the answer. If the end of the run interrupts the report, it is not
+// counted.
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)

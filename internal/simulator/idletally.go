@@ -16,7 +16,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// maxBehind is the largest IdleSummary.DelayAtEnd with which Err accepts a run.
+// maxBehind is the maximum IdleSummary.DelayAtEnd (the time by which the fleet is behind its pace)
+// with which Err accepts a run.
 const maxBehind = time.Second
 
 // answerCounts holds the counts since the start of the run.
@@ -70,7 +71,8 @@ func (t *tally) read() answerCounts {
 	return c
 }
 
-// classify returns the name under which an answer is counted, and describes what is wrong with it.
+// classify returns the name under which an answer is counted, and, as wrong, a description of its
+// error. wrong is empty for a correct answer.
 func classify(outgoing report, a linkMessage) (name, wrong string) {
 	switch {
 	case a.err != nil:
@@ -91,7 +93,7 @@ func (c answerCounts) reportCount() (n int64) {
 	return n
 }
 
-// byReason lists the answers by name, without the answers counted in before.
+// byReason lists, for each name, the number of answers since the reading before.
 func (c answerCounts) byReason(before answerCounts) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
@@ -121,7 +123,7 @@ type IdleSummary struct {
 	Period     time.Duration
 	Elapsed    time.Duration
 	Reports    int64
-	Answers    string    // by reason; errors by status and code
+	Answers    string    // numbers of answers by reason; of errors by status and code
 	Times      Quantiles // response times
 	Granted    int64     // reports that were answered with a task
 	Errors     int64
@@ -129,7 +131,8 @@ type IdleSummary struct {
 	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns how far the fleet is behind its pace: the elapsed time minus the time that the answered reports take at this pace.
+// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: the elapsed
+// time minus the time that the answered reports take at this pace.
 func (f *idleFleet) timeBehind(c answerCounts, elapsed time.Duration) time.Duration {
 	done := float64(c.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)

@@ -35,7 +35,7 @@ type journal struct {
 	oneByOne bool     // a report was refused, so results are sent one by one
 }
 
-// add keeps a new result until it is acknowledged.
+// add adds a new result to the journal. It stays there until it is acknowledged.
 func (j *journal) add(e *entry) { j.pending = append(j.pending, e) }
 
 // highestToken returns the highest token in the journal.
@@ -71,8 +71,9 @@ func (j *journal) dropResult(k key) {
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
-// refuse handles the results of a report that was refused as a whole: the same bytes are never sent again. First the results are sent one
-// by one, then a refused result is sent without its output, then refuse drops and returns it.
+// refuse handles the results of a report that was refused as a whole: the same bytes are never sent again. After the
+// first refusal, the results are sent one by one. A result that is refused alone is sent again without its output. If
+// it is refused again, refuse removes it from the journal and returns it.
 func (j *journal) refuse(results []result) (dropped *entry) {
 	if len(results) == 0 {
 		return nil

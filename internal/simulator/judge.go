@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// judge counts the devices inside the external system, and the violations at their arrivals.
+// judge keeps the counts of External: how many devices are inside the external system, and which
+// arrivals violate the rules.
 type judge struct {
 	leases *leases    // nil if no leases are known, so that none excuses a late device
 	onFull func() int // nil if the capacity cannot change
@@ -16,9 +17,9 @@ type judge struct {
 	capacity int
 	changed  time.Time // when stats.Inside last changed
 	stats    ExternalStats
-	inside   map[*visit]*lease // nil for a visit whose lease is unknown
+	inside   map[*visit]*lease // the visits in progress, with the lease of each; nil if the lease is unknown
 	tokens   map[int]int64     // slot -> highest token so far
-	holders  map[int]*visit    // slot -> its visit
+	holders  map[int]*visit    // slot -> the visit that uses it
 	suspects suspicions
 	turnover turnover
 }
@@ -40,7 +41,7 @@ type ExternalStats struct {
 	OverLimit         time.Duration // time spent above the capacity
 	StaleTokens       int64         // arrivals with a lower token than an earlier arrival at the slot
 	SharedSlots       int64         // arrivals at a slot that another device was using
-	InsideTime        time.Duration // device-time spent inside, summed
+	InsideTime        time.Duration // sum of the times that devices spent inside
 }
 
 // Capacity returns the number of devices above which an arrival is a violation.
@@ -58,8 +59,8 @@ func (j *judge) SetCapacity(n int) {
 	j.capacity = n
 }
 
-// breaches returns the violations that late devices do not explain, if the server keeps a slot for margin after the lease that the device
-// knows. Call it when the devices have left.
+// breaches returns the violations that late devices do not explain. margin is the time for which the server keeps a
+// slot after the lease that the device knows. Call it when the devices have left.
 func (j *judge) breaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -74,8 +75,8 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// withdrawIfRaised withdraws an arrival above the capacity if the pool's capacity had been raised a moment before. The arrival is counted first,
-// because onFull may take a while.
+// withdrawIfRaised clears the suspicion about an arrival above the capacity if an operator had raised the pool's
+// capacity just before. The arrival is counted first, because onFull may take a while.
 func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
@@ -92,7 +93,8 @@ func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	j.capacity = max(j.capacity, now)
 }
 
-// arrive counts a device inside. If that exceeds the capacity, arrive returns the suspicion and the number of devices inside.
+// arrive counts a device that arrives inside the external system. If the number of devices then exceeds the capacity,
+// arrive returns this suspicion of a violation and the number of devices inside.
 func (j *judge) arrive(v *visit) (overSuspicion *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -123,7 +125,8 @@ func (j *judge) arrive(v *visit) (overSuspicion *suspicion, inside int) {
 	return overSuspicion, j.stats.Inside
 }
 
-// addSuspicion records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
+// addSuspicion records a suspicion: of the leases in concerned, more than allowed may be in force now. The caller
+// holds mu.
 func (j *judge) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
@@ -147,14 +150,16 @@ func (j *judge) Gaps() []Gap {
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleEdges returns the times before the first visit and after the last visit, summed over the slots.
+// idleEdges returns the empty time before the first visit and after the last visit to each slot,
+// summed over the slots.
 func (j *judge) idleEdges(from, to time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.turnover.idleEdges(j.capacity, from, to)
 }
 
-// elapse accounts for the time since the last change. The caller holds mu.
+// elapse adds the time since the last change to the totals of device-time and of time above the
+// capacity. The caller holds mu.
 func (j *judge) elapse() {
 	now := time.Now()
 	d := now.Sub(j.changed)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// record is the entry of a resultLog for one result.
+// record is the entry in a resultLog for one result of a device.
 type record struct {
 	key
 	status         string
@@ -38,7 +38,8 @@ func (l *resultLog) add(e *entry) {
 	l.unacked++
 }
 
-// recordOutcome stores the first outcome of a result. A later outcome answers a copy.
+// recordOutcome stores the first outcome that arrives for a result. Later outcomes are ignored,
+// because they answer copies of the report.
 func (l *resultLog) recordOutcome(k key, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +72,8 @@ func (l *resultLog) hasResult(k key) bool {
 	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool { return r.key == k })
 }
 
-// recordedBefore reports whether a device knew, before the time at, that the result of its grant was recorded.
+// recordedBefore reports whether the acknowledgement that the result k was recorded reached the device before
+// the time at.
 func (l *resultLog) recordedBefore(k key, at time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool {
 		return r.key == k && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
@@ -82,7 +84,7 @@ func (l *resultLog) recordedBefore(k key, at time.Time) bool {
 func (l *resultLog) dropAcknowledged(upTo int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	clear(l.starts) // only a run that ends reads them
+	clear(l.starts) // endless runs do not read the starts
 	for task, records := range l.tasks {
 		if task <= upTo && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
 			delete(l.tasks, task)

@@ -49,7 +49,8 @@ func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp f
 	}
 }
 
-// stayConnected pauses for a random time between connections, so that the devices of a fleet do not reconnect all at once.
+// stayConnected keeps the device connected to the broker. It pauses for a random time between connections, so that
+// the devices of a fleet do not all reconnect at once.
 func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) {
 	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
 		if l.runConnection(ctx, inbox) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// trickyValues returns JSON values whose bytes a careless server changes: spellings of numbers and escapes, characters that HTML escaping
-// rewrites, astral characters.
+// trickyValues returns JSON values whose bytes a careless server changes: unusual spellings of numbers and of
+// escapes, characters that HTML escaping rewrites, astral characters.
 func trickyValues() []string {
 	return []string{
 		`1.0`, `1E+2`, `-0`, `0.1000`, `12345678901234567890`, `1e-7`,

@@ -22,10 +22,12 @@ func (p *printer) writeLine(format string, args ...any) {
 	}
 }
 
-// isDue reports whether the last line is at least progressInterval old.
+// isDue reports whether it is time for the next line: the last line is at least progressInterval
+// old.
 func (p *printer) isDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
-// showRegistered writes how many devices have a token, if a line is due or all have one.
+// showRegistered writes the number of devices that have a token, if a line is due or if all devices
+// have one.
 func (p *printer) showRegistered(made, total int) {
 	if made == total || p.isDue() {
 		p.writeLine("         registered %d of %d devices", made, total)

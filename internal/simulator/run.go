@@ -13,7 +13,8 @@ import (
 // pollInterval is the time between two requests for the progress of the tasks.
 const pollInterval = 250 * time.Millisecond
 
-// callTimeout limits one such request, so that a dispatcher that hangs does not stop the progress line.
+// callTimeout is the time limit of one request for the progress of the tasks. It keeps a dispatcher
+// that hangs from stopping the progress line.
 const callTimeout = 5 * time.Second
 
 // Run simulates a fleet and an external system against a running dispatcher. It creates the pool unless it exists, queues tasks, lets the
@@ -42,7 +43,7 @@ type simulation struct {
 	progress printer
 
 	started        time.Time
-	loweredAt      time.Time // when a capacity below the one in force was first observed
+	loweredAt      time.Time // time at which a pool capacity below the capacity in force was first observed
 	handoffsBefore histogram // handoffs that the dispatcher had measured before the run
 	summary        Summary
 }
@@ -84,7 +85,7 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 		return p, err
 	}
 	settings := operators.PoolSettings{Capacity: s.config.Capacity}
-	if s.config.Lease > 0 { // otherwise the server's default
+	if s.config.Lease > 0 { // if it is 0, the server's default applies
 		settings.LeaseMS = new(s.config.Lease.Milliseconds())
 	}
 	put, err := s.operator.Pools.Put(ctx, s.config.Pool, settings)
@@ -208,7 +209,8 @@ func (s *simulation) isFilling() bool {
 	}
 }
 
-// compareFinished compares the oldest batch with the journals once it has ended, and then drops it.
+// compareFinished compares the tasks of the oldest batch with the journals once all of them have
+// ended, and then forgets the batch.
 func (s *simulation) compareFinished(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return
@@ -241,8 +243,8 @@ func (s *simulation) waitForOutcomes(ctx context.Context) {
 	}
 }
 
-// verify compares every task with the devices' journals. It skips an interrupted run, which is not complete, and an endless run, which has
-// compared each batch as it ended.
+// verify compares every task with the devices' journals. It does nothing after an interrupted run, whose tasks have
+// not all ended, and after an endless run, in which compareFinished has compared each batch.
 func (s *simulation) verify(ctx context.Context) error {
 	s.summary.Interrupted = ctx.Err() != nil
 	if s.config.Endless || s.summary.Interrupted {

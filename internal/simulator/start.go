@@ -21,7 +21,7 @@ func (l *resultLog) recordStart(s Start) {
 	l.starts[s.Token] = s
 }
 
-// findStart returns the start of the grant with this token.
+// findStart returns the Start of the task that was granted with this token.
 func (l *resultLog) findStart(token int64) (Start, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +36,8 @@ func (l *resultLog) lastAckTime() time.Time {
 	return l.lastAckAt
 }
 
-// goneByTask returns, for each task that was started, in the order of task ids, whether its device became silent for good with it.
+// goneByTask returns, for each started task in the order of task ids, whether its device became silent for good
+// during the task.
 func (l *resultLog) goneByTask() []bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

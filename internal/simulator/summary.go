@@ -18,16 +18,16 @@ type Summary struct {
 	External ExternalStats
 	Breaches Breaches // violations that External counted and that late devices do not explain
 
-	TasksWaited            time.Duration // from the start of the run to the last poll that found a waiting task
+	TasksWaited            time.Duration // time from the start of the run to the last poll that found a waiting task
 	InsideWhileTasksWaited time.Duration // device-time spent inside until that poll
 	Makespan               time.Duration // time until the last task ended; 0 means that some did not end
-	Bound                  time.Duration // work of all tasks / capacity: no dispatcher is faster
+	Bound                  time.Duration // work of all tasks / capacity: no dispatcher can be faster
 	Ideal                  time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.ideal; 0 with Config.Endless or Config.FillUntil
 
 	Handoff     Handoff
 	SlotIdle    SlotIdle
-	LongestWait time.Duration // longest time from when the tasks may start to a task's first grant; measured in the same runs as SlotIdle
-	MaxDelay    time.Duration // longest delay of a task's first grant after its due time, its fair share of the bound; measured as LongestWait
+	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; measured as SlotIdle
+	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); measured as SlotIdle
 
 	Compared       int64 // successes compared with the journals
 	Lost           int64 // compared tasks that are missing from the list of their batch or not in a terminal state
@@ -37,7 +37,8 @@ type Summary struct {
 	Interrupted    bool // the context ended first: tasks may be unfinished
 }
 
-// SlotUse returns the share, 0..1, of the slots' time that devices were inside while tasks were waiting.
+// SlotUse returns the used share, 0 to 1, of the slots' time while tasks were waiting: the time that
+// devices were inside, divided by the time of all slots.
 func (s *Summary) SlotUse() float64 {
 	if s.TasksWaited <= 0 || s.Capacity < 1 {
 		return 0

@@ -11,7 +11,8 @@ type Gap struct {
 	Left, Entered time.Time
 }
 
-// turnover records when slots were left and entered again. Its owner must guard it by a mutex.
+// turnover records the times at which devices left and entered slots. Its owner must guard it by a
+// mutex.
 type turnover struct {
 	first map[int]time.Time // slot -> when it was first entered
 	left  map[int]time.Time // slot -> when it was last left
@@ -42,8 +43,8 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 
 func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// idleEdges returns the times before the first visit and after the last visit, summed over the slots. The whole time of an unused slot counts
-// as before.
+// idleEdges returns the times before the first visit and after the last visit, summed over the slots. For a slot that
+// was never used, the whole time counts as time before the first visit.
 func (t *turnover) idleEdges(slots int, from, to time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]

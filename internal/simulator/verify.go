@@ -85,9 +85,9 @@ func countRecorded(records []record) (n int) {
 	return n
 }
 
-// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If a success was acknowledged as
-// recorded, only recorded ones are compared. Otherwise all successes are, because the acknowledgement may have been lost, or the success
-// was late.
+// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If the
+// server acknowledged a success as recorded, matchesJournal compares only such successes. Otherwise it compares all
+// successes, because the acknowledgement may have been lost, or the success may have been late.
 func matchesJournal(output []byte, records []record) bool {
 	var recorded, others []record
 	for _, r := range records {

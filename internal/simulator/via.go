@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Via selects how devices report: a kind, or several kinds with commas between, which are assigned to the devices in turn.
+// Via selects how devices report: a kind of device, or several kinds separated by commas. Several kinds are assigned
+// to the devices in turn.
 type Via string
 
 // The kinds of devices.
@@ -18,7 +19,7 @@ const (
 	ViaMixed    Via = "mixed"     // the same as "http,mqtt"
 )
 
-// longPollWait is the time for which a device asks to be held.
+// longPollWait is the time for which a long-poll device asks the server to hold its request.
 const longPollWait = 25 * time.Second
 
 // Check returns an error if v contains anything but kinds of devices.
@@ -27,7 +28,7 @@ func (v Via) Check() error {
 		switch kind {
 		case ViaHTTP, ViaMQTT, ViaLongPoll, ViaPeriodic:
 		default:
-			return fmt.Errorf("via: %q is not one of http, mqtt, long-poll, periodic, mixed", kind)
+			return fmt.Errorf("via: %q is not one of http, mqtt, long-poll, periodic; mixed must stand alone", kind)
 		}
 	}
 	return nil

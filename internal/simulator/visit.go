@@ -17,14 +17,16 @@ const (
 	goodbye     = "bye\n"
 )
 
-// leaveTimeout limits the wait for the goodbye of a system that hangs.
+// leaveTimeout is the maximum time for which a leaving device waits for the goodbye line, because
+// the external system may hang.
 const leaveTimeout = 10 * time.Second
 
-// callerMark is the prefix of the names of callers' holders. No device id has it.
+// callerMark is the prefix of the holder names of callers. No device id has this prefix.
 const callerMark = "@"
 
-// Enter enters the external system for a caller, a program that leases a slot, concurrently with the fleet. holder is the name under which
-// the caller holds the slot. The caller is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
+// Enter opens a visit to the external system for a caller (a program that leases a slot). It can be called while the
+// fleet runs. holder is the name under which the caller holds the slot. The caller is counted until leave returns or
+// its process ends. Enter returns an error if ctx ends first.
 func Enter(ctx context.Context, addr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, addr); err != nil {

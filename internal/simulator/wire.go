@@ -103,7 +103,8 @@ const (
 	reasonWake        = "wake"
 )
 
-// violations returns how the reply breaks the protocol as an answer to the report asked. Errors and pushes are not checked.
+// violations returns the ways in which the reply breaks the protocol as an answer to the report asked. It does not
+// check errors and pushes.
 func (r reply) violations(asked report) []string {
 	var found []string
 	if r.Reason == "" {
@@ -121,7 +122,8 @@ func (r reply) violations(asked report) []string {
 	return append(found, r.unanswered(asked)...)
 }
 
-// unanswered returns the results without an outcome, and the running tasks that do not have exactly one of renewed and cancel.
+// unanswered returns the results of the report asked that have no outcome in the reply, and the running tasks that
+// are not in exactly one of the lists renewed and cancel.
 func (r reply) unanswered(asked report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

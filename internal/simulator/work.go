@@ -47,8 +47,8 @@ func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until. If until is not later than the end of the lease, it does nothing and returns true. Otherwise it
-// returns false if the lease had already ended.
+// extend prolongs the lease to until. If until is not later than the end of the lease, it does nothing and returns
+// true. If until is later but the lease has already ended, it returns false.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +63,7 @@ func (l *lease) extend(sentAt, until time.Time) bool {
 	return true
 }
 
-// renewAt returns when to renew.
+// renewAt returns the time at which the device must renew the lease: when half of it has passed.
 func (l *lease) renewAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,8 @@ func (l *lease) remaining() time.Duration {
 	return time.Until(l.until)
 }
 
-// job is a task on which a device works. Its plan (work, silent, rebootAt) is fixed at its start.
+// job is a task that a device works on. The plan of the job (work, silent, rebootAt) is fixed at
+// its start.
 type job struct {
 	visit
 	work     time.Duration
@@ -101,10 +102,11 @@ type job struct {
 // jobEnd describes how a job ended.
 type jobEnd struct {
 	cause error         // nil means that the work was done
-	late  time.Duration // how long after the end of the lease the device left; negative if it left before
+	late  time.Duration // time by which the device left after the end of the lease; negative if it left before
 }
 
-// start begins the work. Its end is sent to done once, after the device has left the external system.
+// start begins the work. After the work, when the device has left the external system, the end of the
+// job is sent once to the channel done.
 func (j *job) start(ctx context.Context, sentAt, until time.Time, external string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()

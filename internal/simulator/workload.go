@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxTaskTries is high enough for tasks to succeed in a fleet that loses many reports.
+// maxTaskTries is the maximum number of attempts of a task. It is high so that tasks succeed even
+// in a fleet that loses many reports.
 const maxTaskTries = 20
 
 // maxBatch keeps the request that creates a batch smaller than a megabyte.
@@ -34,7 +35,8 @@ type workload struct {
 
 type openBatch struct{ operators.Batch }
 
-// terminalCount returns the number of tasks in final states. It does not rely on the total.
+// terminalCount returns the number of tasks in final states. It adds up the counts of these states,
+// and does not use the total of the batch.
 func (b *openBatch) terminalCount() (n int64) {
 	for state, count := range b.Counts {
 		if isTerminal(state) {
@@ -101,9 +103,9 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// ideal returns the makespan of an ideal dispatcher. It does not know the length of a task in advance, takes the tasks in their order, and
-// loses no time: each task goes to the slot that is free first, and takes its work plus overhead. A task whose device is gone holds its slot
-// for the lease, and is not tried again.
+// ideal returns the makespan of an ideal dispatcher. The ideal dispatcher starts the tasks in their order, without
+// knowing their lengths, and loses no time. Each task goes to the slot that becomes free first, and takes its work
+// time plus overhead. A task whose device is gone holds its slot for the lease, and is not tried again.
 func (w *workload) ideal(slots int, overhead time.Duration, gone []bool) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
@@ -141,7 +143,7 @@ func (w *workload) refreshCounts(ctx context.Context) {
 			w.err = err
 			return
 		}
-		now.ID, now.Total = b.ID, b.Total // all queued tasks must end, whatever the counts report
+		now.ID, now.Total = b.ID, b.Total // every queued task must end, even if the API reports another total
 		b.Batch = now
 	}
 }
@@ -164,7 +166,7 @@ func (w *workload) isFinished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
 
-// hasLapsed reports whether tasks ended without a result.
+// hasLapsed reports whether tasks ended without a result: they neither succeeded nor failed.
 func (w *workload) hasLapsed() bool {
 	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Maximum number of characters of a cell: a line should fit into the terminal. The last cell of a row may be longer, because no column
-// follows it.
+// Limits of a table. A cell has a maximum number of characters, so that a line fits into the terminal. The last cell
+// of a row may be longer, because no column follows it.
 const (
 	maxCellLength     = 60
 	maxLastCellLength = 200

@@ -92,7 +92,8 @@ func formatNumber(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// defaultText returns the text for the value 0 of a batch's setting, if 0 means the default. It returns "" for other names: 0 is shown as 0.
+// defaultText returns the text that is shown for the value 0 of a setting of a batch if 0 means the default. For all
+// other names it returns "", and 0 is shown as 0.
 func defaultText(name string) string {
 	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[name]
 }

@@ -12,9 +12,9 @@ import (
 // minInterval is the shortest time between two lines with the same message.
 const minInterval = time.Second
 
-// NewLogger returns a logger that passes warnings and errors with the same message at most once a second, with the number of lines left out since
-// the previous one. So an outage that ten thousand reports a second meet is one line a second. Messages must be constants. now is used only
-// for elapsed time.
+// NewLogger returns a logger that passes warnings and errors with the same message at most once a second, with the
+// number of lines left out since the previous one. So during an outage with ten thousand failed reports a second, the
+// log gets one line a second. Messages must be constants. now is used only for elapsed time.
 func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }

@@ -16,7 +16,7 @@ type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 
 	mu           sync.Mutex
-	byKind       map[Kind]*kindState // the kinds with a passed event; forgetOld removes old ones
+	byKind       map[Kind]*kindState // the kinds of which an event was passed; forgetOld removes old kinds
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 
@@ -30,8 +30,9 @@ func NewSamples[Kind comparable](now func() time.Time) *Samples[Kind] {
 	return &Samples[Kind]{now: now, byKind: make(map[Kind]*kindState)}
 }
 
-// Allow reports whether an event of this kind is passed. leftOut is the number of events left out since the previous one of this kind, plus
-// the events of kinds that did not fit.
+// Allow reports whether an event of this kind is passed. leftOut is the number of events of this kind that were left
+// out since the previous passed event of this kind. It also includes the left-out events of kinds for which there was
+// no room.
 func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	now := s.now()
 	s.mu.Lock()

@@ -22,8 +22,9 @@ func (w window) nextFiring(t time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours is nextFiring for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a
-// time that is skipped.
+// nextByElapsedHours returns the first firing after t of a window that counts elapsed hours (the hour field of its
+// cron expression begins with *). On days of a clock change, such windows differ from others: they fire twice at a
+// wall-clock time that occurs twice, and not at a time that is skipped.
 func (w window) nextByElapsedHours(t time.Time) time.Time {
 	for after := wallClock(t); ; after = wallClock(t).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
@@ -44,8 +45,8 @@ type clockChange struct {
 	offsetBefore, offsetAfter time.Duration
 }
 
-// clockChangeAfter returns the first change after t. If the zone data has no later change, it returns a later time with equal offsets: nothing
-// changes before it.
+// clockChangeAfter returns the first change after t. If the zone data has no later change, it returns a later time
+// with equal offsets, before which the clock does not change.
 func clockChangeAfter(t time.Time) clockChange {
 	_, at := t.ZoneBounds()
 	switch {
@@ -59,7 +60,8 @@ func clockChangeAfter(t time.Time) clockChange {
 	return clockChange{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
 }
 
-// firingsNear returns the times at which the window fires for the wall-clock time wall near the change c. The package comment has the rules.
+// firingsNear returns the times at which the window fires for the wall-clock time wall near the change c. The comment
+// of the package describes the rules for skipped and repeated times.
 func (w window) firingsNear(c clockChange, wall time.Time) (at []time.Time) {
 	if first := wall.Add(-c.offsetBefore); first.Before(c.at) {
 		at = append(at, first)

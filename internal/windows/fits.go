@@ -6,15 +6,16 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The calendar that Fits searches. Within 28 years each date falls on each day of the week, and so do the days on which clocks change. The
-// calendar is fixed, so the answer does not depend on the current time.
+// The years that Fits searches for a common opening. Within 28 years, each date (and each day of a clock change)
+// falls on each day of the week. The calendar is fixed, so the answer does not depend on the current time.
 const (
 	firstYear = 2024
 	years     = 28
 	day       = 24 * time.Hour
 	year      = 366 * day
 
-	// lead is the length of the part at the start of a search in which openings may be missing, because their windows began before the search.
+	// lead is the length of the first part of a searched period. Openings in it may be missing, because their windows
+	// fired before the searched period.
 	lead = MaxDuration + 3*day
 )
 
@@ -26,8 +27,8 @@ func Fits(minOpen time.Duration, sets ...Set) bool {
 	return fits
 }
 
-// firstFit also returns the start of the first opening that is long enough. The zero time means that the sets are always open, or that
-// minOpen is shorter than the seconds part of a window's duration.
+// firstFit returns the result of Fits, and the start of the first common opening that is long enough. The zero time
+// means that the sets are always open, or that minOpen is shorter than the seconds part of a window's duration.
 func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -41,7 +42,7 @@ func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	if len(withWindows) == 0 || rest > minOpen {
 		return time.Time{}, true
 	}
-	minMinutes := int((minOpen-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than minOpen
+	minMinutes := int((minOpen-rest)/time.Minute) + 1 // minimum number of open minutes; together with the rest they are longer than minOpen
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	for end := from.AddDate(years, 0, 0); from.Before(end); from = from.Add(year) {
 		open := commonOpenMinutes(withWindows, from, lead+year+minOpen+time.Minute)
@@ -70,7 +71,8 @@ func commonOpenMinutes(sets []Set, from time.Time, length time.Duration) minuteS
 	return all
 }
 
-// addOpenMinutes sets the minutes in which the window is open. All days are alike, except the days around a change of clocks.
+// addOpenMinutes sets the minutes in which the window is open. It computes the minutes of a normal day once, and only
+// the days around a change of clocks separately.
 func (w window) addOpenMinutes(open minuteSet, from, until time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
@@ -93,7 +95,7 @@ func (w window) addOpenMinutes(open minuteSet, from, until time.Time) {
 
 func minutesFrom(from, at time.Time) int { return int(at.Sub(from) / time.Minute) }
 
-// openPerFiring returns the minutes that one firing opens.
+// openPerFiring returns the minutes for which the window is open after one firing.
 func (w window) openPerFiring() minuteSet {
 	open := newMinuteSet(w.duration)
 	for i := range int(w.duration / time.Minute) {

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// minuteSet has a bit for each minute from a start time on.
+// minuteSet is a set of minutes. Bit n is minute n after a start time.
 type minuteSet []uint64
 
 func newMinuteSet(d time.Duration) minuteSet { return make(minuteSet, d/time.Minute/64+1) }
 
-// add sets the minutes of other, which begins at the minute offset. It drops minutes beyond the end of m.
+// add adds the minutes of other to the set. The first minute of other is the minute offset of m. Minutes
+// beyond the end of m are dropped.
 func (m minuteSet) add(other minuteSet, offset int) {
 	shift := offset % 64
 	for i, word := range other {
@@ -23,7 +24,8 @@ func (m minuteSet) add(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the first position at which at least minLength consecutive minutes are set.
+// findRun returns the start of the first run of at least minLength consecutive minutes that are all
+// in the set.
 func (m minuteSet) findRun(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -124,8 +124,9 @@ func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 	return schedule, nil
 }
 
-// Opening returns the opening that contains now, or else the next one. Windows that touch form one opening, which is computed for at least
-// two days before and after now. If the schedule does not fire for years, the opening is empty and lies one day ahead.
+// Opening returns the opening that contains now, or else the next one. Windows that overlap or follow each other
+// without a gap form one opening. Its beginning and its end are exact if they are at most two days away from now. If
+// the schedule does not fire for years, the opening is empty and lies one day ahead.
 func (s Set) Opening(now time.Time) Opening {
 	o := s.firstOpening(now)
 	if o.From.IsZero() {
@@ -135,7 +136,8 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.From.After(now.Add(-horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.nextFiring returns the first firing of w whose window ends at or after the start of the opening. Did it begin earlier?
+			// w.nextFiring returns the first firing of w whose window ends at or after the start of the opening. If this firing
+			// is before o.From, the opening begins with it.
 			if from := w.nextFiring(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
 				o.From, touching = from, true
 			}
@@ -144,7 +146,8 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.nextFiring returns the first firing of w whose window ends after the opening. Does it touch?
+			// w.nextFiring returns the first firing of w whose window ends after the opening. If this firing is
+			// not after o.Until, the window continues the opening.
 			if from := w.nextFiring(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}
@@ -157,7 +160,8 @@ func (s Set) Opening(now time.Time) Opening {
 	return o
 }
 
-// firstOpening returns the window that ends after now and begins first.
+// firstOpening returns, of the windows that end after now, the opening of the window that begins
+// first.
 func (s Set) firstOpening(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {

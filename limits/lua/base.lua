@@ -1,41 +1,42 @@
--- base: functions about rules, reservations and sliding windows. scripts.go puts this file after
--- keys.lua and times.lua.
+-- base: functions about the states of rules, reservations and sliding windows, for the scripts that count
+-- starts. scripts.go puts this file after keys.lua and times.lua.
 
--- subject_name: returns the name of a subject in KEYS[2]: the last 35 characters of its key, the id
--- of the rule (12), ':' and the digest of the subject (22).
+-- subject_name: returns the text that stands for a subject in KEYS[2]: the last 35 characters of `key`, the
+-- key of the subject. They are the id of the rule (12), ':' and the digest of the subject (22).
 local function subject_name(key)
   return string.sub(key, -35)
 end
 
--- rule_name: returns the id of the rule (12 characters) from the key of a subject.
+-- rule_name: returns the id of the rule (12 characters) that is part of `key`, the key of a subject.
 local function rule_name(key)
   return string.sub(key, -35, -24)
 end
 
--- set_known: writes the state "known" into the key of the rule. If epoch is nil, the stored epoch
--- is kept; then the rule must be known. The TTL is at least twice `longest`, so the rule outlives
--- its subjects, and at least one hour, so a rule that is rarely used is not filled again for each
--- use.
+-- set_known: writes the state "known" into the key `rule`. If epoch is nil, set_known keeps the epoch in
+-- the key; then the state must be "known" already. The TTL is at least twice `longest`, so the key of the
+-- rule outlives the keys of its subjects. It is at least one hour, so a rarely used rule need not be
+-- filled again before each use.
 local function set_known(rule, longest, now, epoch)
   epoch = epoch or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 
--- reservation: returns the member of KEYS[2] for a reservation of the subject `key`. `at` is the
--- time of the reservation, a text.
+-- reservation: returns the member of KEYS[2] for the reservation of one subject. key is the key of the
+-- subject, `at` the time of the reservation (a text, ms), lease the id of the start, and group the group
+-- of its check.
 local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- other_reservations: returns the times of the open reservations of the subject `key`: one time for
--- each group other than `group`, because at most one check of a group starts.
+-- other_reservations: returns the times (ms) of the open reservations of the subject `key` that other groups
+-- than `group` made. Of each other group it returns one time, because at most one check of a group starts.
 local function other_reservations(key, group)
   local times = {}
   local seen_groups = {}
   local subject = subject_name(key)
-  -- '}' is the character after '|', so the range contains all members of the subject.
+  -- In ASCII '}' follows '|', so the range contains all members that begin with the subject and '|'.
   for _, member in ipairs(redis.call('ZRANGEBYLEX', PENDING, '[' .. subject .. '|', '(' .. subject .. '}')) do
-    -- The time follows after the subject and '|', 36 characters.
+    -- The subject and '|' have 36 characters, so the time begins at character 37.
     local reserved_at, other_group = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
     if other_group ~= group and not seen_groups[other_group] then
       seen_groups[other_group] = true
@@ -45,14 +46,16 @@ local function other_reservations(key, group)
   return times
 end
 
--- check_window: evaluates one window (max starts in per ms) of a sliding subject. packed and key
--- are as in nth_newest. pending lists the times of the reservations of other groups. Returns one of:
---   nil              the window allows a start
+-- check_window: reports whether one sliding window (at most max starts in per ms) allows one more start.
+--   packed   the packed times of the subject; nil if the times are in the Redis list `key`
+--   pending  times (ms) of the reservations of the subject that other groups made
+-- Returns one of:
+--   nil         the window allows a start
+--   nil, true   the max-th newest start is in the future: the clock of Redis was set back
 --   wait, ago, only_reserved
---                    the window refuses a start. wait: ms until it allows a start. ago: ms since the
---                    oldest start that blocks it. only_reserved: 1 if only reservations block the
---                    window, and then wait and ago are 0; else 0
---   nil, true        the max-th newest start is in the future: the clock was set back
+--               the window refuses a start. wait is the time (ms) until it allows a start. ago is the
+--               age (ms) of the oldest start that blocks it. only_reserved is 0. If the window has
+--               room without the reservations, only_reserved is 1, and wait and ago are 0
 local function check_window(packed, key, max, per, pending, now)
   local t = nth_newest(packed, key, max)
   if t and t > now + MAX_AHEAD then
@@ -64,7 +67,7 @@ local function check_window(packed, key, max, per, pending, now)
   if #pending == 0 then
     return nil
   end
-  -- reserved is the number of reservations inside the window.
+  -- Number of reservations that were made inside the window.
   local reserved = 0
   for _, reserved_at in ipairs(pending) do
     if reserved_at > now - per then
@@ -77,13 +80,13 @@ local function check_window(packed, key, max, per, pending, now)
   end
 end
 
--- delete_old_leases: deletes the counted leases that are older than REMEMBER from KEYS[3].
+-- delete_old_leases: deletes from KEYS[3] the leases of starts that were counted at least REMEMBER ms ago.
 local function delete_old_leases(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end
 
--- record_counted: records in KEYS[3] that the rule `id` has counted the lease. Returns true, or
--- false if the rule had counted the lease before; then nothing is written.
+-- record_counted: records in KEYS[3] that the rule with this id has counted the start with this lease, and
+-- returns true. If KEYS[3] contains this record already, it writes nothing and returns false.
 local function record_counted(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then
     return false

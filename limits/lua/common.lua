@@ -1,22 +1,24 @@
--- common: functions for rules of all kinds. scripts.go puts this file after times.lua, and after
--- base.lua if the script uses base.lua. The kinds of rules and the form of subjects: see keys.lua.
+-- common: functions that read the specs of rules, and read and write the counts of their subjects.
+-- scripts.go puts this file after times.lua; in scripts that use base.lua, also after base.lua. keys.lua
+-- describes the kinds of rules (P, L, F, C) and how Redis stores their subjects.
 
--- Specs that were parsed in this call: text -> table.
+-- Cache of read_spec for this call of the script: text of a spec -> table of the spec.
 local specs = {}
 
--- read_spec: parses the spec of a rule. The script ends with an error if the spec is invalid.
--- Returns a table:
---   kind     P, L, F or C
---   longest  ms after which a start has no effect
---   Only for sliding windows (P, L):
---   cap      maximum number of starts that are kept
---   windows  number of windows; nil for other kinds
---   max      maximum number of starts, for each window
---   per      duration in ms, for each window
---   Only for F and C:
---   most     maximum number of starts; nil for other kinds
---   Only for C:
---   starts   times at which the periods start
+-- read_spec: parses `line`, the spec of a rule (keys.lua). If the spec is invalid, the script ends with an
+-- error. Returns a table:
+--   kind     P (sliding windows, packed times), L (sliding windows, list of times), F (fixed window) or
+--            C (calendar)
+--   longest  ms after which a start has no effect on the rule
+--   Only for the kinds P and L, else nil:
+--   cap      maximum number of stored starts of a subject
+--   windows  number of windows
+--   max      list: maximum number of starts in each window
+--   per      list: length of each window in ms
+--   Only for the kinds F and C, else nil:
+--   most     maximum number of starts in the window or period
+--   Only for the kind C, else nil:
+--   starts   list: the times (ms) at which the calendar periods start
 local function read_spec(line)
   if specs[line] then
     return specs[line]
@@ -51,8 +53,9 @@ local function read_spec(line)
   return s
 end
 
--- read_rule_state: returns the state of a rule ("filling", "settling" or "known") and the time (ms)
--- of its latest write, or nil if the rule is unknown.
+-- read_rule_state: reads the key `rule`. Returns the state of the rule ("filling", "settling" or "known")
+-- and the time (ms) at which the state was last written. If the key is missing, the rule is unknown, and
+-- the function returns nil.
 local function read_rule_state(rule)
   local value = redis.call('GET', rule)
   if not value then
@@ -62,8 +65,8 @@ local function read_rule_state(rule)
   return state, tonumber(written_at)
 end
 
--- period_containing: returns the start and the end of the calendar period that contains the time
--- `at`, or nil if the spec does not contain such a period.
+-- period_containing: finds, in the spec table s of a calendar rule, the period that contains the time `at`
+-- (ms). Returns the start and the end of the period in ms, or nil if s has no period that contains `at`.
 local function period_containing(s, at)
   for i = 1, #s.starts - 1 do
     if at >= s.starts[i] and at < s.starts[i + 1] then
@@ -72,22 +75,24 @@ local function period_containing(s, at)
   end
 end
 
--- read_count: reads a subject of a fixed (F) or calendar (C) window. Returns the start of its
--- window and the number of starts, or nil if the subject does not exist.
+-- read_count: reads the count of the subject `key` of a rule with a fixed window (F) or a calendar (C).
+-- Returns the start (ms) of the counted window or period and the number of starts in it, or nil if the
+-- subject does not exist.
 local function read_count(key)
   local window_start, n = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)$')
   return tonumber(window_start), tonumber(n)
 end
 
--- write_count: writes a subject of kind F or C: window_start is the start of the window, n the
--- number of starts. The TTL ends when the count has no effect any more.
+-- write_count: stores the count of the subject `key` of a rule with a fixed window (F) or a calendar (C).
+-- s is the spec table of the rule, window_start the start (ms) of the window or period, and n the number
+-- of starts in it. The key expires when the count has no effect on the rule any more.
 local function write_count(s, key, window_start, n, now)
   local ttl = math.max(window_start + s.longest - now, 1)
   redis.call('SET', key, text(window_start) .. '|' .. text(n), 'PX', text(ttl))
 end
 
--- read_packed: returns the packed times of a subject of kind P ('' if the subject does not exist), or
--- nil for another kind.
+-- read_packed: returns the packed times of the subject `key`: one text, 13 digits for each start. s is the
+-- spec table of the rule. Returns '' if the subject does not exist, and nil if s is not of the kind P.
 local function read_packed(s, key)
   return s.kind == 'P' and (redis.call('GET', key) or '') or nil
 end

@@ -1,5 +1,6 @@
--- epoch: makes rules unknown that were filled in another epoch of Redis. Data from another epoch can
--- lack starts that were counted after it was written. A filling that began in another epoch ends too.
+-- epoch: deletes the states of rules that were filled in another epoch of Redis. Redis may have lost data
+-- between two epochs, so the stored counts can lack starts. A rule without a state is unknown and must
+-- be filled again. If a process began to fill a rule in another epoch, it cannot continue.
 --
 -- KEYS     the keys of rules (keys.lua)
 -- ARGV[1]  the current epoch
@@ -8,7 +9,8 @@
 local dropped = 0
 for _, rule in ipairs(KEYS) do
   local value = redis.call('GET', rule) or ''
-  -- The epoch of a known rule, or of a rule that is being filled.
+  -- The epoch in the state of the rule. The first pattern matches a known rule, the second pattern a rule
+  -- that a process is filling.
   local epoch = string.match(value, '^known|%d+|(.*)$') or string.match(value, '|([^|]*)~')
   if epoch and epoch ~= ARGV[1] then
     dropped = dropped + redis.call('DEL', rule)

@@ -1,37 +1,39 @@
--- fill: fills an unknown rule with the starts of a history, one step in each call.
+-- fill: fills an unknown rule: it stores the starts that a process read from the history, so that Redis knows
+-- the rule. Each call does one step.
 --
 -- KEYS[1...3]  as in keys.lua
--- KEYS[4]      the rule
--- KEYS[5...]   the subjects of step "fill"
--- ARGV[1]  step: begin, fill, settle or known. "settle" settles no reservation: it lets settle.lua
---          count starts by this rule
+-- KEYS[4]      the key of the rule
+-- KEYS[5...]   only for the step "fill": the keys of the subjects
+-- ARGV[1]  the step: begin, fill, settle or known. The step "settle" only changes the state of the rule to
+--          "settling": from then on settle.lua counts starts by the rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
--- ARGV[3]  ms without a step after which another process may take over
---     Only for step "known":
--- ARGV[4]  spec of the rule
+-- ARGV[3]  time in ms: if the process does no step for so long, another process may fill the rule instead
+--     Only for the step "known":
+-- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
---     Only for step "fill":
--- ARGV[4]  spec of the rule
+--     Only for the step "fill":
+-- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  n, the number of leases
--- ARGV[6...]  n leases that were counted in the last minute; then for each subject:
---     earlier  number of starts of this subject in earlier calls
---     m        number of starts in this call
---     m times "ms since the start", newest first; for a rule of kind F or C, m is 1 and the text is
---              "ms since the newest start|number of starts"
--- Returns  a list of two numbers: a result and the time of Redis (ms)
+-- ARGV[6...]  n leases (ids of starts) of the last minute. They are followed, for each subject, by:
+--     earlier  number of starts of this subject that earlier calls sent
+--     m        number of starts of this subject in this call; 1 for a rule of the kind F or C
+--     m texts  the age of each start in ms, newest start first. For a rule of the kind F or C, the only
+--              text is "age of the newest start in ms|number of starts"
+-- Returns  a list of two numbers: the result of the step, then the time of Redis (ms). The result is:
 --     1  the step is done
 --     0  the rule is known already
---     2  another process fills the rule, or the step is not possible in this state
+--     2  another process fills the rule, or the step is not possible in the state of the rule
 --
 -- Invariants:
---   The steps are begin, fill (any number of times), settle, known, all with one token.
---   Before "settle" other scripts count no starts for this rule; after "settle" they do.
---   A step that is sent again changes nothing. "fill" after "settle" is refused, because it could
---   overwrite starts that were counted.
+--   A process does the steps in this order, with one token: begin, fill (any number of times), settle,
+--   known.
+--   Before the step "settle" other scripts count no starts by this rule; after this step they do.
+--   If a step is sent again, it changes nothing. After the step "settle", the step "fill" is refused,
+--   because it could overwrite starts that other scripts have counted.
 
--- Result: the rule is known already.
+-- Result: Redis knows the rule already, so nothing was done.
 local DONE_BEFORE = 0
--- Result: another process fills the rule, or the step is not possible in this state.
+-- Result: another process fills the rule, or the step is not possible in the state of the rule.
 local BUSY = 2
 -- Result: the step is done.
 local OK = 1
@@ -42,18 +44,20 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = read_rule_state(rule)
--- true if this process fills the rule.
+-- true if the process that called this script is the one that fills the rule.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
--- write_state: writes the state `state_name` of the rule with the current time and the token.
--- Returns OK.
+-- write_state: writes state_name ("filling" or "settling"), the current time and the token into the key of
+-- the rule. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- keep_first: deletes what an earlier sending of this step added to a sliding subject: only the first
--- `earlier` starts stay. Returns them for a packed subject, and nil for a list.
+-- keep_first: undoes an earlier run of this step for a subject with sliding windows: of the stored starts it
+-- keeps only the first `earlier`, which other calls stored. s is the spec table of the rule. If s is of
+-- the kind P, keep_first writes nothing and returns the kept starts as packed times. If s is of the kind L,
+-- it shortens the list `key` and returns nil.
 local function keep_first(s, key, earlier)
   if s.kind == 'P' then
     return string.sub(redis.call('GET', key) or '', 1, DIGITS * earlier)
@@ -65,8 +69,8 @@ local function keep_first(s, key, earlier)
   end
 end
 
--- fill_subject: adds the starts from ARGV[i] on to a subject. Returns the index of the next subject
--- in ARGV.
+-- fill_subject: stores the starts of one subject, whose arguments begin at ARGV[i]. s is the spec table of
+-- the rule, key the key of the subject. Returns the index in ARGV at which the next subject begins.
 local function fill_subject(s, key, i)
   local earlier = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])
@@ -75,8 +79,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, starts = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- The history does not contain the start of a fixed window. It is set to the newest start, the
-    -- latest possible time, so the maximum is never exceeded.
+    -- The history does not say when a fixed window (F) began. The script assumes the latest possible time,
+    -- the newest start, so that the rule never allows more starts than its maximum.
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end
@@ -96,8 +100,8 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
--- do_fill: does the step "fill". Returns OK, or BUSY if the spec of a calendar contains no period for
--- this time.
+-- do_fill: does the step "fill". Returns OK. It returns BUSY if the rule is of the kind C (calendar) and its
+-- spec contains no period for the current time of Redis.
 local function do_fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
@@ -116,7 +120,7 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the step "known". Returns OK, or BUSY if the step "settle" has not been done.
+-- do_known: does the step "known". Returns OK. It returns BUSY if the step "settle" was not done before.
 local function do_known()
   if state ~= 'settling' then
     return BUSY
@@ -126,7 +130,7 @@ local function do_known()
   return OK
 end
 
--- do_step: does the step of this call. Returns OK, DONE_BEFORE or BUSY.
+-- do_step: does the step that ARGV[1] names. Returns the result of the step: OK, DONE_BEFORE or BUSY.
 local function do_step()
   if state == 'known' then
     return DONE_BEFORE

@@ -1,64 +1,75 @@
--- keys: the keys of a scope and the constants of the scripts that count starts. scripts.go puts this
--- file in front of each script, after the line "local SETTLE = ...". SETTLE is the maximum time (ms)
--- for which a reservation may stay open.
+-- keys: the keys and the constants of the scripts that count starts. All keys belong to one scope: they have
+-- the same prefix (keys.go). scripts.go puts this file in front of each of these scripts, after the line
+-- "local SETTLE = ...". SETTLE is the time in ms after which an open reservation is overdue.
 --
--- KEYS[1]  open     ZSET  lease -> time of the reservation (ms), for each open reservation
--- KEYS[2]  pending  ZSET  "subject|time|group|lease" -> 0; one member for each subject that an open
---                         reservation concerns. subject is the name that subject_name returns, 35
---                         characters
--- KEYS[3]  done     ZSET  "rule|lease" -> time of the count (ms); entries are kept for REMEMBER ms
--- KEYS[4...]        for each item: the key of its rule, then the key of its subject; in fill.lua one
---                   rule and then any number of subjects
+-- Terms:
+--     lease        id of one start
+--     reservation  a start that counts as used before it happens; it is open until settle.lua closes it
+--     group        a name; checks with the same group are alternatives, so at most one of them starts
+--     subject      what a rule counts separately, for example one account
+--     item         a rule and one of its subjects
+--
+-- KEYS[1]  open     ZSET  lease -> time of the reservation (ms); one member for each open reservation
+-- KEYS[2]  pending  ZSET  "subject|time|group|lease" -> 0; one member for each subject of each open
+--                         reservation. Here, subject is the text of 35 characters that subject_name
+--                         returns
+-- KEYS[3]  done     ZSET  "rule|lease" -> time (ms) at which the rule counted the start; Redis keeps
+--                         members for REMEMBER ms
+-- KEYS[4...]        for each item two keys: the key of its rule, then the key of its subject. In fill.lua:
+--                   the key of one rule, then the keys of any number of its subjects
 --
 -- The key of a rule holds the state of the rule, a text:
---     missing                       unknown: Redis may lack starts that the rule has to count
---     "filling|time|epoch~token"    a process reads the history; starts are not counted
---     "settling|time|epoch~token"   the history is written; settle.lua counts starts by the rule, but
---                                   the rule is still unknown to checks
---     "known|time|epoch"            the counts are complete
---     time   time (ms) of the latest write
---     epoch  epoch of Redis; it changes when Redis may have lost data (epochs.go)
---     token  names the process that fills the rule
+--     the key is missing            the rule is unknown: Redis may lack starts that the rule must count
+--     "filling|time|epoch~token"    a process copies the history of starts to Redis; no script counts
+--                                   starts by the rule
+--     "settling|time|epoch~token"   the history is complete in Redis; settle.lua counts starts by the
+--                                   rule, but checks still treat the rule as unknown
+--     "known|time|epoch"            the counts are complete, and checks use the rule
+--     time   time (ms) at which the state was last written
+--     epoch  epoch of Redis: another epoch begins when Redis may have lost data (epochs.go)
+--     token  identifies the process that fills the rule
 --
--- The key of a subject holds the starts that were counted, in the form that the spec of its rule
--- names. The spec is a text; all times are in ms:
---     "P cap longest max per ..."   sliding windows; the subject is a text, the times of the newest
---                                   `cap` starts, 13 digits each, newest first
---     "L cap longest max per ..."   the same; the subject is a LIST of times, newest first
---     "F max per"                   fixed window; the subject is "time|n": the start of the window
---                                   and the number of starts
---     "C max longest start ..."     calendar; the subject is "time|n": the start of the period and
---                                   the number of starts
---     cap      maximum number of starts that are kept
---     longest  time after which a start has no effect
---     max per  a window: at most max starts in per ms; the pair is repeated for each window
---     start    the starts of the previous, the current and the next two periods
+-- The key of a subject holds the counted starts of the subject. Its form depends on the kind of the rule (P,
+-- L, F or C), the first word of the spec. The spec is a text that describes the rule; all times are in ms:
+--     "P cap longest max per ..."   sliding windows, packed: the key of the subject holds one text with
+--                                   the times of the newest `cap` starts, 13 digits each, newest first
+--     "L cap longest max per ..."   sliding windows, list: the key of the subject holds a Redis LIST of
+--                                   times, newest first
+--     "F max per"                   fixed window: the key of the subject holds "time|n", the start of the
+--                                   window and the number of starts in it
+--     "C max longest start ..."     calendar: the key of the subject holds "time|n", the start of the
+--                                   period and the number of starts in it
+--     cap      maximum number of stored starts of a subject
+--     longest  time after which a start has no effect on the rule
+--     max per  one window: at most max starts in per ms; P and L repeat this pair for each window
+--     start    four times: the starts of the previous, the current and the next two calendar periods
 --
 -- Invariants:
---   A subject contains only counted starts. Reservations are only in KEYS[1] and KEYS[2], so a
---   reservation that is released changes no subject.
+--   The key of a subject contains only counted starts. Reservations are only in KEYS[1] and KEYS[2], so
+--   the release of a reservation changes no key of a subject.
 --   All times are Redis TIME. A TTL deletes only data that has no effect any more.
---   A script checks its arguments before its first write, because Redis rolls nothing back.
+--   A script checks its arguments before its first write, because Redis does not roll back a script that
+--   fails.
 
 local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
--- Number of keys in front of the keys of the items.
+-- Number of keys (KEYS[1] to KEYS[3]) that precede the keys of the items.
 local FIXED_KEYS = 3
--- ms for which KEYS[3] keeps the lease of a counted start.
+-- Time in ms for which KEYS[3] keeps the lease of a counted start, so that the start is not counted twice.
 local REMEMBER = 60000
--- A stored time that is more than MAX_AHEAD ms in the future proves that the clock of Redis was set
--- back.
+-- Time in ms. If a stored time is later than the time of Redis by more than MAX_AHEAD, the clock of Redis was
+-- set back.
 local MAX_AHEAD = 1000
--- Number of digits of a time in a packed text; sufficient until the year 2286.
+-- Number of digits of each time (ms) in a text of packed times. 13 digits suffice until the year 2286.
 local DIGITS = 13
--- Status of a check: a rule is unknown.
+-- Status of a check: Redis does not know a rule of the check, so the rule must be filled first.
 local UNKNOWN = 0
--- Status of a check: a rule refuses the start.
+-- Status of a check: a rule refuses the start now.
 local LIMITED = 1
 -- Status of a check: the start may happen.
 local PASSED = 2
--- Status of a check: a reservation is open for longer than SETTLE.
+-- Status of a check: a reservation of the scope has been open for longer than SETTLE ms.
 local UNSETTLED = 3
--- Status of a check: the spec of a calendar contains no period for the time of Redis.
+-- Status of a check: the spec of a calendar rule contains no period for the current time of Redis.
 local NO_PERIOD = 4

@@ -1,14 +1,15 @@
--- note: adds refusals that a process counted to the list of the most refused subjects.
+-- note: adds the refused starts that one process has counted to the numbers of refusals in Redis. top.lua
+-- reads these numbers to find the most refused subjects.
 --
--- KEYS[1]  ZSET  label -> number of refusals, in hours with an even number
--- KEYS[2]  ZSET  label -> number of refusals, in hours with an odd number
+-- KEYS[1]  ZSET  label -> number of refusals, for hours with an even number
+-- KEYS[2]  ZSET  label -> number of refusals, for hours with an odd number
 -- KEYS[3]  number of the hour (since 1970) of the latest refusal
--- ARGV[1]  maximum number of labels in each ZSET
--- ARGV[2...]  label, number of refusals; repeated
+-- ARGV[1]  maximum number of labels in each ZSET. A label names a policy and one of its subjects
+-- ARGV[2...]  pairs: a label, then the number of refusals to add
 -- Returns  1
 --
--- Invariant: a number is never too low. If the ZSET is full, a new label replaces the label with the
--- lowest number and takes over that number.
+-- Invariant: the number of a stored label is never too low, but it can be too high. If the ZSET is full, a
+-- new label replaces the label with the lowest number, and its own number begins at that lowest number.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -17,7 +18,8 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
--- The ZSET of this hour still contains an earlier hour.
+-- This is the first refusal of the hour, so the ZSET `top` still contains an earlier hour. If the previous
+-- hour had no refusal, the other ZSET is outdated too.
 if last_hour ~= hour then
   redis.call('DEL', top)
   if last_hour ~= hour - 1 then

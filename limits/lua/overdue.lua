@@ -1,8 +1,9 @@
--- overdue: returns the reservations that are open for longer than SETTLE.
+-- overdue: returns the leases (ids of starts) of the overdue reservations: those that have been open for
+-- longer than SETTLE ms, because no process has counted or released them.
 --
--- KEYS     as in keys.lua, without items
+-- KEYS     KEYS[1] to KEYS[3] as in keys.lua
 -- ARGV[1]  maximum number of leases
--- Returns  a list of leases, the oldest reservation first
+-- Returns  a list of leases; the lease of the oldest reservation is first
 
 local limit = tonumber(ARGV[1])
 check(limit, 'argument')

@@ -1,19 +1,20 @@
--- quick: a shortcut in front of reserve.lua for the most frequent call: one check of one sliding
--- window, which has room even if all open reservations start, or which is full. Such a call is
--- answered before the functions of base.lua and common.lua are created, because their creation takes
--- longer than the check. At a `break`, reserve.lua serves the call as if this file did not exist.
+-- quick: a shortcut in front of reserve.lua for its most frequent call: one check of one sliding window. The
+-- shortcut answers if the window is full, or if it has room even if all open reservations start. It runs
+-- before Lua creates the functions of base.lua and common.lua, because their creation takes longer than
+-- the check. In all other cases a `break` leaves the shortcut, and reserve.lua answers the call.
 --
 -- KEYS     as in reserve.lua
 -- ARGV     as in reserve.lua
--- Returns  the number 2 (PASSED) alone, or the reply of reserve.lua
+-- Returns  the number 2 (PASSED) without a list, or a list as in reserve.lua
 -- Invariants: as in reserve.lua.
 
 repeat
-  -- Not exactly one item, or more than one check.
+  -- Leave the shortcut if the check does not have exactly one item, or if there is another check.
   if ARGV[3] ~= '1' or ARGV[5] then
     break
   end
-  -- The spec of a rule with one window repeats cap as max and longest as per.
+  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
+  -- one window, max equals cap, and per equals longest.
   local kind, max, per = string.match(ARGV[4], '^([PL]) (%d+) (%d+) %2 %3$')
   if not kind then
     break
@@ -24,11 +25,12 @@ repeat
   local rule = KEYS[FIXED_KEYS + 1]
   local subject = KEYS[FIXED_KEYS + 2]
   local t = call('TIME')
-  -- The first three of six digits of the microseconds are the milliseconds.
+  -- The current time in ms, as a text. t[1] is in seconds. t[2] is the microseconds of the second: padded
+  -- to 6 digits, its first 3 digits are the milliseconds.
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
   local now = tonumber(at)
   local open = call('ZCARD', OPEN)
-  -- A reservation is overdue.
+  -- Leave the shortcut if a reservation of the scope has been open for longer than SETTLE ms.
   if open > 0 and call('ZCOUNT', OPEN, '-inf', string.format('%d', now - SETTLE)) > 0 then
     break
   end
@@ -38,16 +40,16 @@ repeat
     break
   end
 
-  -- Even if all open reservations start, the window has room if the n-th newest start is outside
-  -- the window. First, n assumes that all reservations of the scope concern this subject. If that
-  -- leaves no room, only the reservations of this subject are subtracted.
+  -- n is chosen so that, even if all open reservations start, the window has room if its n-th newest start
+  -- is older than the window. At first, n assumes that all reservations of the scope are for this subject.
+  -- If n is then less than 1, it is computed again with only the reservations of this subject.
   local n = max - open
   local name = sub(subject, -35)
   local nth_newest_time = nil
   if n < 1 then
     n = max - call('ZLEXCOUNT', PENDING, '[' .. name .. '|', '(' .. name .. '}')
   end
-  -- Reservations alone fill the window.
+  -- Reservations alone fill the window: leave the shortcut.
   if n < 1 then
     break
   end
@@ -58,11 +60,12 @@ repeat
   end
   nth_newest_time = tonumber(nth_newest_time or nil)
   if nth_newest_time and nth_newest_time > now - per then
-    -- Reservations may block the window, or the clock was set back.
+    -- Leave the shortcut if reservations decide whether the window is full, or if the time is in the
+    -- future because the clock of Redis was set back.
     if n < tonumber(max) or nth_newest_time > now + MAX_AHEAD then
       break
     end
-    -- A lease that was reserved or counted before passes.
+    -- Leave the shortcut if the lease was reserved or counted before: then the check must pass.
     if MODE == 'R'
       and (call('ZSCORE', OPEN, lease) or call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease))
     then
@@ -71,7 +74,7 @@ repeat
     return { now, LIMITED, 1, 0, 0, nth_newest_time + per - now, now - nth_newest_time, 0 }
   end
   if MODE == 'R' then
-    -- A lease that was counted or reserved before is not reserved again.
+    -- If the lease was counted or reserved before, it passes but is not reserved again.
     if not call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease)
       and call('ZADD', OPEN, 'NX', at, lease) == 1
     then

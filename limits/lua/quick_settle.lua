@@ -1,18 +1,20 @@
--- quick_settle: a shortcut in front of settle.lua for the most frequent call: one reservation of
--- one sliding window is closed by the process that made it. At a `break`, settle.lua serves the
--- call as if this file did not exist.
+-- quick_settle: a shortcut in front of settle.lua for its most frequent call: a process closes one
+-- reservation that it made itself, for one sliding window. In all other cases a `break` leaves the
+-- shortcut, and settle.lua answers the call.
 --
 -- KEYS     as in settle.lua
 -- ARGV     as in settle.lua
--- Returns  the number 1: the reservation is closed
+-- Returns  the number 1, without a list: the reservation is closed
 -- Invariants: as in settle.lua.
 
 repeat
-  -- Not exactly one item, or more than one entry, or no group (settle.lua).
+  -- Leave the shortcut if the entry does not have exactly one item, if there is another entry, or if the
+  -- group is empty (then settle.lua must search for the reservation).
   if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then
     break
   end
-  -- The spec of a rule with one window repeats cap as max and longest as per.
+  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
+  -- one window, max equals cap, and per equals longest.
   local kind, max, per = string.match(ARGV[6], '^([PL]) (%d+) (%d+) %2 %3$')
   local call = redis.call
   local sub = string.sub
@@ -23,10 +25,10 @@ repeat
   if not at then
     break
   end
-  -- Some servers write the score as 1.8e+12.
+  -- Some Redis servers return the score in the form 1.8e+12, so it is converted to digits.
   at = string.format('%d', tonumber(at))
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
-  -- The start did not happen: nothing is counted.
+  -- The start did not happen: delete the reservation and count nothing.
   if ARGV[3] ~= '1' then
     call('ZREM', PENDING, reservation)
     call('ZREM', OPEN, lease)
@@ -43,12 +45,12 @@ repeat
   else
     newest = call('LINDEX', subject, '0')
   end
-  -- The rule is unknown, or its state must be renewed (renew_known in settle.lua).
+  -- Leave the shortcut if the rule is not known, or if its state must be written again to renew the TTL
+  -- (renew_known in settle.lua).
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
-  -- A start with a later time is stored already: settle.lua inserts this start in the order of the
-  -- times.
+  -- Leave the shortcut if a later start is stored already: only settle.lua can insert this start behind it.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end

@@ -1,28 +1,31 @@
--- quick_take: a shortcut in front of take.lua for the most frequent call: one taking of one sliding
--- window. At a `break`, take.lua serves the call as if this file did not exist. The number of Redis
--- commands determines the duration of this script, so each path uses as few as possible.
+-- quick_take: a shortcut in front of take.lua for its most frequent call: one taking (one question to a limit
+-- set) with one sliding window. In all other cases a `break` leaves the shortcut, and take.lua answers the
+-- call. The number of Redis commands determines how long this script takes, so each path uses as few
+-- commands as possible.
 --
 -- KEYS     as in takes.lua
 -- ARGV     as in take.lua
--- Returns  a list of 4 numbers if the cost is allowed:
+-- Returns  if the cost is allowed, a list of 4 numbers:
 --     verdict  ALLOWED (takes.lua)
---     since    time (ms) since which the rule counts; 0 if it has counted for the whole window
---     used     how much of the maximum is used, including this cost in mode T
---     reset    ms until a part of `used` ends; 0 if nothing is used
--- a list of 6 numbers if the cost is refused:
---     verdict  REFUSED
+--     since    time (ms) at which the rule began to count; 0 if it has counted for its whole window
+--     used     how much of the maximum is used; in mode T this includes the cost of the taking
+--     reset    ms until the window stops counting some part of `used`; 0 if nothing is used
+-- If the cost is refused, a list of 6 numbers:
+--     verdict  REFUSED (takes.lua)
 --     since, used, reset  as above
---     wait     ms until the cost is allowed
---     0        makes the number of elements even: the replies of take.lua have an odd number
+--     wait     ms until the window allows the cost
+--     0        without meaning: it makes the number of elements even. By the even number takes.go
+--              distinguishes this reply from a reply of take.lua, which has an odd number of elements
 -- Invariants: as in take.lua.
 
 repeat
-  -- More than one taking, or more than one item: 2 keys are one item, 3 keys are one item and an
-  -- id.
+  -- Leave the shortcut if the call has more than one taking, or if the taking has not exactly one item.
+  -- ARGV[3] is the number of keys: 2 for one item, 3 for one item and an id.
   if ARGV[5] or ARGV[3] ~= '2' and ARGV[3] ~= '3' then
     break
   end
-  -- The spec of a rule with one window repeats cap as max and longest as per.
+  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
+  -- one window, max equals cap, and per equals longest.
   local kind, max, per = string.match(ARGV[4], '^([PL]) (%d+) (%d+) %2 %3$')
   if not kind then
     break
@@ -34,14 +37,17 @@ repeat
   local id = KEYS[3]
   local packed = nil
   local state = call('GET', rule)
-  -- The rule does not count yet in this epoch, or an id must be read without a write.
+  -- Leave the shortcut if the rule does not count yet in this epoch. Leave it also in mode P (write nothing)
+  -- if the taking has an id: only take.lua can look up an id without a write.
   if not state or sub(state, 27) ~= ARGV[1] or id and MODE == 'P' then
     break
   end
   local t = call('TIME')
-  -- The first three of six digits of the microseconds are the milliseconds.
+  -- The current time in ms, as a text. t[1] is in seconds. t[2] is the microseconds of the second: padded
+  -- to 6 digits, its first 3 digits are the milliseconds.
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
-  -- The key of the rule must be renewed, or the clock was set back.
+  -- Leave the shortcut if the key of the rule must be written again, or if the rule began to count in the
+  -- future because the clock of Redis was set back.
   if sub(state, 14, 26) < at or sub(state, 1, 13) > at then
     break
   end
@@ -53,11 +59,13 @@ repeat
   local window_start = now - window
   if kind == 'P' then
     packed = redis.pcall('GET', subject) or ''
-    -- The subject is a list, or the clock was set back.
+    -- Leave the shortcut if the stored subject is a list, or if its newest time is in the future because
+    -- the clock of Redis was set back.
     if type(packed) ~= 'string' or sub(packed, 1, 13) > at then
       break
     end
-    -- Skip expired times from the end, which are the oldest.
+    -- Skip the expired times. The oldest times are at the end of the text. In the loop, `used` is the
+    -- length of the text without them.
     used = #packed
     while used > 0 do
       oldest = tonumber(sub(packed, used - 12, used))
@@ -73,7 +81,7 @@ repeat
     used = used / 13
   else
     used = redis.pcall('LLEN', subject)
-    -- The subject is packed, or the cost needs too many commands.
+    -- Leave the shortcut if the stored subject is packed, or if the cost needs more than 8 commands.
     if type(used) ~= 'number' or cost > 8 then
       break
     end
@@ -82,7 +90,7 @@ repeat
         break
       end
       oldest = tonumber(call('LINDEX', subject, '-1'))
-      -- Delete up to 4 expired times. If more times have expired, take.lua serves the call.
+      -- In mode T, delete up to 4 expired times. If more times have expired, leave the shortcut below.
       for _ = 1, MODE == 'T' and 4 or 0 do
         if not oldest or oldest > window_start then
           break
@@ -99,7 +107,7 @@ repeat
 
   local wait = 0
   local is_allowed = used + cost <= tonumber(max)
-  -- If the id exists already, take.lua serves the call.
+  -- Record the id of an allowed taking. If Redis has the id already, leave the shortcut.
   if id and MODE == 'T' then
     local id_exists
     if is_allowed then
@@ -112,7 +120,7 @@ repeat
     end
   end
   if not is_allowed then
-    -- The cost is allowed when the n-th newest time leaves the window.
+    -- The window allows the cost when its n-th newest time expires.
     local n = max - cost + 1
     if packed then
       n = sub(packed, 13 * n - 12, 13 * n)

@@ -1,32 +1,34 @@
--- reserve: reports whether starts may happen now. In mode R it also reserves the starts that may.
+-- reserve: evaluates checks. A check asks whether one start may happen now. In mode R, the script also
+-- reserves each start whose check passes.
 --
 -- KEYS     as in keys.lua
--- MODE     R: reserve. P: only report, write nothing. scripts.go defines MODE as a constant
+-- MODE     a constant that scripts.go puts in front of the script. R: reserve. P: write nothing
 -- ARGV     for each check:
 --     lease           id of the start
---     group           the group of the check
---     n               number of items
---     spec, n times   the specs of the rules (keys.lua)
+--     group           checks with the same group are alternatives: at most one of them starts
+--     n               number of items; an item is a rule and its subject
+--     spec, n times   the specs of the rules of the items (keys.lua)
 -- Returns  a list of numbers: the time of Redis (ms), then for each check:
 --     status  UNKNOWN, LIMITED, PASSED, UNSETTLED or NO_PERIOD (keys.lua)
---     m       number of entries: one for each item that refuses if the status is LIMITED, one if the
---             status is UNKNOWN or NO_PERIOD, else 0
+--     m       number of entries that follow. With status LIMITED, there is one entry for each item that
+--             refuses the start. With status UNKNOWN or NO_PERIOD, there is one entry, for the item that
+--             has this status. With another status, m is 0
 --     and for each entry:
---     item    index of the item, from 0
---     window  index of the window in its rule, from 0
+--     item    index of the item in its check, from 0
+--     window  index of the window in the rule of the item, from 0
 --     wait    ms until the window allows a start
---     ago     ms since the oldest start that blocks the window
+--     ago     age in ms of the oldest start that blocks the window
 --     only_reserved
 --             1 if only reservations block the window; else 0
 --
 -- Invariants:
---   If an item of a check refuses, nothing is reserved for the check.
---   Checks of one group are alternatives: a reservation does not count for checks of its own group.
---   A lease that was reserved or counted before passes again (MODE R).
---   No check passes while one of its rules is unknown, or while any reservation of the scope is
---   overdue: first somebody must find out whether the overdue start happened.
+--   If an item of a check refuses the start, the script reserves nothing for the check.
+--   A check does not count the reservations of its own group.
+--   In mode R, a check passes again if its lease was reserved or counted before.
+--   Any other check does not pass while one of its rules is unknown. It also does not pass while any
+--   reservation of the scope is overdue: a process must first find out whether that start happened.
 
--- Read all arguments before the first write.
+-- Read all arguments before the first write, because Redis does not roll back a script that fails.
 local checks = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1
@@ -47,14 +49,14 @@ end
 
 local now, at = clock()
 local reply = { now }
--- Number of open reservations in the scope.
+-- Number of open reservations in the scope; reserve_check increases it.
 local open = redis.call('ZCARD', OPEN)
--- true if a reservation is open for longer than SETTLE.
+-- true if a reservation of the scope has been open for longer than SETTLE ms.
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- forget_rule: deletes the state of the rule, so that the rule is filled again. It is called if a
--- subject has a time in the future: the clock was set back, and the subject would block starts
--- until the clock reaches that time. In mode P nothing is deleted. Returns UNKNOWN.
+-- forget_rule: returns the status UNKNOWN. In mode R it also deletes the key of the rule of the item, so that
+-- a process fills the rule again. It is called if the subject has a time in the future. This happens if
+-- the clock of Redis was set back; the subject would block starts until the clock reaches that time.
 local function forget_rule(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)
@@ -62,30 +64,32 @@ local function forget_rule(item)
   return UNKNOWN
 end
 
--- counted_entry: returns the entry for a window (from 1) that counted starts block.
+-- counted_entry: returns the entry of the reply for a window that is blocked by counted starts. window is the
+-- index of the window, from 1.
 --
--- The functions check_sliding, check_count and check_item evaluate an item. They return nil if the
--- item allows a start, a status (a number), or the entry (a table) for the window that blocks the
--- start.
+-- The three functions check_sliding, check_count and check_item evaluate an item. They return nil if the
+-- item allows the start. They return an entry (a table) for the blocked window if the item refuses the
+-- start, and a status (a number) if the item cannot be evaluated.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
 
--- reserved_entry: returns the entry for a window (from 1) that only reservations block.
+-- reserved_entry: returns the entry of the reply for a window that only reservations block. window is the
+-- index of the window, from 1.
 local function reserved_entry(window)
   return { window = window - 1, wait = 0, ago = 0, only_reserved = 1 }
 end
 
--- check_sliding: evaluates an item with sliding windows. If several windows block, the entry is for
--- the window with the longest wait; a window that counted starts block precedes a window that only
--- reservations block. pending lists the times of the reservations of other groups.
+-- check_sliding: evaluates an item whose rule has sliding windows. pending lists the times of reservations
+-- that other groups made. If several windows refuse the start, the result is the entry for the window with
+-- the longest wait. Windows that counted starts block precede windows that only reservations block.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
   local packed = read_packed(item.spec, item.key)
   for i = 1, s.windows do
     local wait, ago, only_reserved = check_window(packed, item.key, s.max[i], s.per[i], pending, now)
-    -- `nil, true`: a time in the future (check_window).
+    -- check_window returned `nil, true`: the subject has a time in the future.
     if not wait and ago then
       return forget_rule(item)
     end
@@ -98,8 +102,9 @@ local function check_sliding(item, pending)
   return blocking
 end
 
--- check_count: evaluates a fixed window or a calendar period from `from` to `to` (ms) with n starts.
--- pending lists the times of the reservations of other groups.
+-- check_count: evaluates an item with a fixed window or a calendar period. s is the spec table of the rule.
+-- The window or period lasts from `from` to `to` (ms) and contains n counted starts. pending lists the
+-- times of the reservations that other groups made.
 local function check_count(s, from, to, n, pending)
   if n >= s.most then
     return counted_entry(1, to - now, now - from)
@@ -109,7 +114,7 @@ local function check_count(s, from, to, n, pending)
   end
 end
 
--- check_item: evaluates an item for a check of the group.
+-- check_item: evaluates an item of any kind. group is the group of the check that contains the item.
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then
@@ -137,7 +142,8 @@ local function check_item(item, group)
   return check_count(s, from, to, window_start == from and n or 0, pending)
 end
 
--- append_answer: appends the status and the entries of a check to the reply.
+-- append_answer: appends the answer to one check to the reply: its status, the number of entries, and the
+-- five numbers of each entry.
 local function append_answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
@@ -148,8 +154,8 @@ local function append_answer(status, entries)
   end
 end
 
--- passed_before: reports whether this lease was reserved or counted before, so that a check that is
--- sent again passes again.
+-- passed_before: reports whether the lease of check c was reserved or counted before. If it was, the same
+-- check was sent again and must pass again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
     return true
@@ -158,7 +164,8 @@ local function passed_before(c)
   return first_item and redis.call('ZSCORE', DONE, rule_name(first_item.key) .. '|' .. c.lease)
 end
 
--- reserve_check: appends PASSED to the reply. In mode R it also reserves all items of the check.
+-- reserve_check: appends the answer PASSED for check c to the reply. In mode R it also writes the reservation
+-- of the check, with one member of KEYS[2] for each item.
 local function reserve_check(c)
   if MODE == 'R' and #c.items > 0 then
     redis.call('ZADD', OPEN, at, c.lease)
@@ -170,7 +177,7 @@ local function reserve_check(c)
   append_answer(PASSED, {})
 end
 
--- serve_check: evaluates a check and appends its result to the reply.
+-- serve_check: evaluates check c, reserves it if it passes (mode R), and appends the answer to the reply.
 local function serve_check(c)
   if MODE == 'R' and passed_before(c) then
     return append_answer(PASSED, {})

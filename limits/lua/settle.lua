@@ -1,27 +1,30 @@
--- settle: closes reservations. It counts the starts that happened, also those without a reservation.
+-- settle: closes reservations. If the start happened, the script counts it. It also counts starts that have
+-- no reservation.
 --
 -- KEYS     as in keys.lua
--- ARGV     for each entry:
+-- ARGV     for each entry, which settles one start:
 --     lease           id of the start
---     group           group of the check; empty if another process may have made the reservation
+--     group           group of the check that made the reservation. It is empty if the caller does not know
+--                     the group, because another process may have made the reservation
 --     started         1 if the start happened, 0 if it did not
---     ago             ms since the start; used only without a reservation
---     n               number of items
---     spec, n times   the specs of the rules (keys.lua)
+--     ago             ms since the start; used only if the lease has no open reservation
+--     n               number of items; an item is a rule and its subject
+--     spec, n times   the specs of the rules of the items (keys.lua)
 -- Returns  a list of numbers: the time of Redis (ms), then for each entry:
 --     1  the lease had an open reservation
 --     0  the lease had no open reservation
---     The time alone means that nothing was done: the spec of a calendar contains no period for this
---     time.
+--     If the list contains only the time, the script did nothing, because the spec of a calendar rule
+--     contains no period for the current time of Redis.
 --
 -- Invariants:
---   Each rule counts a lease once, even if the call is sent again within REMEMBER.
---   A rule that is unknown or filling counts nothing, because the history will contain the start.
+--   Each rule counts a lease once, even if the same call is sent again within REMEMBER ms.
+--   A rule that is unknown or in the state "filling" counts nothing: the history that fills the rule will
+--   contain the start.
 
 local now = clock()
 
--- insert_packed: inserts the time `at` into packed times. Returns the new text with at most cap
--- times.
+-- insert_packed: inserts the time `at` (ms) into packed times (one text, 13 digits each, newest first).
+-- Returns the new text; it keeps at most the newest cap times.
 local function insert_packed(packed, at, cap)
   local new = packed_time(at)
   local i = 1
@@ -31,7 +34,8 @@ local function insert_packed(packed, at, cap)
   return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
 end
 
--- insert_in_list: inserts the time `at` into a list, newest first. Returns the length of the list.
+-- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, whose newest time is first. Returns
+-- the length of the list.
 local function insert_in_list(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
@@ -52,8 +56,9 @@ local function insert_in_list(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- count_sliding: adds a start at the time `at` to a sliding subject. If packed is nil, the subject is
--- a list.
+-- count_sliding: counts a start at the time `at` (ms) for the subject `key` of a rule with sliding windows. s
+-- is the spec table of the rule. packed is the packed times of the subject; it is nil if the subject is a
+-- list.
 local function count_sliding(s, key, packed, at, now)
   if packed then
     return redis.call('SET', key, insert_packed(packed, at, s.cap), 'PX', text(s.longest))
@@ -61,14 +66,15 @@ local function count_sliding(s, key, packed, at, now)
   trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
 end
 
--- count_start: adds one start at the time `at` to a subject of any kind.
+-- count_start: counts one start at the time `at` (ms) for the subject `key`. s is the spec table of the rule,
+-- of any kind.
 local function count_start(s, key, at, now)
   if s.windows then
     return count_sliding(s, key, read_packed(s, key), at, now)
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- A late start from before the window is counted in the current window.
+    -- A start from before the current window, which is counted late, counts in the current window.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0
@@ -76,7 +82,7 @@ local function count_start(s, key, at, now)
     return write_count(s, key, window_start, n + 1, now)
   end
   local period_start = period_containing(s, at)
-  -- The start belongs to a period that has ended.
+  -- The start is in a calendar period that has ended, so it does not count any more.
   if not period_start or window_start and window_start > period_start then
     return
   end
@@ -86,23 +92,24 @@ local function count_start(s, key, at, now)
   write_count(s, key, period_start, n + 1, now)
 end
 
--- renew_known: renews the state of a known rule if half of `longest` has passed since `since`, the
--- time of its latest write.
+-- renew_known: writes the state of the known rule again, to renew its TTL, if the latest write is more than
+-- half of `longest` ago. since is the time (ms) of the latest write.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- delete_reservation: deletes the reservation of the lease. Returns the time (ms) of the
--- reservation, or nil if the lease has no open reservation. If group is empty, another process may
--- have made the reservation with other items, so all members of KEYS[2] are searched.
+-- delete_reservation: deletes the open reservation of the lease. keys lists the keys of its subjects.
+-- Returns the time (ms) of the reservation, or nil if the lease has no open reservation. If group is
+-- empty, another process may have made the reservation, for other items than this call names: then the
+-- function searches all members of KEYS[2] for the lease.
 local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
   end
-  -- Some servers write the score as 1.8e+12.
+  -- Some Redis servers return the score in the form 1.8e+12, so it is converted to digits.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
@@ -119,8 +126,8 @@ local function delete_reservation(lease, group, keys)
   return tonumber(at)
 end
 
--- settle_entry: closes the reservation of entry e, and counts its start if it happened. Returns 1
--- if the lease had an open reservation, else 0.
+-- settle_entry: closes the reservation of the lease of entry e. If the start happened, it counts the start.
+-- Returns 1 if the lease had an open reservation, else 0.
 local function settle_entry(e)
   local reserved_at = delete_reservation(e.lease, e.group, e.keys)
   if e.started then
@@ -137,7 +144,7 @@ local function settle_entry(e)
   return reserved_at and 1 or 0
 end
 
--- Read all arguments before the first write.
+-- Read all arguments before the first write, because Redis does not roll back a script that fails.
 local entries = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1

@@ -1,17 +1,20 @@
--- slide: functions over sliding windows for take.lua. scripts.go puts this file after common.lua. A
--- subject can be packed or a list, whatever the kind of its spec is, because a change of the maximum
--- changes the kind of the spec but not the subject. An item is a table:
---     rule, key  key of the rule, key of the subject
---     spec       the table that read_spec returns
---     packed     packed times; nil if the subject is a list
---     n          number of stored times
---     inside     number of times in each window (take.lua, check_item)
+-- slide: functions that read and change the times of a subject with sliding windows, for take.lua. scripts.go
+-- puts this file after common.lua. The times of a subject are either packed (one text, 13 digits each) or a
+-- Redis list. The kind of the spec (P: packed, L: list) is the form for the next write. The stored subject
+-- can still have the other form, because a change of the maximum changes the kind of the spec only.
+-- The functions receive an item (a rule and its subject), a table:
+--     rule    key of the rule
+--     key     key of the subject
+--     spec    the table that read_spec returns
+--     packed  the packed times; nil if the stored subject is a list
+--     n       number of stored times
+--     inside  list: number of times in each window; check_item in take.lua sets it
 
--- load_times: reads the subject of the item, in either form, and sets item.packed and item.n.
+-- load_times: reads the subject of the item, whether it is packed or a list, and sets item.packed and item.n.
 local function load_times(item)
   local expects_packed = item.spec.kind == 'P'
   local reply = redis.pcall(expects_packed and 'GET' or 'LLEN', item.key)
-  -- The reply is an error: the subject has the other form.
+  -- A table is an error: the command does not fit, because the stored subject has the other form.
   if type(reply) == 'table' then
     reply = redis.call(expects_packed and 'LLEN' or 'GET', item.key)
   end
@@ -24,13 +27,14 @@ local function load_times(item)
   end
 end
 
--- nth_of_item: returns the time (ms) of the n-th newest entry of the item.
+-- nth_of_item: returns the n-th newest stored time (ms) of the item.
 local function nth_of_item(item, n)
   return nth_newest(item.packed, item.key, n)
 end
 
--- count_after: returns the number of times that are later than edge, by binary search. In most
--- calls all times are later, because older times are deleted, so the oldest time is compared first.
+-- count_after: returns how many stored times of the item are later than the time `edge` (ms). It compares the
+-- oldest time first, because usually all times are later than edge: calls delete older times. If the
+-- oldest time is not later, it uses binary search.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
@@ -48,7 +52,8 @@ local function count_after(item, edge)
   return low
 end
 
--- push_times: adds the time `now` n times to the head of a list, at most 1000 times in one command.
+-- push_times: adds n entries with the time `now` at the head of the list `key`. Each command adds at most
+-- 1000 entries.
 local function push_times(key, now, n)
   local texts = {}
   for i = 1, math.min(n, 1000) do
@@ -59,8 +64,9 @@ local function push_times(key, now, n)
   end
 end
 
--- keep_newest: deletes all but the newest n times, and converts the subject to the form of the
--- spec. The packed form is only set in item.packed; add_times writes it.
+-- keep_newest: keeps only the newest n times of the item. If the stored form (packed or list) differs from
+-- the form of the spec, it converts the times. It writes a list to Redis, but sets packed times only in
+-- item.packed: add_times writes them.
 local function keep_newest(item, n)
   local s = item.spec
   local key = item.key
@@ -88,7 +94,7 @@ local function keep_newest(item, n)
   item.n = n
 end
 
--- add_times: records the time `now` n times in addition to the stored times, and renews the TTL.
+-- add_times: adds n entries with the time `now` to the times of the item, and renews the TTL of the subject.
 local function add_times(item, now, n)
   local s = item.spec
   local key = item.key
@@ -102,9 +108,9 @@ local function add_times(item, now, n)
   item.n = item.n + n
 end
 
--- fix_future_times: replaces times in the future by `now` and writes the subject. Such times exist
--- after the clock was set back; without fix_future_times they would block the subject until the
--- clock reaches them.
+-- fix_future_times: replaces each stored time that is later than `now` by `now`, and writes the subject.
+-- Later times exist if the clock of Redis was set back. Without this function, they would block the
+-- subject until the clock reaches them.
 local function fix_future_times(item, now)
   if item.n == 0 or nth_of_item(item, 1) <= now then
     return
@@ -120,8 +126,8 @@ local function fix_future_times(item, now)
   redis.call('PEXPIRE', item.key, text(item.spec.longest))
 end
 
--- count_sliding: counts a cost of n at the time `now`. It deletes the times that are in no window
--- any more and increases item.inside.
+-- count_sliding: counts the cost n of a taking at the time `now`: it adds n entries to the times of the item
+-- and adds n to each number in item.inside. It also deletes the times that are outside all windows.
 local function count_sliding(item, now, n)
   local kept_count = 0
   local s = item.spec
@@ -135,8 +141,8 @@ local function count_sliding(item, now, n)
   end
 end
 
--- remove_times: deletes at most n entries with the time `counted_at` from the subject and writes
--- the subject.
+-- remove_times: gives back a part n of a cost that was counted at the time `counted_at` (ms): it deletes at
+-- most n entries with this time from the subject of the item.
 local function remove_times(item, counted_at, n)
   load_times(item)
   if not item.packed then

@@ -1,50 +1,54 @@
--- take: reports whether takings are allowed now, and counts the cost of each allowed taking. In
--- mode R it gives back parts of the cost of earlier takings.
+-- take: evaluates takings. A taking asks to count a cost by the rules of a limit set (a take). In mode T, the
+-- script counts the cost of each allowed taking. In mode R, it gives back parts of costs that were counted
+-- before. An item is a rule and the subject that the rule counts, for example one account.
 --
 -- KEYS     as in takes.lua
--- MODE     T: take. P: only report, write nothing. R: give back. scripts.go defines MODE as a constant
+-- MODE     a constant that scripts.go puts in front of the script. T: take. P: write nothing. R: give back
 -- ARGV[1]  epoch of Redis
 -- ARGV[2...]  for each taking:
---     cost    mode T and P: the cost; mode R: how much of the cost is to be given back in total
---     n       number of keys: 2 for each item, and 1 if the taking has an id
+--     cost    in the modes T and P: the cost; in mode R: the total part of the cost to give back
+--     n       number of keys of the taking: 2 for each item, and 1 more if the taking has an id
 --     specs   for each item: the spec of its rule (keys.lua)
--- Returns  a list of numbers: the time of Redis (ms), then for each taking in modes T and P:
+-- Returns  a list of numbers: the time of Redis (ms), then in the modes T and P for each taking:
 --     verdict  REFUSED, ALLOWED, REPEATED or OTHER_COST (takes.lua)
---     since    time (ms) since which all rules count; 0 if all have counted for their whole windows
+--     since    time (ms) at which the last of the rules began to count; 0 if each rule has counted for
+--              its whole window
 --     and for each item:
---     window   index of the window with the least left, from 0
---     used     how much of its maximum is used
---     reset    ms until a part of `used` ends
---     wait     ms until the item allows the cost; 0 if it does now
---   and for each taking in mode R: how much of its cost has been given back in total.
---   In modes T and P the number of elements must be odd: takes.go takes a reply with an even number
---   of elements for a reply of quick_take.lua.
---   The time alone means that nothing was done: the spec of a calendar contains no period for this
---   time.
+--     window   index of the window in which the least of the maximum is left, from 0
+--     used     how much of the maximum of this window is used
+--     reset    ms until the window stops counting some part of `used`; 0 if nothing will end
+--     wait     ms until the item allows the cost; 0 if it allows the cost now
+--   In mode R, one number follows for each taking: how much of its cost has been given back in total.
+--   If the list contains only the time, the script did nothing, because the spec of a calendar rule lacks
+--   a period that the script needs.
+--   In the modes T and P, the number of elements must be odd: takes.go assumes that a reply with an even
+--   number of elements comes from quick_take.lua.
 --
 -- Invariants:
---   A cost is counted only if all items of the taking allow the cost.
---   An id is counted once, and with one cost: the cost of a second taking could not be given back
---   exactly.
+--   The script counts a cost only if all items of the taking allow it.
+--   Only one cost is counted under an id, and only once. If a second cost were counted under the same id, the
+--   script could not give back exact parts of the two costs.
 
 local now = clock()
 
--- read_item: reads the item whose rule is KEYS[key]. Returns the item (slide.lua), and true if the
--- spec contains the needed periods: the current period and, in mode R, also the previous period.
--- For a calendar it sets item.from and item.to, the current period.
+-- read_item: returns a table for the item (fields: slide.lua) whose rule is KEYS[key]. The second result is
+-- true if the spec contains all needed calendar periods: the current period and, in mode R, the previous
+-- period too. For a rule of another kind it is always true. For a calendar rule, read_item also sets
+-- item.from and item.to, the start and end (ms) of the current period.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- If the current period is not the second of the spec, the period before is missing.
+    -- Mode R needs the period before the current one. If the current period is not the second period of
+    -- the spec, the spec can lack the previous period.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
 end
 
--- read_takings: reads all arguments before anything is written. Returns a list of takings (cost,
--- items, id), or nil if the spec of a calendar does not contain the needed periods.
+-- read_takings: reads all arguments before the first write. Returns a list of takings, tables with the fields
+-- cost, items and id. Returns nil if the spec of a calendar rule lacks a period that the script needs.
 local function read_takings()
   local takings = {}
   local i = 2
@@ -74,9 +78,9 @@ local function read_takings()
   return takings
 end
 
--- read_id: reads the key of the id of taking t. Returns the time, the cost and the returned part of
--- the taking that was allowed under this id. Returns nil if t has no id, or the id is not known any
--- more.
+-- read_id: looks up the allowed taking that has the same id as the taking t. Returns its time (ms), its cost,
+-- and how much of the cost was given back. Returns nil if t has no id, or if no taking with this id was
+-- allowed within the last REMEMBER ms.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -90,7 +94,8 @@ local function read_id(t)
   return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- write_id: writes the key of the id of taking t, until REMEMBER ms after `taken_at`.
+-- write_id: writes the key of the id of the taking t. taken_at is the time (ms) of the taking; returned is
+-- how much of its cost was given back. The key expires REMEMBER ms after taken_at.
 local function write_id(t, taken_at, cost, returned)
   redis.call(
     'SET',
@@ -101,9 +106,10 @@ local function write_id(t, taken_at, cost, returned)
   )
 end
 
--- read_counts_since: reads since when a rule counts. Returns a time (ms), and true if the key of the
--- rule must be written again. Returns nil and true if the rule begins to count now. A known rule of
--- starts (keys.lua), whose usage is read in mode P, counts all starts: the result is 0 and false.
+-- read_counts_since: reads the time (ms) at which the rule of a limit set began to count. Returns this time,
+-- and true if the key of the rule must be written again. If the rule does not count yet in this epoch, it
+-- returns nil and true. Mode P also reads the usage of rules that count starts (keys.lua). If such a rule
+-- is known, all its starts are counted, so the function returns 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -115,8 +121,8 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) since which the rule counts. In mode T it writes the
--- key of the rule if necessary.
+-- load_rule: sets item.since, the time (ms) at which the rule of the item began to count; it is the current
+-- time if the rule does not count yet. In mode T it writes the key of the rule if the key must be renewed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -131,14 +137,15 @@ local function load_rule(item)
   end
 end
 
--- load_item: reads the rule and the subject of the item before check_item evaluates the item. It
--- sets:
---   since            time (ms) since which the rule counts
---   has_full_window  true if the rule has counted for the whole window
---   Only for sliding windows: packed, n (slide.lua)
---   Only for F and C:
---   from, to  start and end of the window in ms
---   used      number of counted units in the window
+-- load_item: reads the rule and the subject of the item; check_item evaluates the item afterwards. It sets
+-- these fields of the item:
+--   since            time (ms) at which the rule began to count
+--   has_full_window  true if the rule has counted for its whole window
+--   Only for sliding windows:
+--   packed, n  the stored times and their number (slide.lua)
+--   Only for fixed windows (F) and calendars (C):
+--   from, to   start and end (ms) of the current window or period
+--   used       the sum of the costs that were counted in it
 local function load_item(item)
   load_rule(item)
   local s = item.spec
@@ -152,7 +159,7 @@ local function load_item(item)
   end
   local window_start, n = read_count(item.key)
   if s.kind == 'F' then
-    -- A window that begins in the future was written before the clock was set back.
+    -- A stored window can begin in the future if the clock of Redis was set back. Then it begins now.
     window_start = window_start and math.min(window_start, now)
     if not window_start or now >= window_start + s.longest then
       window_start = now
@@ -168,8 +175,9 @@ local function load_item(item)
   item.has_full_window = item.since <= item.from
 end
 
--- check_item: sets item.wait, the time (ms) until the item allows the cost; 0 means that it does now.
--- For sliding windows it also sets item.inside. Returns item.wait.
+-- check_item: sets item.wait, the time (ms) until the item allows the cost, and returns it. It is 0 if the
+-- item allows the cost now. For sliding windows, check_item also sets item.inside, a list with the number
+-- of times in each window.
 local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -187,7 +195,7 @@ local function check_item(item, cost)
   return item.wait
 end
 
--- count_cost: adds the cost to the subject of the item.
+-- count_cost: adds the cost of an allowed taking to the count of the subject of the item, and writes it.
 local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -196,8 +204,9 @@ local function count_cost(item, cost)
   count_sliding(item, now, cost)
 end
 
--- append_usage: appends the usage of the item to the reply: window, used, reset, wait. For sliding
--- windows it is the window with the least left; of equal windows, the one with the later reset.
+-- append_usage: appends four numbers about one window of the item to the reply: window, used, reset, wait
+-- (their meaning: head of this file). If the rule has several sliding windows, it chooses the window in
+-- which the least is left. If the same is left in two windows, it chooses the one with the later reset.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -228,13 +237,13 @@ local function append_usage(reply, item)
   reply[n + 4] = item.wait
 end
 
--- do_take: evaluates taking t and appends the result to the reply. In mode T it counts the cost if
--- all items allow the cost.
+-- do_take: evaluates the taking t and appends the verdict and the usage of each item to the reply. In mode T
+-- it counts the cost if the verdict is ALLOWED.
 local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- The id was counted before, and not all of its cost was given back.
+  -- A taking with this id was counted before, and at most a part of its cost was given back.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -264,7 +273,8 @@ local function do_take(reply, t)
   end
 end
 
--- uncount: subtracts n from the count of the subject at the time `taken_at`.
+-- uncount: gives back a part n of a cost: it subtracts n from the count of the subject of the item. taken_at
+-- is the time (ms) at which the cost was counted. If this count has ended already, nothing changes.
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
@@ -278,7 +288,8 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- The subject has another period, or the rule began to count after the taking.
+  -- A calendar rule. Its stored count does not contain the cost if the count is for another period, or if
+  -- the rule began to count after taken_at.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -288,9 +299,9 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back t.cost in total of the taking with the id of t. A call that is sent again
--- gives back nothing more. It appends the amount given back in total to the reply; the amount is 0
--- if the id is not known.
+-- give_back: gives back a part of the cost that was counted under the id of the taking t. The part is t.cost
+-- in total: it includes what earlier calls gave back, so a call that is sent again gives back nothing more.
+-- give_back appends the amount given back in total to the reply; it is 0 if the id is not known.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

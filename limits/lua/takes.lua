@@ -1,35 +1,38 @@
--- takes: the keys and the constants of take.lua and quick_take.lua. scripts.go puts this file in
--- front of them.
+-- takes: the keys and the constants of take.lua and quick_take.lua. scripts.go puts this file in front of
+-- these scripts. A taking asks to count a cost by the rules of a limit set (a take). An item is a rule and
+-- the subject that the rule counts, for example one account.
 --
--- KEYS     for each taking: the key of the rule and the key of the subject of each item, then, if the
---          taking has an id, the key of the id
+-- KEYS     for each taking: for each item the key of its rule, then the key of its subject. If the taking
+--          has an id, the key of the id follows
 --
--- The key of a rule holds "since renew epoch" without separators:
---     since   time (ms, 13 digits) since which the rule counts in this epoch of Redis
---     renew   time (ms, 13 digits) after which the key is written again
---     epoch   epoch of Redis (epochs.go)
---     If the key is missing or has another epoch, the rule begins to count with the next taking.
--- The key of an id holds "time|cost|returned" of an allowed taking:
+-- The key of a rule holds three values without separators: since, renew, epoch.
+--     since   time (ms, 13 digits) at which the rule began to count in this epoch of Redis
+--     renew   time (ms, 13 digits) after which the key must be written again, to renew its TTL
+--     epoch   epoch of Redis: another epoch begins when Redis may have lost data (epochs.go)
+--     If the key is missing or contains another epoch, the rule begins to count with the next taking.
+-- The key of an id holds "time|cost|returned" of the allowed taking with this id:
 --     time      time (ms) of the taking
 --     cost      cost of the taking
---     returned  part of the cost that was given back
--- The key of a subject holds what keys.lua describes. A sliding subject can have the form of the
--- other kind (P or L) if the maximum was changed.
+--     returned  how much of the cost was given back later
+-- The key of a subject has the form that keys.lua describes for the kind of the rule. Kinds P and L (sliding
+-- windows) differ only in this form. If the maximum of the rule was changed, the key can still have the
+-- form of the other of these two kinds.
 
--- Number of digits of a time in a packed text; sufficient until the year 2286.
+-- Number of digits of each time (ms) in a text of packed times. 13 digits suffice until the year 2286.
 local DIGITS = 13
--- ms for which an id is kept. quick_take.lua contains the same number as a text.
+-- Time in ms for which Redis keeps the key of an id. quick_take.lua contains the same number as a text.
 local REMEMBER = 600000
--- ms after which the key of a rule is written again, so that it outlives its subjects.
+-- Time in ms after which the key of a rule is written again. This renews the TTL of the key, so that the
+-- key outlives the keys of the subjects of the rule.
 local RENEW = 86400000
--- ms by which the TTL of a rule exceeds `longest`, so that a rule that is rarely used does not
--- begin to count anew with each use.
+-- Time in ms that is added to `longest` for the TTL of the key of a rule. Without it, the key of a rarely
+-- used rule would expire between two takings, and the rule would begin to count anew each time.
 local OUTLIVE = 32 * 86400000
--- Verdict: the cost is not allowed, and nothing was counted.
+-- Verdict: a rule refuses the cost, and nothing was counted.
 local REFUSED = 0
--- Verdict: the cost is allowed.
+-- Verdict: all rules allow the cost.
 local ALLOWED = 1
--- Verdict: this id was counted before with the same cost.
+-- Verdict: a taking with the same id and the same cost was counted before; it is not counted again.
 local REPEATED = 2
--- Verdict: this id was counted before with another cost; nothing was counted.
+-- Verdict: a taking with the same id but another cost was counted before; this taking counts nothing.
 local OTHER_COST = 3

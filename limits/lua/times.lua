@@ -1,4 +1,5 @@
--- times: functions over times for all scripts that count. The file in front of this one sets DIGITS.
+-- times: functions that read and format times, for the scripts that count starts or takes. In each script,
+-- keys.lua or takes.lua precedes this file and defines DIGITS.
 
 -- check: ends the script with the error "limits: bad <what>" if ok is nil or false.
 local function check(ok, what)
@@ -7,23 +8,25 @@ local function check(ok, what)
   end
 end
 
--- clock: returns the time of Redis in ms, as a number and as a text.
+-- clock: returns the current time of Redis in ms twice: as a number and as a text.
 local function clock()
   local t = redis.call('TIME')
-  -- The first three of six digits of the microseconds are the milliseconds.
+  -- t[1] is in seconds. t[2] is the microseconds of the second: padded to 6 digits, its first 3 digits are
+  -- the milliseconds.
   local at = t[1] .. string.sub('00000' .. t[2], -6, -4)
   return tonumber(at), at
 end
 
--- text: returns the whole number n as a text. Numbers are passed to Redis as texts, because Redis,
--- and Lua without a format, convert a number as a fraction, which takes longer than a Redis
--- command.
+-- text: returns the integer n as a text. Scripts use it for every number that they pass to Redis: the
+-- conversion by Redis, or by Lua without a format, treats the number as a fraction, which takes longer
+-- than a Redis command.
 local function text(n)
   return string.format('%d', n)
 end
 
--- nth_newest: returns the time (ms) of the n-th newest start of a subject, or nil if the subject
--- has fewer starts. packed is the text of packed times. If packed is nil, the list `key` is read.
+-- nth_newest: returns the time (ms) of the n-th newest start of a subject, or nil if the subject has fewer
+-- than n starts. packed is the packed times of the subject: one text, 13 digits for each start, newest
+-- first. If packed is nil, the function reads the Redis list `key`.
 local function nth_newest(packed, key, n)
   if packed then
     return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n))
@@ -31,8 +34,8 @@ local function nth_newest(packed, key, n)
   return tonumber(redis.call('LINDEX', key, n - 1) or nil)
 end
 
--- packed_time: returns the time `at` as it is written into packed times: 13 digits, so that the
--- order as text is the order in time.
+-- packed_time: returns the time `at` (ms) as a text of 13 digits, the form of packed times. Because all
+-- such texts have the same length, their order as texts is their order in time.
 local function packed_time(at)
   return string.format('%013.0f', at)
 end

@@ -1,9 +1,9 @@
--- top: returns the most refused subjects of the current and the previous hour.
+-- top: returns the subjects with the most refused starts in the current and the previous hour.
 --
 -- KEYS     as in note.lua
--- ARGV[1]  maximum number of labels for each hour
--- Returns  a list: label, number of refusals; repeated, first for the current hour, then for the
---          previous hour
+-- ARGV[1]  maximum number of labels for each hour. A label names a policy and one of its subjects
+-- Returns  a list of pairs: a label, then its number of refusals, highest number first. All pairs of the
+--          current hour precede the pairs of the previous hour
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -13,8 +13,8 @@ local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local reply = {}
 for h = hour, hour - 1, -1 do
-  -- The ZSET of hour h contains numbers of hour h only if the latest refusal was then or one hour
-  -- later.
+  -- The hours with an even number share one ZSET, the odd hours the other. So the ZSET contains the
+  -- refusals of hour h only if the latest refusal was in hour h or in the hour after it.
   if last_hour and last_hour >= h and last_hour - h < 2 then
     for _, value in ipairs(redis.call('ZREVRANGE', KEYS[1 + h % 2], 0, max_labels - 1, 'WITHSCORES')) do
       reply[#reply + 1] = value

@@ -1,14 +1,18 @@
--- trim: a function for the lists of starts. scripts.go puts this file in front of quick_settle.lua.
+-- trim: a function that shortens the lists in which Redis stores the times of starts. scripts.go puts this
+-- file in front of quick_settle.lua.
 
--- trim_list: deletes times from the end of the list `key` that have no effect any more, and renews
--- the TTL of the list. length is the number of times in the list. At most cap times stay. longest
--- is the TTL in ms, a text; cap may be a text too. Returns nothing.
+-- trim_list: shortens the list `key` of times after a start was added, and renews the TTL of the list.
+--   cap      maximum number of times that stay in the list; a number or a text
+--   longest  ms after which a time has no effect any more; also the TTL of the list; a text
+--   now      current time of Redis in ms
+--   length   number of times in the list
+-- Returns nothing.
 local function trim_list(cap, longest, key, now, length)
   if length > tonumber(cap) then
     redis.call('LTRIM', key, '0', string.format('%d', cap - 1))
   elseif length % 4 == 0 then
-    -- Every fourth start deletes up to 8 expired times: more than were added since the previous
-    -- deletion, so expired times do not accumulate.
+    -- Each start adds one time, so at least one start in 4 comes here. It deletes up to 8 expired times.
+    -- That is more than 4 starts add, so expired times do not accumulate.
     for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
       if not last or last > now - longest then

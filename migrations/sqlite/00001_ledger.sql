@@ -1,16 +1,21 @@
 -- +goose Up
--- All times are milliseconds since 1970.
+-- All times are stored as integers: milliseconds since 1970.
 
 -- Pools: numbered slots, with the rules for all tasks that run in them.
--- opens_at, closes_at: the present opening of windows, or the next one; null means always open. They are stored so that a comparison tells
--- whether a task may start.
--- windows_due: when opens_at and closes_at must be computed again.
--- limits: policies, as a JSON array; null means no policies.
--- callers: maximum number of slots that callers hold; null means no bound.
+-- opens_at: the time at which the windows open next, or at which they last opened if they are open now; null
+--   means always open.
+-- closes_at: the end of the opening that starts at opens_at; null means always open. Both times are stored,
+--   so that a query need only compare times to find out whether a task may start.
+-- windows_due: the time at which opens_at and closes_at must be computed again; null means never.
+-- limits: the policies, as a JSON array; null means that there are none.
+-- callers: the maximum number of slots that callers hold at the same time; null means no maximum.
 -- longest_ms: the longest lease that a caller may request.
--- stands_until: the end of the standstill after a restore, in which the pool grants nothing; null means that there was no restore.
--- deleted_at: a deleted pool keeps its row, because its ended batches refer to it. If a pool of the same name is created, its version
--- continues to increase, so Redis recognizes the new settings as newer.
+-- stands_until: the end of the standstill after a restore of the ledger. The pool makes no grant before this
+--   time. null means that the ledger was never restored.
+-- version: increases with each change of the pool, so that Redis recognizes newer settings. It continues to
+--   increase if a deleted pool is created again.
+-- deleted_at: the time at which the pool was deleted. A deleted pool keeps its row, because its ended batches
+--   refer to it.
 CREATE TABLE pools (
     name         TEXT PRIMARY KEY,
     capacity     INTEGER NOT NULL CHECK (capacity BETWEEN 0 AND 10000),
@@ -34,13 +39,20 @@ CREATE TABLE pools (
 );
 -- Used several times a second to find the pools that changed recently.
 CREATE INDEX pools_updated_at ON pools (updated_at);
+-- Used by the pass that computes opens_at and closes_at again.
 CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
--- Batches: what their tasks have in common. windows, opens_at, closes_at, windows_due and limits are as in pools.
--- abort_ended, abort_failed: the counts of the batch when its abort rule began to count.
--- cancelling: the batch is cancelled and may still have open tasks.
--- wait_until: a task without a not_before of its own must start before this time; null means no limit.
--- system: the batch contains leases of callers; operators cannot queue into it.
+-- Batches: lists of tasks that were queued together, with the settings that hold for all tasks of the list.
+-- The columns windows, opens_at, closes_at, windows_due and limits have the same meaning as in the table
+-- pools.
+-- abort_ended: the number of tasks that had succeeded, failed or timed out when the batch was last resumed.
+--   The abort rule ignores these tasks.
+-- abort_failed: the number of tasks that had failed or timed out when the batch was last resumed. The abort
+--   rule ignores these tasks.
+-- cancelling: true if the batch is cancelled and may still have open tasks.
+-- wait_until: the time before which a task without a not_before of its own must start; null means that there
+--   is no such time.
+-- system: true if the batch contains the leases of callers. Operators cannot queue tasks into such a batch.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -80,23 +92,30 @@ CREATE TABLE batches (
     total            INTEGER NOT NULL DEFAULT 0,
     system           INTEGER NOT NULL DEFAULT false
 );
--- The next five indexes are used by background passes.
+-- Used by the pass that expires tasks, to find the batches whose not_after is over.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
+-- Used by the pass that expires tasks, to find the batches whose wait_until is over.
 CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
+-- Used by the pass that computes opens_at and closes_at again.
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
+-- Used by the pass that ends the open tasks of cancelled batches.
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
+-- Used by a background pass to find the batches that have policies.
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
--- Used to list the batches of a pool, and to count its waiting devices.
+-- Used to list the batches of a pool, and to count the devices that wait in the pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
+-- Used to list the batches of a kind.
 CREATE INDEX batches_of_kind ON batches (kind, id);
--- Used to find the newest batches of leases of a pool.
+-- Used to find the newest batches of a pool that contain leases of callers.
 CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
--- Used to find urgent batches, which are few among all batches.
+-- Used to list the urgent batches of all pools. They are few among all batches.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
+-- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
--- Number of tasks of each batch that ended in each state: the sum of the rows here and in batch_deltas. A task that is in neither table,
--- and has no grant, is pending.
+-- Number of tasks of each batch that ended in each state, as of the last fold. A fold is a run of the pass
+-- that adds the rows of batch_deltas to this table, so the present number is the sum of both tables. A task
+-- of the batch that neither table counts is dispatched if it has a row in grants, else it is pending.
 CREATE TABLE batch_counts (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     state TEXT NOT NULL,
@@ -104,7 +123,9 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 );
 
--- The same numbers for all batches of a pool together. The state 'queued' has the number of all their tasks.
+-- Number of tasks of each pool that ended in each state, as of the last fold. A fold is a run of the pass
+-- that adds the rows of batch_deltas to this table, so the present number is the sum of both tables. The row
+-- with the state 'queued' has the number of all tasks of the pool, open or ended.
 CREATE TABLE pool_counts (
     pool  TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -112,8 +133,10 @@ CREATE TABLE pool_counts (
     PRIMARY KEY (pool, state)
 );
 
--- Changes of the counts since the last fold.
--- batch: 0 means that the change counts only for the pool.
+-- Changes of the counts in batch_counts and pool_counts. A fold (a run of a background pass) adds these rows
+-- to the counts and deletes them.
+-- batch: the id of the batch whose count also changes; 0 means that only the count of the pool changes.
+-- n: the number to add to the count; it can be negative.
 CREATE TABLE batch_deltas (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     batch INTEGER NOT NULL,
@@ -122,7 +145,10 @@ CREATE TABLE batch_deltas (
     n     INTEGER NOT NULL,
     at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
+-- Used to read the changes of a batch that are not folded yet.
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
+-- The next three triggers record each change of the number of all tasks of a pool (state 'queued') in
+-- batch_deltas.
 -- +goose StatementBegin
 CREATE TRIGGER batches_queued AFTER INSERT ON batches WHEN NEW.total <> 0 BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, NEW.pool, 'queued', NEW.total);
@@ -139,18 +165,25 @@ CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
 END;
 -- +goose StatementEnd
 
--- Number of tasks of a batch that succeeded, failed or timed out in the last minutes, written by each fold.
+-- Recent speed of each batch. Each fold (a run of the pass that adds up task counts) inserts the number of
+-- tasks of the batch that newly succeeded, failed or timed out. Rows are deleted after some minutes.
 CREATE TABLE batch_rates (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     at    INTEGER NOT NULL,
     n     INTEGER NOT NULL
 );
+-- Used to read the recent rows of a batch.
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
+-- Used to delete old rows.
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
--- What happened to the slots of each pool per minute, and the capacity at the end of the minute. There is a row only if something happened.
--- The charts of days are computed from these rows.
--- minute: minutes since 1970.
+-- What happened to the slots of each pool in each minute. A minute in which nothing happened has no row. The
+-- charts that cover days are computed from these rows.
+-- minute: the number of the minute, counted from 1970.
+-- granted: the number of grants that were made in the minute.
+-- ended: the number of grants that ended in the minute, including the grants in lapsed.
+-- lapsed: the number of grants that the reaper ended in the minute, because their leases were over.
+-- capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     TEXT NOT NULL,
     minute   INTEGER NOT NULL,
@@ -163,17 +196,21 @@ CREATE TABLE pool_minutes (
 -- Used to delete old rows.
 CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
 
--- The event up to which pool_minutes is complete: one row.
+-- How far the events are counted in pool_minutes: one row.
+-- event: the id of the last event that pool_minutes includes.
 CREATE TABLE minutes_counted (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
     event INTEGER NOT NULL
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- The progress of batches, written by each fold: the number of tasks that ended in each step. The length of a step grows with the age of the
--- batch, so that a batch has few rows, however long it takes.
--- since_ms: the beginning of the step, in milliseconds since the batch began.
+-- Progress of each batch over time. The lifetime of a batch is divided into steps, and each fold (a run of
+-- the pass that adds up task counts) adds the tasks that ended to the row of the present step. The steps
+-- become longer as the batch gets older, so that even a long batch has few rows.
+-- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
+-- ended: the number of tasks that ended in the step.
+-- failed: the number of tasks among them that failed or timed out.
 CREATE TABLE batch_progress (
     batch    INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     since_ms INTEGER NOT NULL,
@@ -183,12 +220,18 @@ CREATE TABLE batch_progress (
     PRIMARY KEY (batch, since_ms)
 ) WITHOUT ROWID;
 
--- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants. So 'pending' means open: waiting or dispatched.
--- own_priority: false means that the task has the priority of its batch.
--- payload, output: stored as text, so that they are returned byte for byte.
--- retry_at: the task is not granted before; at first its not_before, later the end of a backoff.
--- lease_ms: the length of its lease without a renewal; null means the lease of its batch or pool.
--- output_dropped: its device sent an output that was too large.
+-- Tasks: jobs, each for one device in one pool. A grant does not change the row of its task: a task is
+-- dispatched while it has a row in grants. So the state 'pending' means that the task is open: it waits or it
+-- is dispatched.
+-- own_priority: true if the task has a priority of its own; false means that the priority of its batch
+--   applies.
+-- payload: stored as text, so that it is returned byte for byte.
+-- output: stored as text, so that it is returned byte for byte.
+-- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
+--   end of the backoff after an attempt.
+-- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
+--   sets the length.
+-- output_dropped: true if the device sent an output that was too large to be stored.
 CREATE TABLE tasks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     batch        INTEGER NOT NULL REFERENCES batches,
@@ -210,23 +253,28 @@ CREATE TABLE tasks (
     output_dropped INTEGER NOT NULL DEFAULT false,
     error        TEXT NOT NULL DEFAULT ''
 );
--- Each index slows down the queueing of every task. So there is an index only for queries that run all the time. Lists are filtered along
--- these indexes or, a bounded stretch at a time, along the primary key.
+-- Each index slows down the queueing of every task. So the table tasks has an index only for queries that run
+-- all the time. A list of tasks is read along one of these indexes and filtered. If no index fits, the list
+-- is read along the primary key, at most a fixed number of ids at a time.
 --
--- Used to find the best open tasks of a device in each of its batches, and all tasks of a device. The expression batch * 1 ensures that the
--- planner cannot use another index for the query (see viewsText in store), whatever its statistics are.
+-- Used to find the best open tasks of a device in each of its batches, and to list all tasks of a device. No
+-- other index has the expression batch * 1. So the planner uses this index for a query with batch * 1,
+-- whatever its statistics are (see viewsText in the package store).
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at, priority DESC, id);
--- Used to read the tasks of a batch in a state, in the order of their ids, and to find out whether a batch has open tasks.
+-- Used to read the tasks of a batch in one state in the order of their ids, and to find out whether a batch
+-- has open tasks.
 CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
--- Used to find the devices to which a slot may be offered next: the waiting tasks of a batch, in its order. Also used to find the batches
--- of a pool with waiting tasks, oldest first.
+-- Used to find the devices to which a slot may be offered next: the query reads the open tasks of a batch by
+-- priority, then by id. Also used to find the batches of a pool that have open tasks, oldest batch first.
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
--- Used to count the devices that wait in a pool, by stepping from device to device.
+-- Used to count the devices that wait in a pool. The query jumps from each device to the next one, and does
+-- not read all tasks.
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
--- Used by the pass that expires tasks. Tasks without a not_after are not in it.
+-- Used by the pass that expires tasks, to find the open tasks whose own not_after is over.
 CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AND state = 'pending';
 
--- This trigger records every change of the state of a task in batch_deltas, so that no code path can forget it.
+-- The trigger tasks_counted records every change of the state of a task in batch_deltas. It is a trigger, so
+-- that no code path can forget to record a change.
 -- +goose StatementBegin
 CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) SELECT OLD.batch, OLD.pool, OLD.state, -1 WHERE OLD.state <> 'pending';
@@ -234,13 +282,15 @@ CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NE
 END;
 -- +goose StatementEnd
 
--- The last fencing token given.
+-- The newest fencing token that a grant has received: one row.
 CREATE TABLE grant_token (value INTEGER NOT NULL);
 INSERT INTO grant_token VALUES (0);
 
--- The slots in use. The unique keys make a second grant of a slot, a device or a task impossible.
--- lease_ms: the length of a renewal that does not name one.
--- longest_ms: the longest length that the lease ever had, for which the reaper waits; null means lease_ms.
+-- Grants in force: one row for each slot in use. The unique keys make a second grant of a slot, a device or a
+-- task impossible.
+-- lease_ms: the length of a renewal whose request names no length.
+-- longest_ms: the longest length that the lease ever had. The reaper uses it to decide when the lease is
+--   over. null means that the longest length is lease_ms.
 CREATE TABLE grants (
     task        INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL,
@@ -260,10 +310,13 @@ CREATE TABLE grants (
     UNIQUE (pool, slot),
     UNIQUE (device)
 );
+-- Used to find the grants whose leases end first.
 CREATE INDEX grants_lease_until ON grants (lease_until);
--- Used to count the slots of a pool that callers hold. Their holders begin with @.
+-- Used to count the slots of a pool that callers hold. In a grant of a caller, the column device begins with
+-- @.
 CREATE INDEX grants_of_callers ON grants (pool, device) WHERE device >= '@' AND device < 'A';
--- SQLite has one writer, so a trigger can give a grant its token when its row is inserted.
+-- This trigger gives each new grant the next fencing token. It gives no token twice, because SQLite has only
+-- one writer at a time.
 -- +goose StatementBegin
 CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
     UPDATE grant_token SET value = value + 1;
@@ -271,7 +324,7 @@ CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
 END;
 -- +goose StatementEnd
 
--- Grants that have ended.
+-- Attempts: the records of grants that have ended.
 CREATE TABLE attempts (
     token      INTEGER PRIMARY KEY,
     task       INTEGER NOT NULL,
@@ -287,12 +340,15 @@ CREATE TABLE attempts (
     output_dropped INTEGER NOT NULL DEFAULT false,
     error      TEXT NOT NULL DEFAULT ''
 );
+-- Used to read the attempts of a task.
 CREATE INDEX attempts_of_task ON attempts (task);
--- Used to read the recent starts in a pool, newest first, which policies count.
+-- Used to read the recent starts of tasks in a pool, newest first. Policies count these starts.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
--- Results that could not be used. They are kept so that a repeated result gets the same answer.
--- known: true if the grant of the result is known to the ledger (a late result), false if not (an unknown result).
+-- Late and unknown results, which ended no grant. They are kept so that a repeated result gets the same
+-- answer as the first one.
+-- known: true if the result is late, which means that its grant had ended before; false if the result is
+--   unknown, which means that its grant is not in the ledger.
 CREATE TABLE late_results (
     device      TEXT NOT NULL,
     task        INTEGER NOT NULL,
@@ -307,7 +363,9 @@ CREATE TABLE late_results (
 -- Used to delete old rows.
 CREATE INDEX late_results_received ON late_results (received_at);
 
--- Profiles: policies that devices share, in every pool in which they run tasks. limits is as in pools.
+-- Profiles: named sets of policies for devices. The policies of a profile apply to each device of the
+-- profile, in every pool in which the device runs tasks.
+-- limits: the policies, as a JSON array; null means that there are none.
 CREATE TABLE profiles (
     name       TEXT PRIMARY KEY,
     limits     TEXT,
@@ -316,7 +374,9 @@ CREATE TABLE profiles (
     updated_at INTEGER NOT NULL
 );
 
--- Limit sets: policies by which callers limit their own work. What was taken from them is stored only in Redis.
+-- Limit sets: named sets of policies by which callers limit their own work, without a slot. Only Redis stores
+-- how much of a policy has been used.
+-- limits: the policies, as a JSON array; null means that there are none.
 CREATE TABLE limit_sets (
     name       TEXT PRIMARY KEY,
     limits     TEXT,
@@ -326,7 +386,9 @@ CREATE TABLE limit_sets (
 );
 
 -- Devices.
--- reach: how the device can be notified of a slot: 0 it polls, 1 by push, 2 by a parked request.
+-- own_token: true if the device has used a token of its own. Fleet tokens then no longer act for the device.
+-- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
+--   means a push over MQTT; 2 means an answer to the parked request of the device.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -338,31 +400,42 @@ CREATE TABLE devices (
     created_at INTEGER NOT NULL,
     last_seen  INTEGER
 );
+-- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
+-- Used to find out whether any device can be notified of a slot.
 CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
--- Used to exclude blocked devices, which are few, when waiting devices are counted.
+-- Used to leave out the blocked devices when waiting devices are counted. Blocked devices are few.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
--- Ids of devices that were deleted and not registered again. Their sessions at a broker may still be open, and must not register them
--- again.
--- blocked: the device was blocked, and is blocked again if it is registered again.
+-- Ids of devices that were deleted and have not been registered again since. A deleted device may still have
+-- an open session at an MQTT broker. A report over this session must not register the device again.
+-- blocked: true if the device was blocked when it was deleted. If the device is registered again, it is
+--   blocked again.
 CREATE TABLE deleted_devices (
     id         TEXT PRIMARY KEY,
     deleted_at INTEGER NOT NULL,
     blocked    INTEGER NOT NULL DEFAULT false
 );
 
--- Changes of devices that are not yet applied to their accounts at the MQTT broker.
+-- Changes that must still be made to the accounts of devices at the MQTT broker: at most one change for each
+-- device.
+-- wanted: the state that the account must get.
+-- changed_at: the time from which the change is due.
+-- stage: the number of the import that creates the account; 0 means that the change belongs to no import. The
+--   import deletes this row in its last transaction. If that transaction does not commit, the row remains,
+--   and the account is deleted when the row is due.
 CREATE TABLE account_changes (
     device     TEXT PRIMARY KEY,
     wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
-    changed_at INTEGER NOT NULL, -- the change is due from this time on
-    stage      INTEGER NOT NULL DEFAULT 0 -- the import that creates the account and deletes this row with its COMMIT; 0 means no import
+    changed_at INTEGER NOT NULL,
+    stage      INTEGER NOT NULL DEFAULT 0
 );
+-- Used to find the changes that are due. Changes that belong to no import come first.
 CREATE INDEX account_changes_due ON account_changes ((stage <> 0), changed_at, device);
 
--- Tokens of devices and of operators, identified by their hashes.
--- pools, limit_sets: patterns of the pools and limit sets that the token of a caller covers, as JSON lists.
+-- Tokens of devices and of operators. A token itself is not stored: its hash identifies it.
+-- pools: the patterns of the pools that the token of a caller covers, as a JSON array.
+-- limit_sets: the patterns of the limit sets that the token of a caller covers, as a JSON array.
 CREATE TABLE tokens (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL DEFAULT '',
@@ -375,19 +448,23 @@ CREATE TABLE tokens (
     expires_at INTEGER,
     revoked_at INTEGER
 );
+-- Used to find the tokens of a device.
 CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
--- A name in the log must identify one operator.
+-- Two operator tokens that are not revoked cannot have the same name, because the name identifies an operator
+-- in the audit log.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
--- When an operator token was last used, accurate to one hour. This is not a column of tokens, because all replicas are notified of each
--- change of tokens.
+-- The time at which each operator token was last used, accurate to one hour. This time is not a column of the
+-- table tokens, because all replicas are notified of each change of a row in tokens.
 CREATE TABLE token_uses (
     token   INTEGER PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
     used_at INTEGER NOT NULL
 );
 
--- The tokens that were changed or deleted recently. Triggers write the rows, so that no code path can forget it. Replicas read them and
--- drop these tokens from their caches; an empty hash means all tokens.
+-- Tokens that were changed or deleted recently. Triggers of the table tokens write these rows, so that no
+-- code path can forget a change. Replicas read the rows and remove the tokens from their caches.
+-- turn: the number of the change; it rises with each change.
+-- hash: the hash of the changed token. An empty hash means that all tokens changed.
 CREATE TABLE token_changes (
     turn   INTEGER PRIMARY KEY AUTOINCREMENT,
     hash   BLOB NOT NULL,
@@ -405,27 +482,34 @@ CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
 END;
 -- +goose StatementEnd
 
--- News: changes that may make work for devices, or that decide who may act for a device, in the order of commits. Replicas set marks for
--- the devices in Redis. A row with a device is about this device, a row with a batch is about all devices with open tasks in the batch, and
--- a row with neither is about all devices.
+-- News: changes that may make work for devices, or that change who may act for a device. The ids rise in the
+-- order of the commits. Replicas read the news and set marks in Redis for the devices. A mark says that a
+-- device has work.
+-- batch: the id of a batch. The row concerns all devices that have open tasks in this batch.
+-- device: the id of a device. The row concerns this device. If batch is 0 and device is empty, the row
+--   concerns all devices.
 CREATE TABLE news (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
     batch  INTEGER NOT NULL DEFAULT 0,
     device TEXT NOT NULL DEFAULT ''
 );
--- The table is never empty, so it always has a newest id.
+-- The table news is never empty, so that there is always a newest id. This is its first row.
 INSERT INTO news DEFAULT VALUES;
 
--- The sessions of operators in the dashboard: the hash of the cookie, and the hash of the operator token with which the session was opened.
+-- Sessions of operators in the dashboard.
+-- hash: the hash of the session cookie.
+-- token_hash: the hash of the operator token with which the session was opened.
 CREATE TABLE web_sessions (
     hash       BLOB PRIMARY KEY,
     token_hash BLOB NOT NULL,
     expires_at INTEGER NOT NULL
 );
 
--- The answers to requests with an idempotency key, written in the transaction of their effect.
--- owner: id of the operator token; 0 means the token of the configuration.
+-- Responses to requests that have an idempotency key. The transaction that carries out a request also stores
+-- its response.
+-- owner: the id of the operator token that sent the request; 0 means the token in the configuration.
+-- request: the hash of the request. A different request with the same key is refused.
 CREATE TABLE answers (
     owner       INTEGER NOT NULL,
     key         TEXT NOT NULL,
@@ -434,9 +518,10 @@ CREATE TABLE answers (
     answered_at INTEGER NOT NULL,
     PRIMARY KEY (owner, key)
 );
+-- Used to delete old rows.
 CREATE INDEX answers_answered_at ON answers (answered_at);
 
--- The activity and audit log.
+-- Events: the log of activity, which is also the audit log.
 CREATE TABLE events (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL,
@@ -449,15 +534,18 @@ CREATE TABLE events (
     token  INTEGER NOT NULL DEFAULT 0,
     detail TEXT NOT NULL DEFAULT ''
 );
--- Events are read in the order of their ids: of a device, of a pool, or of an actor that is not the device itself. Events of the last kind
--- are few. Events of a task are found with the events of its device, and events of a batch with the events of its pool. All other filters
--- are checked along the primary key.
+-- Events are read in the order of their ids: the events of a device, of a pool or of an actor. The index
+-- events_of_actor leaves out the events whose actor is the device itself, so it is small. The events of a
+-- task are searched among the events of its device, and the events of a batch among the events of its pool.
+-- With other filters, the events are read along the primary key and checked one by one.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
--- Heartbeats: the data that each replica stores about itself every few seconds. A row that is no longer updated belongs to a replica that
--- ended.
+-- Heartbeats of replicas. Each replica updates its own row every few seconds. If a row is no longer updated,
+-- its replica has crashed or cannot reach the ledger.
+-- reaped_at: the time of the last pass of the replica's reaper; null means that the reaper has not run yet.
+-- tallies: the counters of the replica since it started.
 CREATE TABLE replicas (
     id         TEXT PRIMARY KEY,
     host       TEXT NOT NULL,
@@ -470,7 +558,10 @@ CREATE TABLE replicas (
     tallies    TEXT NOT NULL
 );
 
--- The last period for which the time of free slots was counted, from taken_before to taken_at: one row.
+-- The last period for which a replica counted the time of slots that were free although devices waited. There
+-- is one row for all replicas, so that no period is counted twice.
+-- taken_before: the start of the period.
+-- taken_at: the end of the period.
 CREATE TABLE idle_time (
     id           INTEGER PRIMARY KEY CHECK (id = 1),
     taken_before INTEGER NOT NULL,
@@ -478,8 +569,10 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)));
 
--- A pair of clocks: the trusted time of this database's clock at the moment when the clock of a replica's host showed wall. One row, once a
--- pair is known.
+-- The times of two clocks, read at the same moment. The table has no row until a replica stores the first
+-- pair; then it has one row.
+-- ledger: the time of the clock of this database, as far as the replica trusted this clock.
+-- wall: the time of the clock of the replica's host.
 CREATE TABLE clock_pair (
     id     INTEGER PRIMARY KEY CHECK (id = 1),
     ledger INTEGER NOT NULL,
@@ -487,13 +580,15 @@ CREATE TABLE clock_pair (
 );
 
 -- Restores: one row for each time that the ledger was replaced by a backup that lacked commits.
--- until: a pool that is created after the restore grants nothing before this time, because the lost part of the ledger may have had a pool
--- of the same name. Other pools have their own time in pools.stands_until.
+-- until: the time before which a pool that is created after the restore makes no grant. The lost part of the
+--   ledger may have had a pool of the same name. Pools that existed at the restore have their own time in
+--   pools.stands_until.
 CREATE TABLE restores (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     at    INTEGER NOT NULL,
     until INTEGER NOT NULL
 );
+-- Used to read the latest value of until when a pool is created.
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down

@@ -17,7 +17,8 @@ const (
 	maxTextChars  = 200 // characters of a text value that are kept
 )
 
-// aggregate collects the values of one field.
+// aggregate collects the values that one output field has in the results of a batch, to summarize
+// them.
 type aggregate struct {
 	field   string
 	numbers []float64
@@ -96,7 +97,8 @@ func summarizeNumbers(numbers []float64) *operators.NumberValues {
 	}
 }
 
-// percentile returns a percentile of sorted numbers. Between two numbers it interpolates linearly.
+// percentile returns the percentile at share (0 to 1) of sorted numbers. Between two numbers it
+// interpolates linearly.
 func percentile(sorted []float64, share float64) float64 {
 	at := share * float64(len(sorted)-1)
 	i := int(at)

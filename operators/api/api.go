@@ -88,7 +88,8 @@ func (a *API) DeviceHandler() http.Handler {
 	return a.guard(mux)
 }
 
-// FailReadiness makes readiness fail, so that load balancers stop sending requests before the listener closes.
+// FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests
+// before the listener closes.
 func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
 func (a *API) registerDevices(mux *http.ServeMux) {

@@ -34,7 +34,8 @@ func (o Operator) shareKey() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
-// awaitTurn waits until the operator of the request gets a share of turns. The caller must call leave when it is done.
+// awaitTurn waits until turns (a limit on concurrent operations) has room for the operator of the request. The caller
+// must call leave when it is done.
 func awaitTurn(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
 	key, admin := operatorOf(ctx).shareKey()
 	return turns.StartWhenFree(ctx, key, admin)
@@ -54,7 +55,7 @@ type authenticator struct {
 }
 
 // authorize runs an operation only if the role of the token allows it. An operation without a role is refused for
-// everybody. A live stream checks the role again while it runs: see followEvents.
+// everybody. A live stream of events checks the role again while it runs: see followEvents.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
 	operator, isTokenUnknown, err := a.requestOperator(ctx)
 	if err == nil {
@@ -86,7 +87,8 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }
 
-// recordRefusal records the error as a refusal at the gate, if its status is 401, 403 or 429.
+// recordRefusal records a refused request in the gate (package gate) if the status of err is 401,
+// 403 or 429.
 func recordRefusal(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(err).Status]; ok {
@@ -103,8 +105,9 @@ func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request)
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token.
-// isTokenUnknown is true if the token is unknown. With an error, it returns the facts about the sender that are known.
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer
+// token. isTokenUnknown is true if the token is unknown. If it returns an error, operator still has what is known
+// about the sender.
 func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, isTokenUnknown bool, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return operator, false, nil

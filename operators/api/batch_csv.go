@@ -42,7 +42,8 @@ func readTime(cell string, to **time.Time) error {
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// formatError returns an error with expected, the expected form of a value. If err is nil, it returns nil.
+// formatError returns an error which says that a value must have the form expected. If err is nil, it
+// returns nil.
 func formatError(expected string, err error) error {
 	if err == nil {
 		return nil
@@ -50,7 +51,8 @@ func formatError(expected string, err error) error {
 	return errors.New("must be " + expected)
 }
 
-// taskCSV reads a CSV file with a column for each member of the payload, and optional columns for fields of the task.
+// taskCSV reads a CSV file with a column for each member of the tasks' payloads, and optional columns for fields of
+// the task.
 type taskCSV struct {
 	*csvLines
 	taskFields []*taskColumn // one entry for each column after device; nil means a member of the payload
@@ -94,7 +96,8 @@ func (l taskCSV) next() (t operators.NewTask, err error) {
 	return t, err
 }
 
-// invalidTimeField returns the name of the member of an entry that is not a time, or an empty string if all times are valid.
+// invalidTimeField returns the name of the member of a task entry that should be a time and is not, or an empty
+// string if all times are valid.
 func invalidTimeField(text []byte) string {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object

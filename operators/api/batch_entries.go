@@ -14,7 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// readQueue returns the tasks of a request. list is the list of a long body; if it is nil, the tasks are in the request.
+// readQueue returns the tasks that a request adds to a new batch. list is the list of tasks in a long body; if list
+// is nil, the tasks are in the decoded request.
 func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
 	kinds := 0
 	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
@@ -43,7 +44,8 @@ func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.
 	}), limits)}, nil
 }
 
-// entryList has the entries of a batch, and how errors name the position of an entry.
+// entryList has the entries of a new batch, and the functions with which errors name the position
+// of an entry in the request.
 type entryList struct {
 	entries        iter.Seq2[operators.NewTask, error]
 	positionFormat string                          // format of a position in an error
@@ -97,7 +99,7 @@ func checkPayload(payload json.RawMessage) error {
 	return nil
 }
 
-// nilIfNull returns nil for null, so that null and an absent value are the same.
+// nilIfNull returns nil if r is the JSON value null, so that null and an absent value are the same.
 func nilIfNull(r json.RawMessage) json.RawMessage {
 	if string(r) == "null" {
 		return nil
@@ -139,7 +141,7 @@ func checkTaskTimes(t operators.NewTask, in operators.NewBatch) error {
 	return nil
 }
 
-// The values of the field duplicates for which equal tasks of one batch must be found.
+// Values of the field duplicates that require a search for equal tasks in the batch.
 const (
 	refuseDuplicates = "refuse"
 	skipDuplicates   = "skip"
@@ -163,7 +165,8 @@ func newDuplicates(in operators.NewBatch) *duplicates {
 	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: nilIfNull(in.Payload), repeats: limits.NewDuplicateFinder()}
 }
 
-// awaitDuplicateTurn lets only one long batch at a time search for equal tasks. The caller must call leave when it is done.
+// awaitDuplicateTurn waits until no other long batch searches for equal tasks, because only one may do so at a time.
+// The caller must call leave when it is done.
 func (b *batches) awaitDuplicateTurn(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
 	if newDuplicates(in) == nil {
 		return func() {}, nil
@@ -192,7 +195,8 @@ func (d *duplicates) check(t *store.NewTask, positionFormat string, number int) 
 	return nil
 }
 
-// entryCode returns the code for the error of one entry of a list.
+// entryCode returns the problem code for the error of one entry of a list. If err has no code, it
+// returns defaultCode.
 func entryCode(err error, defaultCode string) string {
 	if errors.Is(err, errDuplicate) {
 		return codeDuplicateTask
@@ -200,7 +204,8 @@ func entryCode(err error, defaultCode string) string {
 	return defaultCode
 }
 
-// overlay merges the payloads of tasks into the payload that their batch shares.
+// overlay computes the payload of a task from the payload that its batch shares and the task's own
+// payload.
 type overlay struct {
 	shared json.RawMessage // nil means that there is no shared payload, or that it is not an object
 }

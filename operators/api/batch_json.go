@@ -49,7 +49,8 @@ func (b *batches) handleLong(ctx huma.Context, next func(huma.Context)) error {
 	return body.readError(err)
 }
 
-// passWithoutList stores the body and passes it to next without its list.
+// passWithoutList stores the body of a request, removes its list of tasks and calls next, which
+// gets the short rest of the body.
 func (b *batches) passWithoutList(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
 	stored, release, err := b.spool.storeBody(ctx.Context(), from)
 	if err != nil {
@@ -136,7 +137,8 @@ func (l *bodyList) readOutline() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-// skip reads past a list and records its name and position.
+// skip reads past a list in the body. It records the name of the list's field and the list's
+// position.
 func (l *bodyList) skip(d *json.Decoder, from *limitedReader, field string) error {
 	token, err := d.Token()
 	if err != nil || token == nil {

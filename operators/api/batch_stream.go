@@ -111,7 +111,8 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 	return b.queueBatch(ctx.Context(), post, batch, store.NewBatchTasks{Tasks: checkedTasks(post, lineEntries(list), b.limits)}, mode)
 }
 
-// lineEntries returns the lines of a streamed batch as entries.
+// lineEntries returns the lines of a streamed batch as an entryList, so that errors name line
+// numbers.
 func lineEntries(list lineReader[operators.NewTask]) entryList {
 	return entryList{positionFormat: "line %d", position: func(int) int { return list.lineNumber() }, entryError: lineProblem, entries: func(yield func(operators.NewTask, error) bool) {
 		for {

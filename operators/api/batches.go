@@ -20,7 +20,7 @@ const (
 	maxBatchBody   = 64 << 20 // bytes; enough for about 1,000,000 device ids
 	maxPayload     = 32 << 10 // maximum payload of one task, in bytes
 	maxPriority    = 1_000_000
-	maxTagsInError = 200 // maximum length of the tags in an error, in bytes
+	maxTagsInError = 200 // maximum length of the tags that an error message contains, in bytes
 )
 
 type batchStore interface {
@@ -101,7 +101,7 @@ func (b *batches) queueBatch(ctx context.Context, post operators.NewBatch, batch
 		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceMessage(q.Tags)).withCause(err)
 	case err != nil:
 		return nil, neverStartsProblem(err)
-	case nobody: // only in a dry run
+	case nobody: // no device has the selected tags; only a dry run succeeds then
 		warned.Warnings = append(warned.Warnings, noDeviceMessage(q.Tags))
 	}
 	answer := operators.BatchCreated{ID: made.ID, Tasks: made.Total, WarningList: warned}
@@ -275,7 +275,8 @@ func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, erro
 	return b.dequeue(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
-// offerSlots offers free slots to the batch after a change that may let its tasks start, and returns the batch.
+// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the
+// batch start. It returns the batch.
 func (b *batches) offerSlots(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Filler.Fill(batch.Pool)
@@ -283,7 +284,8 @@ func (b *batches) offerSlots(batch store.Batch, err error) (operators.Batch, err
 	return showBatch(batch), err
 }
 
-// dequeue removes the batch from the queue after a change that prevents starts, and returns the batch.
+// dequeue removes the devices that wait with a task of the batch from the queue of its pool, after a
+// change that prevents starts. It returns the batch.
 func (b *batches) dequeue(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Offers.RemoveBatch(batch.Pool, batch.ID)
@@ -292,7 +294,7 @@ func (b *batches) dequeue(batch store.Batch, err error) (operators.Batch, error)
 }
 
 const (
-	rateSpan    = 5 * time.Minute  // the period that Batch.Recent of the ledger covers
+	rateSpan    = 5 * time.Minute  // the length of the period whose ended tasks Batch.Recent counts
 	minRateSpan = 10 * time.Second // minimum period for ratePerMinute
 	maxETA      = 10 * 365 * 24 * time.Hour
 )
@@ -344,7 +346,8 @@ func ratePerMinute(b store.Batch) *float64 {
 	return &rate
 }
 
-// earliestStart returns the earliest time at which tasks of the batch could start.
+// earliestStart returns the earliest time at which tasks of the batch could start: its not_before,
+// or its creation if that was later.
 func earliestStart(b store.Batch) time.Time {
 	if b.NotBefore != nil && b.NotBefore.After(b.CreatedAt) {
 		return *b.NotBefore
@@ -352,7 +355,8 @@ func earliestStart(b store.Batch) time.Time {
 	return b.CreatedAt
 }
 
-// eta returns the time when the last task ends at this rate, or nil if it is unknown.
+// eta returns the expected time at which the last task of the batch ends, if tasks continue to end
+// at this rate. It returns nil if the time is unknown.
 func eta(b store.Batch, rate *float64) *operators.Time {
 	if rate == nil || *rate == 0 || batchCondition(b) != "running" {
 		return nil
@@ -368,7 +372,8 @@ func eta(b store.Batch, rate *float64) *operators.Time {
 	return apiTimeIfSet(at)
 }
 
-// abortRule converts the rule of a request, or returns nil if there is no rule.
+// abortRule converts the abort rule of a request to the stored form. It returns nil if the request
+// has no abort rule.
 func abortRule(a *operators.Abort) *store.Abort {
 	if a == nil {
 		return nil

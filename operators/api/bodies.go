@@ -45,7 +45,7 @@ func (r *longBodyReader) Read(b []byte) (int, error) {
 		return 0, r.readErr
 	}
 	if errors.Is(err, io.EOF) {
-		r.setDeadline(time.Time{}) // the body is complete: the rest of the time belongs to the ledger
+		r.setDeadline(time.Time{}) // the body is complete: no read deadline while the ledger works
 	} else if err != nil {
 		r.readErr = err
 	}
@@ -64,8 +64,8 @@ func (r *longBodyReader) readError(err error) error {
 	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(r.readErr)
 }
 
-// limitedReader returns limitErr after it has returned left bytes, because its reader would keep more data in memory.
-// The reader reads ahead at most by its buffer.
+// limitedReader returns at most left bytes, and then limitErr. It limits the memory of a parser, which keeps what it
+// has read. A parser that reads ahead does so by at most its buffer.
 type limitedReader struct {
 	from     io.Reader
 	left     int

@@ -123,7 +123,7 @@ func (l deviceCSV) next() (operators.NewDevice, error) {
 	return device, nil
 }
 
-// imported has the devices of an import that was read.
+// imported has the devices that were read from the body of an import.
 type imported struct {
 	list  []store.NewDevice
 	lines []int // line numbers of the devices
@@ -201,7 +201,8 @@ func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens [
 	_ = out.Flush()
 }
 
-// writeCSVToken writes a line without quotes: ids and tokens contain no character that needs quotes.
+// writeCSVToken writes a CSV line with the id and the token of a device. It writes no quotes,
+// because neither contains a character that needs them.
 func writeCSVToken(out io.Writer, device, token string) error {
 	_, err := fmt.Fprintf(out, "%s,%s\n", device, token)
 	return err

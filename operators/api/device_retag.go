@@ -32,7 +32,7 @@ func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) e
 	return checkTags(spec.Tags)
 }
 
-// withDeviceID adds the device id to an error about its tags.
+// withDeviceID adds the id of a device to err, an error about the device's tags.
 func withDeviceID(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalid("device %s: %s", id, bad.Detail)
@@ -47,7 +47,7 @@ type retagQuery struct {
 	Body   operators.Retag
 }
 
-// check refuses a request that selects no devices or changes nothing.
+// check refuses a request that selects no devices, or that neither sets nor removes a tag.
 func (q *retagQuery) check() error {
 	f := q.DeviceFilter
 	switch {

@@ -106,7 +106,8 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 	return page, err
 }
 
-// searchDevices applies a filter for which there is no index, to a limited number of devices.
+// searchDevices lists devices by a filter for which the ledger has no index. One call examines only
+// a limited number of devices.
 func (d *deviceOperations) searchDevices(ctx context.Context, in *deviceQuery, filter store.DeviceFilter) (store.DeviceSearchPage, error) {
 	if in.IDPart != "" {
 		return d.ledger.DevicesWithIDPart(ctx, filter, in.IDPart, store.DeviceSearchLimit)
@@ -202,8 +203,8 @@ func deviceIDs(sightings []seen.Sighting) []string {
 	return ids
 }
 
-// joinSightings joins sightings with registered devices. It drops the sighting of a device that was deleted and created again
-// after it.
+// joinSightings joins sightings (devices and the times of their last reports) with the registered devices. It drops a
+// sighting that is older than the device, because the device was deleted and created again.
 func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {
@@ -228,7 +229,7 @@ const (
 type devicePatch struct {
 	operators.DevicePatch
 
-	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // accepted only to return a better error than unknown field
+	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // accepted only so that the error is better than "unknown field"
 }
 
 func (d *deviceOperations) patch(ctx context.Context, in *struct {

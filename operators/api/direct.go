@@ -55,7 +55,7 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle 
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
-// oneOf documents a body that has one of these types.
+// oneOf documents a body whose type is one of types.
 func oneOf(r *routes, types []any) map[string]*huma.MediaType {
 	schemas := make([]*huma.Schema, len(types))
 	for i, one := range types {

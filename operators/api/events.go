@@ -73,7 +73,8 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(stretch), err
 }
 
-// eventFilter converts the filter. It refuses invalid names, and a period that contains no time.
+// eventFilter converts a filter of events to the filter of the ledger. It refuses invalid names,
+// and a period whose end is not after its beginning.
 func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
@@ -86,7 +87,8 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	}, nil
 }
 
-// checkPeriod refuses a period that contains no time. A zero time means no bound.
+// checkPeriod refuses a period whose end (until) is not after its beginning (since). A zero time
+// means no bound.
 func checkPeriod(since, until time.Time) error {
 	switch {
 	case isOutsideYears(&since):
@@ -115,9 +117,9 @@ const (
 	maxLivePerToken   = 10               // concurrent streams of one operator token
 )
 
-// eventFeed is one live stream of events. Ids are assigned before the commit, so an event can become visible after one with a
-// higher id was sent. Therefore eventFeed sends events only up to a position in the log below which no event can appear any
-// more: see store.EventPosition.
+// eventFeed is one live stream of events. Ids are assigned before the commit, so an event can become visible after an
+// event with a higher id was sent. Therefore eventFeed sends the events up to a position in the log only when no
+// event can appear below this position any more: see store.EventPosition.
 type eventFeed struct {
 	ledger      eventStore
 	filter      store.EventFilter

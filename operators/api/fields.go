@@ -102,8 +102,8 @@ func newPage[K, T any](stored []K, hasMore bool, show func(K) T, key func(K) str
 	return p
 }
 
-// continueAfter sets the token of a page that is not full, if the filter was not yet applied to all entries: the next page starts
-// after the last entry to which it was applied.
+// continueAfter sets the token of a page that is not full, if the search has not examined all entries yet. The next
+// page then starts after the last entry that the search has examined.
 func (p listPage[T]) continueAfter(stretch store.SearchBound) listPage[T] {
 	if p.next == "" && stretch.More {
 		p.next = pageToken(decimal(stretch.End))

@@ -54,7 +54,8 @@ type Check struct {
 	Probe    func(context.Context) error
 }
 
-// health answers /healthz (the process is alive; no server is checked) and /readyz (the process can do its work).
+// health answers two paths. /healthz shows that the process is alive and checks no server. /readyz shows whether
+// the process can do its work.
 type health struct {
 	checks    []Check
 	panicked  rescue.PanicHandler
@@ -152,7 +153,7 @@ func (h *health) probe(ctx context.Context) probeResult {
 	return found
 }
 
-// recordState stores the state of a dependency, and the time since when it is slow or not ok.
+// recordState stores the state of a dependency, and the time since which it is slow or not ok.
 func (h *health) recordState(d Dependency, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +186,8 @@ func (h *health) list() []Dependency {
 	return slices.SortedFunc(maps.Values(h.dependencies), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// StartingHandler serves requests until the API can be built: the process is alive and not ready, and devices are instructed to
-// retry later. The zero value names no missing dependency.
+// StartingHandler serves requests while the process starts and the API cannot be built yet. It answers that the
+// process is alive and not ready, and asks devices to retry later. The zero value names no missing dependency.
 type StartingHandler struct{ missingCheck atomic.Pointer[string] }
 
 // SetMissingCheck sets the name of the missing dependency, which /readyz reports as a failed check. It returns at once.

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyStore reads the holdings of a pool and the numbers of its held slots over time.
+// historyStore reads the history of a pool: which holder held which slot when, and how many slots
+// were held in each minute.
 type historyStore interface {
 	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
 	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
@@ -113,8 +114,9 @@ func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, 
 	return showSeries(in.Pool, m, s), nil
 }
 
-// showSeries goes back from the present minute by minute, and computes the earlier numbers of held slots from the current
-// number. Steps are aligned to the clock, so that a completed step does not change.
+// showSeries returns the number of held slots for each step of the period. It starts with the current number and
+// computes the earlier numbers backwards, minute by minute. Steps are aligned to the clock, so that a completed step
+// does not change.
 func showSeries(pool string, m store.PoolMinutes, s seriesSpan) operators.Series {
 	each := int64(s.step / time.Minute)
 	now := m.Now.Unix() / 60
@@ -140,7 +142,8 @@ func showSeries(pool string, m store.PoolMinutes, s seriesSpan) operators.Series
 	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(m.Now), StepMS: s.step.Milliseconds(), Points: points}
 }
 
-// setCapacities goes forward in time: each minute has the capacity from that minute on.
+// setCapacities sets the capacity of each point. It goes forward in time: a change of the capacity
+// holds from its minute on.
 func setCapacities(points []operators.SeriesPoint, m store.PoolMinutes) {
 	capacity, rest := m.CapacityBefore, m.Minutes
 	for _, one := range rest {

@@ -52,7 +52,8 @@ func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-// secretUnlessReplay returns the secret, or an empty string if this response is a replay: secrets are not stored.
+// secretUnlessReplay returns the secret. If this response is a replay of a stored response, it returns an empty
+// string, because secrets are not stored.
 func secretUnlessReplay(ctx context.Context, secret string) string {
 	if once := store.OnceFrom(ctx); once != nil && once.Replayed {
 		return ""

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	maxMetadata              = 4096 // bytes
-	maxLeaseRequests         = 128  // concurrent requests for a slot, without the waiting ones
-	maxLeaseRequestsPerToken = 64   // concurrent requests of one token
+	maxMetadata              = 4096 // in bytes
+	maxLeaseRequests         = 128  // concurrent requests for a slot, not counting requests that wait for a slot
+	maxLeaseRequestsPerToken = 64   // concurrent requests of one token, counted in the same way
 )
 
 type leaseStore interface {
@@ -33,7 +33,8 @@ type leaseStore interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
-// leases has the operations on slots that callers hold.
+// leases has the operations on leases: the slots that callers (programs, not devices) hold or wait
+// for.
 type leases struct {
 	ledger   leaseStore
 	slots    dispatcher.Leases

@@ -93,7 +93,7 @@ func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, er
 func showLimitSet(s store.LimitSet) operators.LimitSet {
 	shown, err := policies.ParseSet(s.Limits)
 	if err != nil || shown == nil {
-		shown = []policy.Policy{} // policies of a later release that this one cannot show completely
+		shown = []policy.Policy{} // policies that a later release wrote, and that this release cannot show completely
 	}
 	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: apiTime(s.CreatedAt), Updated: apiTime(s.UpdatedAt)}
 }

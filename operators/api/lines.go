@@ -77,8 +77,8 @@ func readLine(text []byte, entry any, members string) error {
 // jsonColumn is the suffix of the name of a column whose cells are JSON instead of text.
 const jsonColumn = ":json"
 
-// csvLines reads a CSV file. Its first line names the columns: device, then the members of an object, which is the payload
-// of a task.
+// csvLines reads a CSV file. Its first line names the columns: device, then the members of an object. For a batch,
+// this object is the payload of the line's task.
 type csvLines struct {
 	reader  *csv.Reader
 	guard   *limitedReader
@@ -92,7 +92,8 @@ type csvColumn struct {
 	isJSON bool
 }
 
-// newCSV reads the header. members describes the other columns, for error messages.
+// newCSV reads the header line of a CSV body. members names the columns that are allowed besides
+// device, for error messages.
 func newCSV(body io.Reader, members string) (*csvLines, error) {
 	from := bufio.NewReaderSize(body, 4<<10)
 	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // byte order mark that Excel writes

@@ -79,7 +79,8 @@ func (o *operations) problemFor(ctx context.Context, op *huma.Operation, err err
 	return p
 }
 
-// routes registers the operations of all nouns. A list is documented once, and served as pages and as a stream.
+// routes registers the operations of all nouns. A list has one description in the OpenAPI document, and is
+// served as JSON pages and as a stream.
 type routes struct {
 	*operations
 	streams *operations // the streamed forms of the lists
@@ -116,7 +117,8 @@ func registerResponse[I, O any](r *routes, op huma.Operation, handle func(contex
 	addOperation(r, r.operations, op, handle)
 }
 
-// nameChecker is a request whose path contains a name that must be checked.
+// nameChecker is the input of an operation whose path contains a name. checkName refuses an invalid
+// name.
 type nameChecker interface{ checkName() error }
 
 // addOperation adds an operation whose errors become problems.
@@ -164,8 +166,8 @@ func problemResponse(operations huma.API) *huma.Response {
 	}
 }
 
-// newSchemas returns the registry of the types in the OpenAPI document. Package operators does not depend on this
-// description.
+// newSchemas returns the registry of the types in the OpenAPI document. The types of package operators have no
+// code for this document.
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())

@@ -9,8 +9,8 @@ import (
 // rootField is the field name for a complete output that is not an object.
 const rootField = "."
 
-// outputMember is a member of an output whose value is not an object, or is an empty object. Its name is prefixed with the
-// names of the enclosing objects, separated by dots.
+// outputMember is one member of a task's output, after nested objects were flattened. Its value is not an object, or
+// is an empty object. Its name is prefixed with the names of the enclosing objects, separated by dots.
 type outputMember struct {
 	name  string
 	value json.RawMessage
@@ -46,7 +46,7 @@ func appendMembers(list []outputMember, prefix string, object json.RawMessage) [
 	return list
 }
 
-// fieldFinder finds fields by name in an output.
+// fieldFinder finds the fields of a task's output by name.
 type fieldFinder struct {
 	output  json.RawMessage
 	members map[string]json.RawMessage // nil means that the output is not an object
@@ -85,7 +85,8 @@ func (p fieldFinder) find(name string) json.RawMessage {
 	return nil
 }
 
-// findNested is find for a nested member, where the name rootField has no meaning.
+// findNested returns the value of a field like find, but inside a nested member. There the name
+// rootField has no meaning.
 func (p fieldFinder) findNested(name string) json.RawMessage {
 	if p.members == nil {
 		return nil

@@ -112,7 +112,8 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	return showHeldSlot(g), err
 }
 
-// notHeldProblem returns the problem for a slot that is not held: the pool, the slot or the grant does not exist.
+// notHeldProblem returns the problem for the release of a slot that is not held. Its text says whether the pool,
+// the slot or the grant does not exist.
 func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token int64) error {
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {

@@ -78,8 +78,8 @@ func (a poolPlace) compare(b poolPlace) int {
 
 func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
 
-// afterPlace returns the position after which the page starts. It has the rank that the last pool of the previous page had
-// at that time, even if its rank is different now.
+// afterPlace returns the position after which the page starts: the name of the last pool of the previous page, and
+// the rank that this pool had then. Its present rank may be different.
 func (q *poolQuery) afterPlace() (poolPlace, error) {
 	key, err := q.afterName()
 	if err != nil || key == "" {
@@ -94,8 +94,8 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// poolRank returns the number by which pools are sorted. For trouble, the waiting tasks count only to a power of two, so
-// that rows of an open page seldom change places.
+// poolRank returns the number by which pools are sorted. If pools are sorted by trouble, the number of waiting tasks
+// is rounded to a power of two, so that the rows of an open page seldom change places.
 func poolRank(sort string, r store.PoolRank, trouble []string) int64 {
 	switch sort {
 	case "held":

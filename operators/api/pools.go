@@ -14,13 +14,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// defaultLease is the lease of a pool whose PUT names none. Capacity has no default, because only an operator knows the
-// capacity of the external system.
+// defaultLease is the lease length of a pool if the PUT does not set it. Capacity has no default, because only an
+// operator knows the capacity of the external system.
 const defaultLease = 300 * time.Second
 
-// maxWaitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and would cost
-// more than it is worth. If a page has more than 100 pools, the ledger counts to a hundredth of it for each pool, so that
-// a page counts at most 100,000 devices.
+// maxWaitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and
+// would cost more than it is worth. On a page with more than 100 pools, the maximum for each pool is a hundredth of
+// maxWaitingShown, so that one page counts at most 100,000 devices.
 const maxWaitingShown = 1000
 
 type poolStore interface {
@@ -214,7 +214,8 @@ func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error
 	return showSlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
-// showSlots shows each reserved slot at the lowest free number, because the number is only decided by the grant.
+// showSlots converts the slots of a pool to the form of the API. It shows each reserved slot at the lowest free
+// number, because only the grant decides the number of the slot.
 func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
 	shown := operators.Slots{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: apiTimePointer(o.Oldest)}

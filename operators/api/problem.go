@@ -20,8 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// retryUnavailable is the Retry-After of a 503 for operators, and the mean Retry-After of StartingHandler. The dispatcher sets
-// the one for devices.
+// retryUnavailable is the Retry-After of a 503 for operators, and the mean Retry-After of StartingHandler. For
+// devices, the dispatcher computes the Retry-After.
 const retryUnavailable = 3 * time.Second
 
 // Problem is the body of every error, with a cause that is only logged.
@@ -57,7 +57,8 @@ func (p *Problem) withCause(err error) *Problem {
 	return p
 }
 
-// asProblem maps an error to a problem. Errors that devices can get, too, are mapped by the table of package devices.
+// asProblem maps an error to a problem. The table of package devices maps the errors that the reports of devices can
+// get, too.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError
@@ -112,9 +113,9 @@ type ledgerRefusal struct {
 	detail string
 }
 
-// ledgerRefusals maps the errors with which the ledger refuses an operation. A name or number in the path that does not exist
-// is store.ErrNotFound, whatever its noun is; store.ErrUnknownPool is about the field pool of a body. notHeldProblem and
-// leaseProblem have texts of their own for a pool that does not exist.
+// ledgerRefusals maps the errors with which the ledger refuses an operation. If a name or number in the path does not
+// exist, the error is store.ErrNotFound, whatever it names. If the field pool of a body names no pool, the error is
+// store.ErrUnknownPool. notHeldProblem and leaseProblem have texts of their own for a pool that does not exist.
 func ledgerRefusals() []ledgerRefusal {
 	return []ledgerRefusal{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},

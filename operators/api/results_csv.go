@@ -103,7 +103,7 @@ func (t *resultTable) header() []string {
 
 func (t *resultTable) row(r operators.Result) []string {
 	row := []string{decimal(r.Task), r.Device, r.State, jsonCell(r.Ended), jsonCell(r.Duration), escapeFormula(r.Error), jsonCell(r.Dropped)}
-	if !t.hasRest { // the output is an object with only the chosen fields
+	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
 		if len(r.Output) > 0 {
 			_ = json.Unmarshal(r.Output, &from) // the server has just built this object
@@ -140,7 +140,8 @@ func cellTextOrEmpty(value json.RawMessage) string {
 	return cellText(value)
 }
 
-// jsonCell returns a value in the format that the cells of other lists have.
+// jsonCell returns a value as the text of a CSV cell, in the format that the exports of other lists
+// use.
 func jsonCell(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {

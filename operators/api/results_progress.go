@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minProgressRatePeriod is the shortest time over which the rate between two points of a progress is computed, because tasks may end
-// within milliseconds. The rate of a batch as a whole has minRateSpan.
+// minProgressRatePeriod is the shortest time over which the rate between two points of a progress is computed,
+// because tasks may end within milliseconds. For the rate of a whole batch, the minimum is minRateSpan.
 const minProgressRatePeriod = 5 * time.Second
 
 // progressSteps is the number of spans into which the time between the beginning of a batch and now is divided.

@@ -30,7 +30,7 @@ type Operator struct {
 	Role  string // viewer, operator, admin, verifier or caller
 	Token int64  // id of the token; 0 means the bootstrap token, or the dashboard that renders a page for several viewers
 
-	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token and in requests of the dashboard
+	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token and for requests of the dashboard
 	poolPatterns, setPatterns []string          // patterns of the pools and limit sets that a caller may use
 
 	From netip.Addr // address of the sender
@@ -52,16 +52,16 @@ func (o Operator) checkRights(ctx huma.Context) error {
 	return problem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
 }
 
-// May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with
-// a lower rank, so a role with only a part of the rights of another needs metadata of the operation, like forCallers. For the
-// role caller, May always returns false.
+// May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the
+// roles with a lower rank, so a role that has only some of the rights of another role needs a mark in the metadata of
+// each operation, as forCallers sets it. For the role caller, May always returns false.
 func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// forCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
-// caller's token must cover.
+// forCallers allows the role caller to use an operation, too. The path of the operation must name a pool or a limit
+// set, and the caller's token must cover it.
 func forCallers(op huma.Operation) huma.Operation {
 	op.Metadata[callersKey] = true
 	return op

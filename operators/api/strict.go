@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -46,7 +47,7 @@ func (s *strictChecker) next() (json.Token, bool) {
 	return token, err == nil && s.failed == nil
 }
 
-// nameOwner is the kind of the member names of an object: who defines them.
+// nameOwner says who defines the member names of a JSON object.
 type nameOwner int
 
 const (
@@ -99,7 +100,7 @@ func (n nameOwner) ownerBelow(name string) nameOwner {
 	switch {
 	case n == apiNames && name == "payload":
 		return payloadNames
-	case n == apiNames && (name == "tags" || name == "facts"):
+	case n == apiNames && slices.Contains([]string{"tags", "facts", "metadata", "set"}, name): // set: the tags that retag sets
 		return operatorNames
 	}
 	return n
@@ -139,8 +140,8 @@ func bodyFormat() huma.Format {
 	return format
 }
 
-// refuseIgnoredQuery refuses a query if a part of it would be ignored. (Unknown names are refused where the query of an operation
-// is read.)
+// refuseIgnoredQuery refuses a request if a part of its query string would be ignored. (Unknown names are refused
+// where the query of an operation is read.)
 func refuseIgnoredQuery(ctx huma.Context, next func(huma.Context)) error {
 	requestURL := ctx.URL()
 	if err := checkQuery(ctx.Operation().Parameters, requestURL.RawQuery); err != nil {

@@ -28,6 +28,8 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	}
 	b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"City":"a","city":"b"}}`).expectStatus(201)
 	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).expectStatus(201)
+	b.call("POST", "/v1/devices/retag?prefix=d", adminToken, `{"set":{"City":"b"}}`).expectStatus(200)
+	b.call("POST", "/v1/pools/p/leases", adminToken, `{"holder":"h","metadata":{"jobURL":"x","Of":{"Team":1}}}`).expectStatus(201)
 }
 
 // A body with very many errors gets a response with few of them, and needs little memory.

@@ -121,7 +121,8 @@ func takePath(i int, isList bool) string {
 	return fmt.Sprintf("takes[%d].", i)
 }
 
-// newTakeHandler returns a handler that answers takes with the verdicts of ask.
+// newTakeHandler returns a handler for takes (requests of callers to a limit set). It answers each
+// take with the verdict that ask returns.
 func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
 		usesStatus, err := wantsStatus(ctx)
@@ -163,7 +164,8 @@ func takeProblem(err error, isList bool) error {
 	return err
 }
 
-// wantsStatus reports whether the response must show in its status whether the take is allowed.
+// wantsStatus reports whether the client asks for a response whose status (200 or 429) shows
+// whether the take is allowed.
 func wantsStatus(ctx huma.Context) (bool, error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
@@ -193,13 +195,15 @@ func showVerdict(v policies.Verdict, cost int64) operators.Taken {
 // ceilUnits converts d to whole units, rounded up, so that a client that waits that long does not return too early.
 func ceilUnits(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
 
-// refusedTake is a problem together with the fields of the normal response.
+// refusedTake is the body of a refused take: a problem together with the fields of the normal
+// response.
 type refusedTake struct { //nolint:errname // an answer
 	operators.Problem
 	operators.Taken
 }
 
-// writeWithStatus answers a take with a status, and with the header fields of draft-ietf-httpapi-ratelimit-headers.
+// writeWithStatus answers a take with a status that shows the verdict, and with the header fields of
+// draft-ietf-httpapi-ratelimit-headers.
 func writeWithStatus(ctx huma.Context, v policies.Verdict, cost int64) error {
 	taken := showVerdict(v, cost)
 	if len(v.Items) > 0 {
@@ -275,7 +279,7 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		if err != nil {
 			return err
 		}
-		if operatorOf(ctx.Context()).Role == roleCaller { // the facts may belong to other callers
+		if operatorOf(ctx.Context()).Role == roleCaller { // the usage of a set shows facts, which may belong to other callers
 			for i, u := range highest {
 				highest[i] = u.Redacted()
 			}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// checkSpan refuses a pair of times between which nothing can start.
+// checkSpan refuses a pair of times if to is not after from, because then nothing can start between
+// them.
 func checkSpan(from, to *time.Time) error {
 	if err := checkYears(from, to); err != nil {
 		return invalid("%v", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usageStore reads the device, and its profile, whose usage is requested.
+// usageStore reads a device and its profile, to compute the usage of the device.
 type usageStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Profile(ctx context.Context, name string) (store.Profile, error)

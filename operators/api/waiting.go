@@ -13,7 +13,8 @@ import (
 // waiting has the operations on the waiting tasks of a pool or a batch.
 type waiting struct{ explainer *dispatcher.Explainer }
 
-// WaitingSample limits how many tasks are evaluated, and so the cost.
+// WaitingSample limits the number of waiting tasks that a request evaluates, because each
+// evaluation takes time.
 type WaitingSample struct {
 	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Maximum number of tasks that are evaluated; if more tasks wait, a random sample of this size"`
 }

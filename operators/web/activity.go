@@ -57,8 +57,8 @@ func convertTimes(query url.Values) (url.Values, error) {
 	return query, nil
 }
 
-// eventsWatch returns the events after which the page is read again. Only the newest page of the list
-// changes.
+// eventsWatch returns the watch (the condition for reading the page again) of a list of events. Only
+// the newest page of the list changes.
 func eventsWatch(filters url.Values, newest bool) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)

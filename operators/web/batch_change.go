@@ -23,8 +23,9 @@ func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// cancel cancels a batch. If many tasks wait, the operator must type the number that the page showed,
-// and that number must not be lower than the number of tasks that wait now.
+// cancel cancels a batch. If more than confirmCountAbove tasks wait, the operator must type the
+// number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this
+// number wait now.
 func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -66,7 +67,8 @@ func editFormValues(b operators.Batch) url.Values {
 	}
 }
 
-// edit sends only the fields that differ from the batch.
+// edit changes the fields of a batch that the operator changed in the form. It sends no other
+// fields to the API.
 func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -107,8 +109,8 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
-// originalText returns the text with which an input of a form was filled. If the input differs from this
-// text, the operator changed it, even if another operator has changed the batch since the form was
+// originalText returns the text that an input had when the form was shown. If the input differs from
+// this text, the operator changed it, even if another operator has changed the batch since the form was
 // shown.
 func originalText(form url.Values, input, fallback string) string {
 	if !form.Has("was." + input) {
@@ -117,7 +119,8 @@ func originalText(form url.Values, input, fallback string) string {
 	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
 }
 
-// rowsText returns a text of the filled rows that differs if the rows differ.
+// rowsText returns the filled rows as one text. Two lists of rows have the same text only if their
+// filled rows are equal.
 func rowsText(rows []policyRow) string { return fmt.Sprintf("%q", filledRows(rows)) }
 
 // filledRows returns the rows in which something was entered.
@@ -141,7 +144,8 @@ func laneInput(lane string) string {
 	return lane
 }
 
-// durationInput returns a duration for an input. It is empty for 0, which means the default.
+// durationInput returns a duration as the text of an input. It is empty for 0: an empty input means
+// the default.
 func durationInput(ms int64) string {
 	if ms == 0 {
 		return ""

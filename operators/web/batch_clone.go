@@ -74,7 +74,7 @@ type cloneReader struct {
 	r         *http.Request
 	source    operators.Batch
 	now       time.Time
-	states    []string // states left to read; an empty string means all states
+	states    []string // states whose tasks are still to be read; an empty string means all states
 	pageToken string
 	lines     bytes.Buffer
 }

@@ -28,7 +28,8 @@ func (b *batchForms) registerRoutes(to *site) {
 	to.pages.HandleFunc("POST /new-batch", b.create)
 }
 
-// batchForm is the entered input, and the result of counting its tasks.
+// batchForm has the input of the form for a new batch, and the number of tasks that the batch would
+// have.
 type batchForm struct {
 	url.Values
 
@@ -48,9 +49,23 @@ func (f *batchForm) HasTimeLimits() bool {
 	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
-// HasTuning reports whether a field differs from its default.
+// defaultNumbers returns the default values of the form's number inputs, which the form shows.
+func defaultNumbers() url.Values {
+	return url.Values{"attempts": {strconv.Itoa(operators.DefaultMaxAttempts)}, "weight": {strconv.Itoa(operators.DefaultBatchWeight)}, "priority": {"0"}}
+}
+
+// HasTuning reports whether one of the inputs for fine tuning differs from its default.
 func (f *batchForm) HasTuning() bool {
-	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run")+f.Get("retry_on") != "" || f.Get("backoff") != "" && f.Get("backoff") != "10s" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
+	tuned := f.Get("on_lost") + f.Get("lane") + f.Get("lease") + f.Get("max_run") + f.Get("retry_on")
+	if backoff := f.Get("backoff"); backoff != (operators.DefaultRetryBackoffMS * time.Millisecond).String() {
+		tuned += backoff
+	}
+	for name, value := range defaultNumbers() {
+		if f.Get(name) != value[0] {
+			return true
+		}
+	}
+	return tuned != ""
 }
 
 // Rows returns the entered policies, followed by empty rows.
@@ -62,9 +77,9 @@ func (f *batchForm) HasLimits() bool {
 }
 
 func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
-	f := &batchForm{Values: url.Values{
-		"pool": {r.URL.Query().Get("pool")}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "finish_inside": {"true"},
-	}}
+	f := &batchForm{Values: defaultNumbers()}
+	f.Set("pool", r.URL.Query().Get("pool"))
+	f.Set("finish_inside", strconv.FormatBool(operators.DefaultFinishInside))
 	source, err := b.readSource(r, r.URL.Query().Get("from"))
 	if err != nil {
 		return page{}, err
@@ -85,7 +100,8 @@ func (b *batchForms) formPage(r *http.Request, f *batchForm) (page, error) {
 	return page{title: "New batch", section: "batches", template: "batch-new", data: f}, err
 }
 
-// create counts the tasks or creates the batch. It shows a refused form again with its input.
+// create handles the submitted form: it creates the batch, or only counts the tasks that it would
+// have. If the form is refused, it shows the form again with its input.
 func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
 	made, err := b.submit(r, f)
@@ -165,7 +181,7 @@ func (f *batchForm) parseInput(r *http.Request) error {
 	return nil
 }
 
-// request returns the request of the API for the form.
+// request returns the API request that creates the batch of the form.
 func (f *batchForm) request() (operators.Request, error) {
 	body, err := f.body()
 	if err != nil {
@@ -200,7 +216,7 @@ func (f *batchForm) request() (operators.Request, error) {
 	return request, operators.AddToQuery(body, request.Query)
 }
 
-// addDevices adds the devices, listed by id or selected by tags.
+// addDevices adds to body the devices of the batch: a list of ids, or tags that select devices.
 func (f *batchForm) addDevices(body map[string]any) error {
 	if list := strings.FieldsFunc(f.Get("devices"), func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
 		body["devices"] = list
@@ -300,7 +316,8 @@ func parseMS(text string) (any, error) {
 	return d.Milliseconds(), nil
 }
 
-// toRFC3339 reads a date and time in the format of browsers, or a time with its zone.
+// toRFC3339 converts a time from a form to RFC 3339. It accepts the date and time format of
+// browsers, and a time with its zone.
 func toRFC3339(text string) (any, error) {
 	t, err := parseUTC(text)
 	return t.Format(time.RFC3339), err
@@ -322,7 +339,7 @@ func parseJSON(text string) (any, error) {
 	return json.RawMessage(text), nil
 }
 
-// parseWindows reads one window from each line.
+// parseWindows parses the text of a form, which has one window in each line.
 func parseWindows(text string) (any, error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {

@@ -34,7 +34,7 @@ func (b *batchPages) registerRoutes(to *site) {
 	to.pages.HandleFunc("GET /batches/{id}/results.csv", b.serveCSV)
 }
 
-// batch adds the values that pages show to a batch.
+// batch is a batch of the API with the methods that the templates of pages need.
 type batch struct{ operators.Batch }
 
 // barSegment is the share of one state in the progress bar of a batch. X and Width are in percent.
@@ -120,7 +120,7 @@ func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
 		return page{}, err
 	}
 	if one.Counts[operators.Pending] == 0 {
-		waiting = waitSummary{} // waiting was read before the batch, when tasks still waited
+		waiting = waitSummary{} // waiting was read before the batch; no task waits any more
 	}
 	waiting.Remedies = b.newRemedies(r)
 	policies, err := json.Marshal(one.Limits)

@@ -28,8 +28,8 @@ type curve struct {
 	Top        int    // value at the upper edge
 }
 
-// countBars are the bars of counts below the curve: grants at the bottom, reaps on top of them, and denied
-// reports in a separate row.
+// countBars are the bars of event counts below the curve of held slots: grants at the bottom, reaps on top
+// of them, and denied reports in a separate row.
 type countBars struct {
 	Grants, Reaps []bar
 	Denied        []bar
@@ -72,8 +72,8 @@ func newChart(points []point, width, height int, span time.Duration) chart {
 	return c
 }
 
-// draw makes the paths. If a column has many points, it draws the lowest and the highest. It draws the
-// capacity only where it changes.
+// draw makes the SVG paths of the chart. Of many points at about the same x position, it draws only
+// the lowest and the highest. The line of the capacity has points only where the capacity changes.
 func (c *chart) draw(points []point) {
 	last := points[len(points)-1]
 	y := c.y
@@ -94,8 +94,8 @@ func (c *chart) draw(points []point) {
 	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(last, points[0]), c.Height)
 }
 
-// thinPoints reduces the points to about targetCount points: the first, the last, and the lowest and
-// highest of each section between them, in their order.
+// thinPoints reduces the points to about targetCount points. It keeps the first and the last point,
+// and the lowest and the highest point of each section between them, in their order.
 func thinPoints(points []point, targetCount int) []point {
 	each := 2 * len(points) / max(targetCount, 1)
 	if each <= 2 {
@@ -120,7 +120,7 @@ func thinPoints(points []point, targetCount int) []point {
 	return append(kept, points[len(points)-1])
 }
 
-// y returns the y coordinate of n slots. It leaves some room at the top.
+// y returns the y coordinate for n held slots. It leaves some space above the highest value.
 func (c *chart) y(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
 
 func (c *chart) x(last, p point) float64 {
@@ -143,7 +143,8 @@ func (c *chart) drawBars(points []point, countedSince time.Time) {
 	c.drawSums(sumPoints(points, every), points[len(points)-1], every, c.Every)
 }
 
-// drawSums draws a bar for each sum. A bar ends at the point of its sum.
+// drawSums draws a bar for each of the sums. The right edge of a bar is at the time of the sum's
+// last point.
 func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duration, spanText string) {
 	c.Every = spanText
 	c.BarWidth = max(0.8*float64(c.Width)*float64(barSpan)/float64(c.Span), 1.6)
@@ -167,18 +168,21 @@ func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duratio
 	}
 }
 
-// maxFineBarsSpan is the longest span of a chart whose bars cover pointEvery each.
+// maxFineBarsSpan is the longest span of a chart in which each bar covers the time pointEvery. In a
+// longer chart, a bar covers a minute.
 const maxFineBarsSpan = 10 * time.Minute
 
-// intervalCounts holds the counts after the point of the previous sum, up to its own point.
+// intervalCounts holds the counts of one bar: of the points after the previous bar, up to the bar's
+// last point.
 type intervalCounts struct {
 	poolCounts
 
 	point point
 }
 
-// sumPoints adds up the counts per interval of the clock, so that the bar of a past interval does not
-// change. If every is pointEvery, each point has its own sum.
+// sumPoints adds up the counts of the points in each interval of length every. Intervals begin at
+// full multiples of every, so the bar of a past interval does not change. If every is pointEvery,
+// each point has its own sum.
 func sumPoints(points []point, every time.Duration) []intervalCounts {
 	var sums []intervalCounts
 	span := int64(-1)

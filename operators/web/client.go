@@ -33,8 +33,8 @@ func (c client) post(ctx context.Context, path string, body any) error {
 }
 
 // entryAction returns the formAction for an action of the API on the entry with the path parameter {id} of a
-// list, such as /v1/pools/{id}/pause. It sends the reason if the form has one. The next page is the page of
-// the entry.
+// list, such as /v1/pools/{id}/pause. It sends the input `reason` of the form, if there is one. After the
+// action, the browser shows the page of the entry.
 func (c client) entryAction(list, action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
@@ -57,7 +57,7 @@ func nonEmptyParams(query url.Values, names ...string) url.Values {
 	return filters
 }
 
-// pager identifies the part of a list that a visitor views.
+// pager identifies the part (the page) of a long list that a visitor views.
 type pager struct {
 	path    string
 	filters url.Values
@@ -110,7 +110,7 @@ func (i inProcessTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: out.status, Header: out.header, Body: io.NopCloser(&out.body), Request: r}, nil
 }
 
-// recorded is an answer that stays in this process.
+// recorded is a ResponseWriter that keeps the answer in memory.
 type recorded struct {
 	header http.Header
 	status int

@@ -22,7 +22,7 @@ type dependency struct {
 	Remedy string // how to repair the server; the remedies against reasons to wait are in remedies.go
 }
 
-// describeAll adds the name, the consequences and the remedy to each dependency.
+// describeAll adds to each dependency its name, the consequences of its failure and the remedy.
 func (s System) describeAll(list []api.Dependency) []dependency {
 	shown := make([]dependency, len(list))
 	for i, d := range list {
@@ -71,8 +71,8 @@ func unhealthy(list []dependency) []dependency {
 }
 
 // outageText returns the text for an error. A problem of the API keeps its text, except if its server does not
-// answer: then the text names the server, since when it does not answer, and the remedy. Any error that is not
-// a problem of the API, also a panic or a fault in a template, is taken for an outage of Postgres.
+// answer: then the text names the server, the time since which it does not answer, and the remedy. Any error
+// that is not a problem of the API, also a panic or a fault in a template, is taken for an outage of Postgres.
 func (f *frame) outageText(ctx context.Context, err error) string {
 	p, isProblem := errors.AsType[*operators.Problem](err)
 	if isProblem && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
@@ -84,14 +84,14 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	}
 	found := f.checkedState(ctx, d)
 	shown := f.system.describe(found)
-	if found.Slow && !found.IsUnhealthy() { // its checks answer quickly
+	if found.Slow && !found.IsUnhealthy() { // its checks answer quickly, so this replica may be the slow part
 		shown.Name += ", or this replica,"
 	}
 	return shown.sentence(f.now())
 }
 
-// checkedState returns the result of the checks for a server that has just failed. If the checks found the
-// server healthy, they are older than the failure, and checkedState returns d.
+// checkedState returns the state that the checks found for the server d, which has just failed. If the
+// checks found the server healthy, they ran before the failure, and checkedState returns d.
 func (f *frame) checkedState(ctx context.Context, d api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return d
@@ -106,8 +106,9 @@ func (f *frame) checkedState(ctx context.Context, d api.Dependency) api.Dependen
 	return d
 }
 
-// sentence describes a dependency that does not work well: its name, since when, the consequences and
-// the remedy. If the start of the trouble is unknown, it names the current time.
+// sentence describes a dependency that does not work well: its name, the time since which it has
+// trouble, the consequences and the remedy. If the start of the trouble is unknown, it names the
+// current time.
 func (d dependency) sentence(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)
@@ -120,8 +121,8 @@ var errPageLate = errors.New("the page was not read in time")
 // sendLate answers a request whose page could not be read in time.
 func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) { f.sendError(rw, r, errPageLate) }
 
-// recoversItself reports whether a failed page is read and shown again without a reload: it is a live page, and
-// a server does not answer.
+// recoversItself reports whether the browser will replace the error page without a reload. This is so if the
+// page is live (read again while it is open) and a server does not answer.
 func (f *frame) recoversItself(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }

@@ -12,9 +12,10 @@ import (
 const (
 	devicesShown  = 50
 	recentShown   = 100
-	silentPeriods = 3 // report periods
+	silentPeriods = 3 // number of report periods without a report after which a device is called silent
 
-	// devicesRereadEvery is the interval at which the page reads again when devices were last seen.
+	// devicesRereadEvery is the interval at which the page reads again the times at which devices were
+	// last seen.
 	devicesRereadEvery = 10 * time.Second
 )
 
@@ -119,5 +120,5 @@ func (d *devicePages) blockPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// silentAfter returns the time after which a device that was not seen is called silent.
+// silentAfter returns the time without a report after which a device is called silent.
 func (d *devicePages) silentAfter() time.Duration { return silentPeriods*d.reportPeriod + seenWithin }

@@ -40,7 +40,8 @@ func (f *findPages) find(r *http.Request) (page, error) {
 	return page{title: "Find", template: "find", searchText: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
 }
 
-// hitGroups returns the parts that have hits or whose search was bounded. Exact hits come first.
+// hitGroups returns the groups of search results that a page shows: groups with hits, and groups in
+// which only a limited number of entries was searched. Exact hits come first.
 func hitGroups(found operators.Found) (groups []hitGroup) {
 	q := url.QueryEscape(found.Text)
 	for _, p := range []struct {

@@ -32,15 +32,15 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// frame has what the handlers of all pages need to answer: the templates, the settings, and methods that send
-// a page in its shell, a refusal or a failure.
+// frame has what the handlers of all pages need: the templates, the settings, and methods that send a page. A
+// page can also be a refusal or a failure.
 type frame struct {
 	set      *template.Template
 	prefix   string
 	mode     string
 	readOnly bool
 	system   System
-	isLive   func(address *url.URL) bool // reports whether the hub reads the page at address
+	isLive   func(address *url.URL) bool // reports whether the page at address is live: the hub reads it again while it is open
 	gate     *gate.Gate
 	logger   *slog.Logger
 	now      func() time.Time
@@ -113,7 +113,8 @@ func sections() []navigation {
 	}
 }
 
-// doneMessages returns, by key, the only messages that an address can make a page show.
+// doneMessages returns, by key, the messages about completed actions. A page shows only these
+// messages, whatever key its address contains.
 func doneMessages() map[string]string {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",
@@ -228,7 +229,8 @@ type page struct {
 	searchText string // the text that the visitor searched for
 }
 
-// renderedPage is a rendered page: the whole page, and its pieces, which are sent again when they change.
+// renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they
+// change).
 type renderedPage struct {
 	title      string
 	main       template.HTML

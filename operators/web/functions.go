@@ -110,7 +110,7 @@ func copyButton(text, what string) template.HTML {
 		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
 }
 
-// zeroClass returns the attribute that makes a count of 0 less visible.
+// zeroClass returns the class attribute that makes a count less visible if it is 0.
 func zeroClass(count any) template.HTMLAttr {
 	if n, ok := count.(*int64); ok && n != nil {
 		count = *n

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// The phase of a held slot depends on the part of its lease that is left.
+// The phases of held slots. leasePhase derives the phase from the part of the lease that is left.
 const (
 	halfLeft     = 0.5
 	expiringLeft = 0.2
@@ -26,7 +26,7 @@ type cell struct {
 
 	Phase         string // free, reserved (offered to a waiter), or of a held slot: fresh, half, expiring, stale (lease over)
 	Pool          string
-	AboveCapacity bool // its number is beyond the capacity, because the capacity was lowered
+	AboveCapacity bool // its number is not below the capacity, because the capacity was lowered
 	Mark          mark // mark of its batch
 }
 
@@ -62,7 +62,8 @@ func (c cell) PhaseText() string {
 	return c.Phase
 }
 
-// Symbol returns a character that distinguishes the phases without colour.
+// Symbol returns a character for the phase of the cell, for readers who cannot distinguish the
+// colours.
 func (c cell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// Each replica keeps the last hour of each pool in memory, as points that are pointEvery apart. A
-// replica that has just started restores this history from the log, except for what only the replicas
-// count: denials, conflicts and drift.
+// Each replica keeps the last hour of each pool in memory, as points (states of the pool) at
+// intervals of pointEvery. A replica that has just started restores this history from the log, except
+// for what only the replicas count: denials, conflicts and drift.
 const (
 	pointEvery      = 5 * time.Second
 	pointsKept      = int(time.Hour / pointEvery)
@@ -22,8 +22,8 @@ const (
 )
 
 // point is the state of one pool at one time, and its counts since the previous point. The state is read from
-// the ledger; slots that Redis offers to waiters are not in it. A point is small, because 3,000 pools have more
-// than two million points.
+// the ledger, so it does not include the slots that Redis offers to waiters. A point is small, because 3,000
+// pools have more than two million points.
 type point struct {
 	at               int64 // ms since 1970
 	grants           uint32
@@ -45,7 +45,7 @@ type history struct {
 	sinceLast map[string]poolCounts // counts after the last point
 	last      time.Time             // time of the last point
 
-	disagreeing  map[string]struct{} // pools with conflicts or drift; some may be too old to be shown
+	disagreeing  map[string]struct{} // pools with conflicts or drift; some were too long ago to be shown
 	talliesSince time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
@@ -65,7 +65,8 @@ func (h *history) addSlotChanges(moves []slotChanges) {
 	}
 }
 
-// addTally adds the counts that the replicas made for a pool.
+// addTally adds to the next point of a pool the counts that the replicas made (denials, conflicts,
+// drift).
 func (h *history) addTally(pool string, more meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +183,7 @@ func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) 
 const maxHistoryEvents = 1_000_000
 
 // LoadHistory restores the last hour from the log of the ledger, so that a replica that has just started
-// shows the same as the other replicas. Call it until it succeeds, and not again.
+// shows the same charts as the other replicas. Call it until it succeeds once.
 func (w *Web) LoadHistory(ctx context.Context) error {
 	// The pools are read first, so that the log already contains the creation of each of them.
 	uses, err := w.log.PoolUses(ctx)
@@ -197,7 +198,8 @@ func (w *Web) LoadHistory(ctx context.Context) error {
 	return nil
 }
 
-// prependPoints adds the restored points before the existing ones.
+// prependPoints adds the points that were restored from the log before the points that this replica
+// has collected.
 func (h *history) prependPoints(now time.Time, past slotActivity, uses []poolUse) {
 	steps := map[string][]slotChanges{}
 	for _, s := range past.Steps {
@@ -220,8 +222,8 @@ func (h *history) prependPoints(now time.Time, past slotActivity, uses []poolUse
 	}
 }
 
-// pointsFromLog computes the points of a pool backwards, from its current state to the time when it was
-// created.
+// pointsFromLog computes the past points of a pool from the log. It begins with the pool's current
+// state and goes back in time, at most by `back` and not beyond the creation of the pool.
 func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []slotChanges, resizes []resize) []point {
 	slices.SortFunc(steps, func(a, b slotChanges) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)

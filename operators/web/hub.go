@@ -20,8 +20,8 @@ const (
 	restFactor     = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
-// watch selects the events and times after which a page is read again. A page with the zero watch never
-// changes: it is sent without a stream.
+// watch says when an open page is read again: after which events, and at which times. A page with the
+// zero watch never changes, so it has no stream.
 type watch struct {
 	everyTick bool          // the page is read with each tick, because it changes without events
 	every     time.Duration // the page is also read at this interval; 0 means that it is not
@@ -124,14 +124,15 @@ func (h *hub) state(key viewKey) *viewState {
 	return h.views[key].state
 }
 
-// startReads starts reading the pages that the events concern. It does not wait until they are read.
+// startReads starts reading the open pages that the events may have changed. It does not wait until
+// they are read.
 func (h *hub) startReads(events []event, allChanged bool) {
 	for key, v := range h.beginDueReads(events, allChanged) {
 		h.panicked.Go("reading a page", func() { h.readView(key, v) })
 	}
 }
 
-// beginDueReads marks the views that are to be read now as being read, and returns them.
+// beginDueReads returns the views that must be read now, and marks each of them as being read.
 func (h *hub) beginDueReads(events []event, allChanged bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,7 +161,8 @@ func (v *view) needsRead(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// readLimits returns the lane in which a view is read next, and its time limit.
+// readLimits returns the lane (the quick or the slow group of concurrent reads) in which a view is
+// read next, and its time limit.
 func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,9 +172,9 @@ func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duratio
 	return h.quickReads, quickReadLimit
 }
 
-// readContext returns the context of a read. In the quick lane it hides the deadline, so that the loaders
-// leave nothing out for lack of time. A page that is late in the quick lane is read again in the slow
-// lane.
+// readContext returns the context of a read. In the quick lane it hides the deadline, so that loaders do
+// not leave parts of the page out because little time is left. A page that is late in the quick lane is
+// read again in the slow lane.
 func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
 	if timeLimit == quickReadLimit {
@@ -181,14 +183,16 @@ func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// withoutDeadline is a context that ends at its deadline, but does not reveal the deadline.
+// withoutDeadline is a context that ends at its deadline, but whose method Deadline reports no
+// deadline.
 type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a context
 
 // Deadline reports that there is no deadline.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// readView reads a page once its lane is free, even if its last viewer has left meanwhile. If the page is too
-// slow for the quick lane, it is due again at the next tick.
+// readView waits for room in the page's lane (quick or slow reads) and reads the page, even if the last
+// viewer has left in the meantime. If the page is too slow for the quick lane, the next tick starts another
+// read in the slow lane.
 func (h *hub) readView(key viewKey, v *view) {
 	limiter, timeLimit := h.readLimits(v)
 	limiter <- struct{}{}
@@ -214,7 +218,7 @@ func (h *hub) readView(key viewKey, v *view) {
 	v.setState(rendered, err)
 }
 
-// setErrors sets the error on all views when no page can be read.
+// setErrors sets the error of all views. It is called when no page can be read.
 func (h *hub) setErrors(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,7 +33,7 @@ type eventLog interface {
 }
 
 // hourLog reads the data of the charts of the last hour: held slots and capacities from the ledger, grants and
-// reaps from the log of events, and the counts that only the replicas make.
+// reaps from the log of events, and the counts (denials, conflicts, drift) that only the replicas have.
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]poolUse, error)
 	SlotActivity(ctx context.Context, back, step time.Duration, limit int64) (slotActivity, error)
@@ -41,14 +41,15 @@ type hourLog interface {
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
 
-// pageData reads the data of pages that the API does not offer.
+// pageData reads from the ledger the data of pages that the API does not provide.
 type pageData interface {
 	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at ledgerSnapshot) error) error
 	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 }
 
-// Types that the ledger returns. A slotChanges counts the grants and ends in a pool in one step of time.
+// Types that the ledger returns. A slotChanges has the numbers of grants and of ended grants in a pool
+// in one interval.
 type (
 	event          = store.Event
 	eventFilter    = store.EventFilter

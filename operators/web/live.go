@@ -23,14 +23,15 @@ const (
 	maxStreamsPerToken = 100  // maximum number of open streams of one operator token
 )
 
-// pageUpdate is one update of an open page: the whole page, or the pieces that differ.
+// pageUpdate is a message of the stream of an open page: the whole page, or only the pieces that
+// changed.
 type pageUpdate struct {
 	Now      int64         `json:"now"`              // ms since 1970, for relative times
 	Snapshot string        `json:"moment,omitempty"` // snapshot of the ledger that the page shows after this message
 	Main     template.HTML `json:"main,omitempty"`
 	Title    string        `json:"title,omitempty"`
 	Pieces   []piece       `json:"pieces,omitempty"`
-	Error    string        `json:"error,omitempty"` // why the page is not up to date
+	Error    string        `json:"error,omitempty"` // the reason why the page is not up to date
 	Gone     bool          `json:"gone,omitempty"`  // the session has ended
 }
 
@@ -39,8 +40,8 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// updateFrom returns the update that turns before, which the browser shows now, into s. If before is nil, or
-// has another title or other piece ids, the update is the whole page.
+// updateFrom returns the update that changes the browser's page from before (the version that it shows) to
+// s. If before is nil, or has another title or other piece ids, the update is the whole page.
 func (s *renderedPage) updateFrom(before *renderedPage) pageUpdate {
 	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
 		return pageUpdate{Main: s.main, Title: s.title}

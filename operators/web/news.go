@@ -14,14 +14,14 @@ type eventFollower struct {
 	log         eventLog
 	hasBegun    bool
 	completeID  int64              // no event with an id up to this one can appear any more
-	position    eventPosition      // position that becomes completeID when all events up to it are complete
+	position    eventPosition      // position in the log up to which all events will be complete; then it becomes completeID
 	hasPosition bool               // the position is set
-	countedID   int64              // the charts include the events up to this id
+	countedID   int64              // the charts count the events up to this id
 	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
 // read returns the events since the previous call. If allChanged is true, all pages count as changed: it is
-// the first call, or there were too many events to return.
+// this is the first call, or there were too many events to return.
 func (n *eventFollower) read(ctx context.Context) (events []event, allChanged bool, err error) {
 	return n.advance(ctx, true)
 }
@@ -87,7 +87,8 @@ func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChan
 	return events, true, nil
 }
 
-// advanceToPosition sets completeID to the position up to which all events are now known to be complete.
+// advanceToPosition sets completeID to n.position. The caller must know that all events up to this
+// position are complete.
 func (n *eventFollower) advanceToPosition() {
 	n.completeID, n.hasPosition = n.position.Last, false
 	for id := range n.returned {

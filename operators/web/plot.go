@@ -13,7 +13,7 @@ import (
 const (
 	plotWidth, plotHeight    = 720, 130
 	barsHeight, deniedHeight = 40, 24
-	pointsPerValue           = 3 // number of points of the last hour that the cursor shows as one value
+	pointsPerValue           = 3 // number of points of the last hour that are combined into one value for the cursor
 )
 
 // plot is the chart of a pool with its axes, and the values that the cursor shows.
@@ -21,7 +21,7 @@ type plot struct {
 	chart
 
 	Ranges []rangeLink
-	Levels []axisTick // ticks of the number of held slots
+	Levels []axisTick // ticks for the number of held slots
 	Times  []axisTick
 	Values plotValues
 	Days   bool // the chart covers days; only the chart of the last hour includes denials
@@ -33,7 +33,7 @@ type rangeLink struct {
 	Current    bool
 }
 
-// axisTick is a line across a chart, at a percentage of its width or height.
+// axisTick is a line across a chart. Its position is a percentage of the chart's width or height.
 type axisTick struct {
 	Text string
 	At   float64 // position in percent
@@ -80,7 +80,7 @@ func chosenRange(r *http.Request) string {
 	return "1h"
 }
 
-// newHourPlot draws the last hour from the points that this replica has collected.
+// newHourPlot draws the chart of the last hour from the points that this replica has in memory.
 func newHourPlot(points []point, countedSince time.Time) plot {
 	p := plot{chart: newHourChart(points, plotWidth, plotHeight)}
 	p.drawBars(points, countedSince)
@@ -91,8 +91,8 @@ func newHourPlot(points []point, countedSince time.Time) plot {
 	return p
 }
 
-// newDaysPlot draws a series of the ledger over its whole range. The curve of a younger pool begins
-// inside the range.
+// newDaysPlot draws the chart of the last day or week from a series that the API returned. The
+// curve of a younger pool begins inside the range.
 func newDaysPlot(s operators.Series, timeRange string) plot {
 	span := 24 * time.Hour
 	if timeRange == "7d" {

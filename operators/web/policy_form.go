@@ -111,7 +111,7 @@ func compactDuration(d time.Duration) string {
 	return text
 }
 
-// enteredRows returns the rows of a submitted form.
+// enteredRows returns the policies that were entered into a submitted form, one row for each.
 func enteredRows(form url.Values) []policyRow {
 	at := func(field string, i int) string {
 		if list := form["limit."+field]; i < len(list) {
@@ -146,7 +146,7 @@ func readPolicies(form url.Values) ([]map[string]any, error) {
 	return list, nil
 }
 
-// policy returns the row in the format of the API.
+// policy returns the policy of the row as a JSON object of the API.
 func (r policyRow) policy() (map[string]any, error) {
 	if r.Name == "" {
 		return nil, errors.New("a name is required")
@@ -165,7 +165,7 @@ func (r policyRow) policy() (map[string]any, error) {
 	return fields, r.addRate(fields)
 }
 
-// addRate adds how many tasks may start in which time.
+// addRate adds to fields the rate of the policy: how many tasks may start in which period.
 func (r policyRow) addRate(fields map[string]any) error {
 	if r.Algorithm == "calendar" {
 		maxStarts, err := strconv.ParseInt(r.Rate, 10, 64)

@@ -36,12 +36,12 @@ func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// isUnchanged reports whether an input still has the value that the form was shown with.
+// isUnchanged reports whether an input still has the value that it had when the form was shown.
 func isUnchanged(form url.Values, input string) bool {
 	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == originalText(form, input, "\x00")
 }
 
-// poolSettings returns the settings of a pool from a form.
+// poolSettings returns the settings of a pool that were entered into a form, as fields of the API.
 func poolSettings(r *http.Request) (map[string]any, error) {
 	settings := map[string]any{}
 	capacity, err := strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity")))
@@ -72,7 +72,8 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	return settings, err
 }
 
-// callerLimitText returns the limit of callers as the form shows it. It is empty if there is no limit.
+// callerLimitText returns, as the text of an input, the maximum number of slots for callers. It is
+// empty if there is no limit.
 func callerLimitText(maxCallers *int) string {
 	if maxCallers == nil {
 		return ""
@@ -80,7 +81,8 @@ func callerLimitText(maxCallers *int) string {
 	return strconv.Itoa(*maxCallers)
 }
 
-// parseCallerLimit reads the limit of callers from the text of a form. It returns nil if there is no limit.
+// parseCallerLimit parses the text of the input for the maximum number of slots for callers. It returns nil
+// if there is no limit.
 func parseCallerLimit(text string) (any, error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return nil, nil //nolint:nilnil // null is what the API takes

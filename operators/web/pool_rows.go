@@ -13,7 +13,8 @@ const (
 	maxDisagreeingShown = 10  // pools with conflicts or drift that are named
 )
 
-// poolRow is one pool of a list that has too many pools for cards.
+// poolRow is one pool in the list of pools as rows. The list shows rows if there are too many pools
+// for cards.
 type poolRow struct {
 	operators.PoolState
 
@@ -60,7 +61,8 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 }
 
 // poolColumns returns the heads of the columns. The template pool-row has the cell of each column, in the same
-// order. If a column has a sort, it is a value of the parameter sort of the API.
+// order. The field sort of a column is a value of the API's parameter sort. It is empty if the list cannot be
+// sorted by the column.
 func poolColumns(filters url.Values, sorted string) []poolColumn {
 	columns := []struct{ name, sort, class, title string }{
 		{"Pool", "name", "", "By name"},
@@ -91,7 +93,8 @@ func poolColumns(filters url.Values, sorted string) []poolColumn {
 	return list
 }
 
-// sharePercent returns how much of a bar is filled, in percent, at most 100.
+// sharePercent returns the filled part of a pool's bar: the held slots in percent of the capacity,
+// at most 100.
 func sharePercent(held, capacity int) float64 {
 	if held == 0 {
 		return 0

@@ -53,7 +53,7 @@ type poolCard struct {
 	Many   bool    // more tasks wait than were counted
 	Share  float64 // filled part of the bar in percent
 	Cells  []cell  // slots; only if there are few pools
-	Over   bool    // more slots are held than the capacity, because the capacity was lowered
+	Over   bool    // more slots are held than the capacity, because an operator lowered it
 }
 
 func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
@@ -85,8 +85,8 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	}, nil
 }
 
-// drawSlots adds the slots to a card. It replaces the card's counts by the counts of the same read, so
-// that they agree.
+// drawSlots adds the pool's slots to its card. It also replaces the counts of the card by the
+// counts of the read that returned the slots, so that the counts and the slots agree.
 func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
 	d := poolData{Pool: c.Pool, PhaseCounts: map[string]int{}}
 	var err error

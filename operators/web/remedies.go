@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// remedyRoute describes how these pages perform an action that a remedy of the API names. The texts of the
-// remedies come with the API; package dispatcher/decision writes them (reasons.go).
+// remedyRoute describes how a page of the dashboard performs an action that the API names in a remedy. The
+// texts of the remedies come with the API; package dispatcher/decision writes them (reasons.go).
 type remedyRoute struct {
 	act     decision.Act
 	subject decision.Subject
@@ -43,7 +43,8 @@ func remedyRoutes() []remedyRoute {
 	}
 }
 
-// remedyRenderer adds the buttons of one visitor on one page to the texts of remedies against reasons to wait.
+// remedyRenderer adds buttons to the texts of remedies on a page. A remedy is an advice against the reason why
+// a task waits.
 type remedyRenderer struct {
 	may           func(role string) bool
 	returnAddress string // address of the page
@@ -55,7 +56,7 @@ type remedyPart struct {
 	Button        *remedyButton // nil if the visitor lacks the role, or no page performs the action
 }
 
-// remedyButton performs an action and leads back to the page.
+// remedyButton performs an action of a remedy, and then shows the page with the remedy again.
 type remedyButton struct {
 	Label, Path string
 	Back        string // page to return to, for a form; empty for a link, whose Path contains the page
@@ -101,8 +102,8 @@ func (m remedyRenderer) actionButton(a operators.Action) *remedyButton {
 	return nil
 }
 
-// pageAddress returns the address of the page, without the parameter of the message that the page shows
-// once.
+// pageAddress returns the address of the page that the visitor views. It removes the parameter with the
+// key of the message, because the message is shown only once.
 func pageAddress(r *http.Request) string {
 	here := *r.URL
 	query := here.Query()
@@ -111,8 +112,8 @@ func pageAddress(r *http.Request) string {
 	return here.RequestURI()
 }
 
-// returnPathOr returns the page from which a visitor came to perform an action. If the request names none, it
-// returns fallback.
+// returnPathOr returns the path of the page on which the visitor chose an action, as the request names it. If
+// the request names no page, it returns fallback.
 func returnPathOr(r *http.Request, fallback string) string {
 	if back := r.URL.Query().Get("back"); back != "" && localPath(back) == back {
 		return back
@@ -120,8 +121,8 @@ func returnPathOr(r *http.Request, fallback string) string {
 	return fallback
 }
 
-// readReturnPath returns the page to which a form leads back. It is empty if the form names none. readReturnPath
-// refuses any address that is not a page of the dashboard.
+// readReturnPath returns the path of the page that is shown after a form was submitted. It is empty if the form
+// names none. readReturnPath refuses any address that is not a page of the dashboard.
 func (s *site) readReturnPath(r *http.Request) (string, error) {
 	back := r.Form.Get("back")
 	if back == "" {

@@ -34,7 +34,7 @@ type replica struct {
 
 	Here bool // it is this process
 	Gone bool // its heartbeats have stopped
-	Late bool // it sends heartbeats, but has not reaped for three times its interval
+	Late bool // it sends heartbeats, but for three of its reap intervals it has not reaped
 	Bad  []dependency
 }
 
@@ -78,9 +78,9 @@ func mixedVersions(list []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallyReader holds the counts of the replicas as they were last read. The counts only grow while a replica
-// lives, so no count is read twice, and a missed read loses none. The counts of a replica's first
-// minute are always included.
+// tallyReader holds the counts of the replicas as they were last read. The counts of a running replica only
+// grow. So addGrowth adds only the difference between two reads, and a missed read loses nothing. The
+// counts of a replica's first minute are always included.
 type tallyReader struct {
 	lastRead map[string]map[string]meters.Tally // counts by replica and pool
 }
@@ -96,7 +96,7 @@ func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
 		current[one.Replica] = counts
 		before, found := t.lastRead[one.Replica]
 		if !found && one.Uptime > time.Minute {
-			continue // its counts include earlier times; only what it adds from now on is counted
+			continue // the first read of this replica: its counts include earlier times, so only later growth is added
 		}
 		for pool, now := range counts {
 			if more := tallyGrowth(before[pool], now); more != (meters.Tally{}) {

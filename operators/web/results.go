@@ -53,7 +53,7 @@ type resultCell struct {
 	Number bool
 }
 
-// resultParams returns the parameters that the form of the results sends.
+// resultParams returns the query parameters that belong to the form of the results.
 func resultParams(query url.Values) url.Values {
 	chosen := nonEmptyParams(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {
@@ -62,8 +62,8 @@ func resultParams(query url.Values) url.Values {
 	return chosen
 }
 
-// resultQuery returns the query for the results that were chosen. The times have the format of
-// browsers.
+// resultQuery converts the parameters of the form to a query of the API. The times in chosen have
+// the format of browsers.
 func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
 	q.State = chosen.Get("state")
 	if q.Since, err = parseTimeParam(chosen, "since"); err == nil {
@@ -101,7 +101,7 @@ func (s results) IsSample() bool { return s.Scanned < s.Matching }
 // HasTimeRange reports whether only the results of a time range are shown.
 func (s results) HasTimeRange() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
 
-// CSV returns the query for the CSV file.
+// CSV returns the query of the link that downloads the results as a CSV file.
 func (s results) CSV() string {
 	if q := nonEmptyParams(s.Chosen, "state", "since", "until").Encode(); q != "" {
 		return "?" + q
@@ -169,9 +169,9 @@ func resultsPath(one batch) string {
 	return operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
 }
 
-// readSummary returns the summary of the results. A summary of a sample is cached for summaryReadEvery; a summary
-// of all results also becomes invalid when other tasks end. The total counts in the summary are always
-// the current counts of the batch.
+// readSummary returns the summary of the results. A summary of a sample is cached for summaryReadEvery; a cached
+// summary of all results also becomes invalid when the counts of the batch change. The total counts in the
+// summary are always the current counts of the batch.
 func (b *batchPages) readSummary(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
 	query := asked.Values()
 	query.Set("page_size", "1")
@@ -263,7 +263,7 @@ func defaultColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// serveCSV passes the CSV of all results of a batch on from the API to the browser.
+// serveCSV sends to the browser the CSV of all results of a batch, which the API writes.
 func (b *batchPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 	path := operators.Path("batches", r.PathValue("id"), "results")
 	asked, err := resultQuery(r.URL.Query())

@@ -18,10 +18,10 @@ const (
 // progressChart is an SVG of the progress of a batch so far, and of its expected progress.
 type progressChart struct {
 	Width, Height int
-	Area, Line    string // tasks that had ended
-	Failed        string // failed tasks among them
+	Area, Line    string // curve of the number of ended tasks, and the area below it
+	Failed        string // curve of the number of failed tasks
 	Expected      string // line from now to the expected end; empty if the end is unknown
-	Limit         string // line of all tasks
+	Limit         string // line at the total number of tasks
 	From, To      time.Time
 	Now           float64 // x position of the current time
 	Label         string
@@ -32,7 +32,7 @@ type progressChart struct {
 	ExpectedToEnd *operators.Time
 }
 
-// rateBar is the bar of one step: how many tasks ended per minute.
+// rateBar is the bar of one interval. Its height is the number of tasks that ended per minute.
 type rateBar struct {
 	X, Y, Width, Height float64
 	Title               string

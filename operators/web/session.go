@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// The prefix makes browsers accept the cookie only over TLS (or on the loopback), and keep it from
-	// other hosts of the same domain.
+	// The prefix __Host- has two effects in browsers: they accept the cookie only over TLS (or on the
+	// loopback), and other hosts of the same domain can neither set nor get it.
 	cookieName = "__Host-dispatcher"
 	// sessionLife is the time from the sign-in to the end of a session. Using the session does not extend it.
 	sessionLife = 12 * time.Hour
@@ -29,8 +29,8 @@ const (
 	sessionCheckLifetime = 5 * time.Second
 )
 
-// errSignedOut means that there is no session, that its token was revoked, or that a token or a link cannot
-// sign in.
+// errSignedOut means that the request has no valid session: there is none, its token was revoked, or the
+// given token or link cannot sign in.
 var errSignedOut = errors.New("no operator is signed in")
 
 // sessions manages the sessions of signed-in visitors. The ledger stores them, so they are valid at all
@@ -91,8 +91,8 @@ func (s *sessions) openSession(ctx context.Context, tokenHash []byte) (secret st
 	return secret, s.ledger.OpenSession(ctx, hashOf(secret), tokenHash, sessionLife)
 }
 
-// tokenOwner returns the operator that owns the token with this hash. If there is no such token, or it is the
-// token of a device, it returns errSignedOut.
+// tokenOwner returns the operator that owns the token with this hash. If there is no such token, or the token
+// belongs to a device, it returns errSignedOut.
 func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, error) {
 	if hash == nil {
 		return api.Operator{}, errSignedOut
@@ -110,8 +110,8 @@ func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, e
 	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
-// sessionOperator returns the operator that is signed in with this secret. Without a session, it returns
-// errSignedOut.
+// sessionOperator returns the operator that is signed in with this secret. If there is no such session,
+// it returns errSignedOut.
 func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
 	if errors.Is(err, errNotFound) {
@@ -148,7 +148,7 @@ func (s *sessions) closeSession(ctx context.Context, secret string) error {
 	return s.ledger.CloseSession(ctx, hashOf(secret))
 }
 
-// authenticator signs visitors in and out.
+// authenticator signs visitors of the dashboard in and out.
 type authenticator struct {
 	*frame
 
@@ -194,7 +194,7 @@ type signInForm struct {
 	Wait   time.Duration // time until the lock-out ends
 	Proxy  bool          // the lock-out is for all visitors behind a proxy that is not trusted
 	Plain  bool          // plain HTTP from another machine: no browser would keep the cookie
-	Failed string        // which server does not answer, since when, and what to do; empty if all answer
+	Failed string        // sentence about the server that does not answer, with the time and the remedy; empty if all servers answer
 	Theme  string
 }
 
@@ -205,7 +205,7 @@ func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
-	if _, err := d.readVisitor(r); err == nil { // this browser has already used the link
+	if _, err := d.readVisitor(r); err == nil { // this browser has used the link before and is still signed in
 		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 		return
 	}
@@ -235,7 +235,7 @@ func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
 }
 
 // startSession calls open with a token or a link, and gives the browser the session. A wrong token counts as a
-// guess from its address. A wrong link does not count: any web page can make a browser follow a link,
+// guess by the sender's address. A wrong link does not count: any web page can make a browser follow a link,
 // and nobody can guess its 256 bits.
 func (d *authenticator) startSession(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,

@@ -23,7 +23,8 @@ type site struct {
 	timeLimited map[string]bool // the patterns of the pages that WithTimeLimit serves
 }
 
-// pageLoader reads the content of a page for a request.
+// pageLoader reads the content of a page: it answers a request with the data for the page's
+// template.
 type pageLoader func(r *http.Request) (page, error)
 
 // addPage registers a page that serves the content of a loader to a browser.
@@ -41,8 +42,8 @@ func (s *site) addLivePage(pattern string, load pageLoader) {
 	s.addLiveLoader(pattern, s.withSnapshot(load))
 }
 
-// redisTimeShare is the part of a page's time limit for the reads that need Redis. They come before the
-// snapshot of the page.
+// redisTimeShare is the part of a page's time limit for reading the data that comes from Redis. This
+// data is read before the snapshot of the ledger.
 const redisTimeShare = 0.7
 
 // addLivePageWithRedis registers a live page that needs data from Redis. readRedis reads this data before the snapshot,
@@ -89,7 +90,7 @@ func (s *site) addLiveLoader(pattern string, load pageLoader) {
 	})
 }
 
-// pageCapture receives the page that a handler of livePages renders for the hub.
+// pageCapture receives the page that a live page's handler renders for the hub.
 type pageCapture struct {
 	recorded
 

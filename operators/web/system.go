@@ -46,7 +46,8 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	return s.describeAll(s.Checks(ctx))
 }
 
-// publishedChecks returns, sorted by name, the checks that another replica published.
+// publishedChecks returns the results of the checks that another replica published with its
+// heartbeat, sorted by name.
 func (s System) publishedChecks(checks map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(checks))
 	for _, name := range slices.Sorted(maps.Keys(checks)) {

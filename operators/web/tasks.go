@@ -67,7 +67,8 @@ func (t *taskPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// tasksWatch returns the watch for the events that may concern the tasks of a filter.
+// tasksWatch returns the watch (the condition for reading the page again) of a list of tasks: the
+// events about tasks that match the filter.
 func tasksWatch(filters url.Values) watch {
 	batch, _ := strconv.ParseInt(filters.Get("batch"), 10, 64)
 	switch {
@@ -143,7 +144,8 @@ func pills(filters url.Values, counts taskCounts) []pill {
 	return list
 }
 
-// countPage returns the loader of a page that shows how many tasks an action would change.
+// countPage returns the loader of a confirmation page: it shows how many tasks the action would
+// change.
 func (t *taskPages) countPage(action, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
@@ -161,8 +163,8 @@ func (t *taskPages) countPage(action, title string) pageLoader {
 	}
 }
 
-// maxBulkRounds is the maximum number of rounds of one submitted form. Each round changes up to 20,000
-// tasks.
+// maxBulkRounds is the maximum number of API requests for one submitted form that changes many tasks.
+// Each request changes up to 20,000 tasks.
 const maxBulkRounds = 50
 
 func (t *taskPages) bulkAction(action, messageKey string) formAction {
@@ -183,7 +185,7 @@ func (t *taskPages) bulkAction(action, messageKey string) formAction {
 	}
 }
 
-// step is one state in the life of a task.
+// step is one state in the life of a task, as the page of the task shows it.
 type step struct {
 	State string
 	Past  bool
@@ -224,7 +226,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 	}
 	concern := watch{task: task.ID, device: task.Device}
 	if task.IsOpen() {
-		concern.pool = task.Pool // the reasons why it waits depend on its pool
+		concern.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
 		"Task": task, "Why": why, "Path": statePath(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),

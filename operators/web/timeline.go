@@ -34,8 +34,8 @@ type slotHoldings struct {
 	hasEarlier bool // the range has earlier holdings that are not in holdings
 }
 
-// slotTimeline is a time line with a row for each slot. Templates and addresses call it lanes. It has nothing
-// to do with the urgent lane of batches.
+// slotTimeline is a time line with a row for each slot. Templates and addresses call a time line "lanes".
+// These lanes are not the urgent lane of batches.
 type slotTimeline struct {
 	Rows       []timelineRow
 	From, To   time.Time
@@ -62,7 +62,7 @@ type holdingBar struct {
 	Title    string
 }
 
-// timelineSpan returns how far back a time line reaches, at most a day.
+// timelineSpan returns the length of the time that a time line shows, at most a day.
 func timelineSpan(timeRange string) time.Duration {
 	if timeRange == "1h" {
 		return time.Hour
@@ -91,10 +91,11 @@ func (p *poolPages) readHoldings(r *http.Request, pool, timeRange string) (slotH
 
 const (
 	highestSlot       = 9999
-	timelineReadEvery = 15 * time.Second // interval at which a time line is read again
+	timelineReadEvery = 15 * time.Second // interval at which the page reads a time line again
 )
 
-// newTimeline draws holdings. If there are too many, it draws only the time that the latest holdings cover.
+// newTimeline draws holdings. If the range has more than maxHoldingsDrawn holdings, it draws only the time
+// that the latest of them cover.
 func newTimeline(s slotHoldings, marks batchMarks, cells []cell) slotTimeline {
 	l := slotTimeline{To: s.now, Asked: timelineSpan(s.timeRange)}
 	l.From = l.To.Add(-l.Asked)
@@ -118,8 +119,8 @@ func newTimeline(s slotHoldings, marks batchMarks, cells []cell) slotTimeline {
 	return l
 }
 
-// addRows adds a row for each slot of the pool and for each slot that was held, within the part that is
-// shown.
+// addRows adds a row for each slot of the pool and for each slot that was held, if the slot is in the
+// part of the pool that the page shows.
 func (l *slotTimeline) addRows(s slotHoldings, cells []cell) {
 	slots := map[int]bool{}
 	higher := false
@@ -198,9 +199,10 @@ type batchMark struct {
 	Mark  mark
 }
 
-// assignMarks gives each batch the mark that follows from its id, or the next free mark, so that the mark
-// of a batch usually stays the same while other batches come and go. If there are more batches than
-// marks, several batches share a mark.
+// assignMarks gives each batch a mark (a colour, a pattern and a letter). It is the mark that follows
+// from the batch's id or, if another batch has that mark, the next free one. So the mark of a batch
+// usually stays the same while other batches come and go. If there are more batches than marks, several
+// batches share a mark.
 func assignMarks(slots []operators.Slot, past []holding) batchMarks {
 	var batches []int64
 	for _, s := range slots {

@@ -10,7 +10,7 @@ import (
 const maxCacheEntries = 64
 
 // ttlCache caches data that is expensive to read and changes slowly, such as the last hours and days of a pool.
-// Open pages are read again with each event, but this data only when its entry is older than ttl.
+// Open pages are read again after each event. This data is read again only when its entry is older than ttl.
 type ttlCache[T any] struct {
 	ttl     time.Duration // lifetime of an entry
 	mayKeep func(T) bool  // reports whether a value is cached; nil means always

@@ -13,9 +13,10 @@ const (
 	usageReadEvery = 5 * time.Second // interval at which usage is read again; the cost grows with the number of subjects
 )
 
-// policyUsage holds how much of the policies of a pool or a limit set is used, as its page shows it.
+// policyUsage is the data of a page about the policies of a pool or a limit set: how much of each
+// policy is used.
 type policyUsage struct {
-	Owner   string // name of the pool or limit set
+	Owner   string // name of the pool or the limit set
 	Starts  bool   // true for a pool, which counts starts; false for a limit set, which counts takes
 	Limited bool   // the pool or limit set has policies
 	Unknown bool   // the use cannot be read now
@@ -27,7 +28,7 @@ type policyUse struct {
 	operators.PolicyUse
 
 	Share float64
-	Ends  *operators.Time // time when a part of the use ends; nil if nothing is used
+	Ends  *operators.Time // time at which a part of the usage expires; nil if nothing is used
 }
 
 // readUsage returns how much of the policies of a pool is used. Uses is empty if the pool has no
@@ -42,8 +43,8 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 	return u.withoutUnavailable(err)
 }
 
-// withoutUnavailable returns u without an error, and with Unknown set, if err is a status 503. It passes on any
-// other error.
+// withoutUnavailable returns u with Unknown set, and no error, if err has the status 503. It returns any other
+// error unchanged.
 func (u policyUsage) withoutUnavailable(err error) (policyUsage, error) {
 	if u.Unknown = operators.HasStatus(err, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil

@@ -14,7 +14,7 @@ import (
 
 const (
 	waitingPerPage  = 100 // tasks on one page
-	maxWaitingReads = 5   // maximum number of API pages that are read to find the first tasks of a part
+	maxWaitingReads = 5   // maximum number of API pages that are read to find the first listed task
 	liveSampleSize  = 200 // sample size on a live page, which is read often
 
 	// waitingReadEvery is the interval at which the sample of a live page is evaluated again. The sample is

@@ -81,7 +81,8 @@ func New(o Options) *Web {
 	return w
 }
 
-// Handler serves the dashboard, and passes all other paths to others.
+// Handler returns a handler that serves the dashboard, and passes requests for all other paths to
+// the handler others.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", hardened(serveAssets()))
@@ -112,8 +113,8 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	return unprefixed(w.site.prefix, api.WithRecovery(w.panicked, serve))
 }
 
-// unprefixed removes the prefix of a proxy from a path. Some proxies pass the prefix on, others remove
-// it.
+// unprefixed removes the path prefix of a proxy from requests. Some proxies pass the prefix on, and
+// others remove it.
 func unprefixed(prefix string, next http.Handler) http.Handler {
 	if prefix == "" {
 		return next
@@ -152,9 +153,9 @@ func hardened(next http.HandlerFunc) http.Handler {
 // maxFormBytes is the maximum size of a form in bytes: enough for 20,000 device ids.
 const maxFormBytes = 4 << 20
 
-// Tick reads the events of all replicas since the previous call, and starts reading the open pages that
-// these events concern. Call it about once a second. While no page is open, Tick only reads the counts
-// for the charts, once for each point of a chart.
+// Tick reads the events of all replicas since the previous call, and starts reading again the open
+// pages that these events may have changed. Call it about once a second. While no page is open, Tick
+// only reads the counts for the charts, once for each point of a chart.
 func (w *Web) Tick(ctx context.Context) error {
 	now, watched := w.now(), w.streams.hub.hasViews()
 	pointDue := w.history.isPointDue(now)
@@ -182,8 +183,9 @@ func (w *Web) readEvents(ctx context.Context, watched bool) (events []event, all
 	return nil, false, w.events.skipEvents(ctx)
 }
 
-// addPoint adds a point to the history: the current use of each pool, and the counts from the events of
-// the log that became complete after the previous point.
+// addPoint adds a point to the history: the current number of held slots of each pool, and the number
+// of grants and reaps since the previous point. These are counted from the events of the log that
+// became complete since then.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {

@@ -1,12 +1,13 @@
--- adopt: writes holders from the ledger into a known pool. Afterwards more slots can be held than the
--- capacity, as after a decrease of the capacity. Then core.give gives no slot.
+-- adopt: writes holders that the ledger (the SQL database) knows into a known pool. Afterwards the number
+-- of held slots can be higher than the capacity, as after a decrease of the capacity. In that case,
+-- core.give gives no slot.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
---     holders  list of objects: slot, lease, device, batch, left, age (core.adopt)
--- Returns  an empty list if the pool is unknown; else one number per holder:
---     1  the lease of the holder holds the slot now
---     0  another lease holds the slot; nothing was written for this holder
+--     holders  list of holders, each an object: slot, lease, device, batch, left, age (core.adopt)
+-- Returns  an empty list if the pool is unknown; else a list with one number per holder:
+--     1  the lease of the holder now holds the slot
+--     0  another lease holds the slot, so nothing was written for this holder
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)

@@ -1,112 +1,121 @@
--- order: decides which batch gets the next slot. It keeps the records of the batches, their weights,
--- virtual times and shares, and the contest between them. The order of the waiters of one batch is
--- the order of KEYS[5] (queue.lua). scripts.go puts this file behind core.lua and in front of
--- queue.lua; queue.lua and the scripts use the returned table as `order`. The argument q of the
--- functions is the table that queue.open returns.
+-- order: decides which batch of a pool gets the next slot. It stores the records of the batches, their
+-- weights, virtual times and shares, and the contest: a list of the batches in the order in which they
+-- get slots. The order of the waiters (waiting devices) inside one batch is the order of KEYS[5]
+-- (queue.lua). scripts.go puts this file behind core.lua and in front of queue.lua; queue.lua and the
+-- scripts use the returned table as `order`. The functions receive the table q that queue.open returned.
 --
 -- KEYS[5]  queue  ZSET  as in queue.lua; this file only counts its members
 -- KEYS[6]  waiter HASH  as in queue.lua; this file only counts its fields
 -- KEYS[8]  batch  HASH
---     batch  -> "weight|virtual time|lane"; lane is U for an urgent batch, else empty
---     "pool" -> JSON object (the state of the queue). Its other fields: see queue.lua
+--     id of a batch -> "weight|virtual time|lane" (the record of the batch); lane is U if the batch is
+--                      urgent, else empty
+--     "pool" -> JSON object (the state of the queue). queue.lua describes its other fields:
 --         time     highest virtual time at which a batch was granted a slot
 --         weights  sum of the weights of all batches that have waiters
 --         percent  percentage of the capacity for which urgent batches have precedence
---         lane     number of slots that urgent batches hold or are offered; not the lane of a batch
+--         lane     number of slots that all urgent batches together hold or are offered
 --         urgent   number of waiters in urgent batches
--- KEYS[9]  contest  ZSET  all batches that have a waiter of class T:
+-- KEYS[9]  contest  ZSET  all batches that have a waiter of class T (it can be notified, no offer yet):
 --     "virtual time|batch"   -> (held + offered slots) / weight
---     "virtual time|batchU"  -> the same number minus PRECEDENCE_BONUS; only for urgent batches
+--     "virtual time|batchU"  -> the same quotient minus PRECEDENCE_BONUS; only for urgent batches
 --
--- Order. The next slot goes to the batch with the lowest held / weight; offered slots count as held.
--- If two batches are equal, the slot goes to the batch with the lower virtual time, which grows by
--- UNIT / weight with each grant, then to the older batch. Urgent batches precede all other batches
--- while they hold together less than `percent` percent of the capacity, rounded up. From that number
--- of slots on, they compete like all other batches.
+-- Order. The next slot goes to the batch with the lowest held / weight; offered slots count as held. If
+-- this number is equal for two batches, the slot goes to the batch with the lower virtual time. The
+-- virtual time of a batch grows by UNIT / weight with each grant. If the virtual times are equal too, the
+-- slot goes to the older batch. Urgent batches precede all other batches while all urgent batches
+-- together hold less than `percent` percent of the capacity, rounded up to slots. From that number of
+-- slots on, they compete like all other batches.
 --
 -- Invariants:
---   After order.update_batches, the contest and the fields weights, lane and urgent include all
---   changes of held slots and waiters in this call. The weight and the lane of a want enter them with
---   the next such change of its batch.
+--   After order.update_batches, the contest and the fields weights, lane and urgent include all changes
+--   of held slots and waiters that this script call has made. If a want (a task that needs a slot) has
+--   another weight or lane than its batch, the contest and these fields include the new values after the
+--   next change of held slots or waiters of the batch.
 --   The virtual time of a batch never decreases. If a batch without waiters is read, its virtual time
 --   is raised to state.time.
---   A record is deleted only if its batch has neither waiters nor held slots.
---   A lost record changes only the order: a batch without a record has weight 1 and virtual time 0,
---   until its next want brings its weight and lane.
+--   The record of a batch is deleted only if the batch has neither waiters nor held slots.
+--   If a record is lost, only the order of the batches changes. A batch without a record has weight 1 and
+--   virtual time 0, until the next want of the batch brings its weight and lane.
 
 local order = {}
--- Virtual time of one grant in a batch of weight 1.
+-- The virtual time of a batch grows by UNIT / weight with each grant.
 local UNIT = 1000000
--- Subtracted from held / weight of urgent batches; larger than any held / weight.
+-- This number is subtracted from held / weight of urgent batches. It is larger than any held / weight.
 local PRECEDENCE_BONUS = 16384
 
--- order.member_range: returns the lower and the upper bound, for ZRANGEBYLEX, of the members of
--- KEYS[5] with this class. If batch is given, only members of the batch are in the range. If before
--- is given, only members before this text, "order" or "order|device", are in the range.
+-- order.member_range: returns two bounds for ZRANGEBYLEX that select the members of KEYS[5] (the queue)
+-- with this class: T, O or P for a waiting device, H for a held slot (queue.lua). If batch is given, the
+-- range contains only members of this batch. If before is given, it contains only members that sort
+-- before this text, which has the form "order" or "order|device".
 function order.member_range(class, batch, before)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (before or '\255')
 end
 
--- order.queue_size: returns the number of waiters. It reads the number from Redis once per call.
+-- order.queue_size: returns the number of waiters in the queue. It asks Redis only if q.size is not set
+-- yet.
 function order.queue_size(q)
   q.size = q.size or redis.call('HLEN', q.waiter)
   return q.size
 end
 
--- order.count_members: returns the number of members of KEYS[5] with this class. The optional
--- arguments batch and before limit the range (order.member_range).
+-- order.count_members: returns the number of members of KEYS[5] (the queue) with this class: T, O or P for
+-- a waiting device, H for a held slot (queue.lua). With the optional arguments batch and before, it
+-- counts only a part of them (order.member_range).
 function order.count_members(q, class, ...)
-  -- Without waiters, or without offers, no read is needed.
+  -- If no device waits, only members of class H exist. If there are no offers, class O has no members.
   if class ~= 'H' and order.queue_size(q) == 0 or class == 'O' and q.offered == 0 then
     return 0
   end
   return redis.call('ZLEXCOUNT', q.queue, order.member_range(class, ...))
 end
 
--- count_waiters: returns the number of waiters of all classes. The optional arguments batch and
--- before limit the range (order.member_range).
+-- count_waiters: returns the number of waiters (waiting devices), which are in the classes T, O and P. With
+-- the optional arguments batch and before, it counts only a part of them (order.member_range).
 local function count_waiters(q, ...)
   return order.count_members(q, 'T', ...)
     + order.count_members(q, 'O', ...)
     + order.count_members(q, 'P', ...)
 end
 
--- held_and_offered: returns the number of slots that the batch holds or is offered.
+-- held_and_offered: returns the number of slots that tasks of the batch hold, plus the number of slots that
+-- are offered to waiters of the batch.
 local function held_and_offered(q, batch)
   return order.count_members(q, 'H', batch) + order.count_members(q, 'O', batch)
 end
 
--- exact_text: returns the number n as text that Redis reads back without loss.
+-- exact_text: returns the number n as text with 17 digits, so that Redis reads exactly the same number.
 local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the member of batch b in the contest, "virtual time|batch", 37 characters.
+-- contest_member: returns the text of 37 characters that stands for batch b in KEYS[9] (the contest, the
+-- order between batches): "virtual time|batch", without the U of an urgent batch.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
 
--- order.urgent_room: returns the number of slots for which urgent batches still have precedence. The
--- number is 0 or negative if urgent batches hold their whole share.
+-- order.urgent_room: returns the number of slots that urgent batches can get before they lose their
+-- precedence over other batches. If urgent batches hold their whole share, the number is 0 or negative.
 function order.urgent_room(q)
   return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane
 end
 
--- order.held_per_weight: returns held / weight of batch b, the number by which batches are ordered.
--- Offered slots count as held. The number is negative if b is urgent and has precedence.
+-- order.held_per_weight: returns the number by which batches are ordered: the held and offered slots of
+-- batch b, divided by its weight. The number is negative if b is urgent and has precedence.
 function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
--- order.is_below_share: reports whether batch b, with one slot more, would still hold less than its
--- share: the capacity times its weight, divided by the weights of all batches that have waiters.
+-- order.is_below_share: reports whether batch b would hold less than its share even with one slot more.
+-- The share of a batch is the capacity times the weight of the batch, divided by the sum of the weights
+-- of all batches that have waiters.
 function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
 
--- urgent_contribution: returns what batch b adds to state.lane and to state.urgent: the number of its
--- held and offered slots, and the number of its waiters. Both are 0 if b is not urgent.
+-- urgent_contribution: returns the two numbers that batch b adds to state.lane and to state.urgent: its
+-- held and offered slots, and its waiters. Both numbers are 0 if b is not urgent.
 local function urgent_contribution(q, b)
   if b.lane == 'U' then
     return b.held, count_waiters(q, b.name)
@@ -115,8 +124,10 @@ local function urgent_contribution(q, b)
   end
 end
 
--- read_waiters: sets b.has_notifiable and b.has_waiters. If b has no waiter, its virtual time is
--- raised to state.time, so a batch gains no credit while no device waits with its tasks.
+-- read_waiters: sets two fields of batch b. b.has_waiters is true if a device waits with a task of b;
+-- b.has_notifiable is true if one of these devices has class T (it can be notified and has no offer). If
+-- no device waits, the virtual time of b is raised to state.time, so that b gains no advantage from
+-- the time in which no device waited.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -127,22 +138,25 @@ local function read_waiters(q, b)
   end
 end
 
--- order.load_batch: returns the batch with this name, from the cache of the call or from KEYS[8]. If
--- want is given, its weight and lane replace the stored ones, and the lane of an urgent want replaces
--- state.percent. The fields of a batch:
---   name, weight, time, lane  as in KEYS[8]
+-- order.load_batch: returns the batch with this name (its id), from the cache q.batches or from KEYS[8].
+-- If want (a task of the batch) is given, the weight and the lane of the want replace those of the batch.
+-- If want is urgent, its lane also replaces state.percent. The fields of a batch:
+--   name            id of the batch, 16 digits
+--   weight, time    weight and virtual time of the batch
+--   lane            U if the batch is urgent, else empty
 --   held            number of held and offered slots
 --   has_notifiable  true if the batch has a waiter of class T
 --   has_waiters     true if the batch has a waiter of any class
---   counted_weight  what the batch adds to state.weights: its weight, or 0 if it has no waiter
---   urgent_slots    what the batch adds to state.lane
---   urgent_waiters  what the batch adds to state.urgent
---   member          its member in the contest, with U if the batch is urgent; false if it has none
+--   counted_weight  the number that the batch adds to state.weights: its weight, or 0 without waiters
+--   urgent_slots    the number that the batch adds to state.lane
+--   urgent_waiters  the number that the batch adds to state.urgent
+--   member          the member of the batch in the contest, with U if the batch is urgent; false if the
+--                   batch is not in the contest
 function order.load_batch(q, name, want)
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
-    -- A batch without a record has weight 1 and virtual time 0.
+    -- If the batch has no record in KEYS[8], its weight is 1 and its virtual time is 0.
     local weight, time, lane_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.has_new_batch = q.has_new_batch or not text
     b = {
@@ -168,20 +182,22 @@ function order.load_batch(q, name, want)
 end
 
 -- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered, and
--- marks b as changed. order.update_batches updates the sums and the contest later.
+-- adds b to q.changed. order.update_batches later updates the sums in the state and the contest.
 function order.change_held(q, b, delta)
   b.held = b.held + delta
   q.changed[b.name] = b
 end
 
--- order.advance_time: advances the virtual time of batch b by one grant.
+-- order.advance_time: advances the virtual time of batch b by one grant. First it raises state.time to
+-- the virtual time of b, if that is higher. Then the virtual time of b becomes state.time + UNIT / weight.
 function order.advance_time(q, b)
   q.state.time = math.max(b.time, q.state.time)
   b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
 end
 
--- order.update_batches: updates, for each changed batch, the sums in the state and the entries in the
--- contest. It adds the record of the batch to q.fields, which order.write_batches writes to Redis.
+-- order.update_batches: processes each batch in q.changed. It updates the sums in the state (weights, lane,
+-- urgent) and the members of the batch in the contest. It also adds the new record of the batch to
+-- q.fields, which order.write_batches writes to Redis.
 function order.update_batches(q)
   for name, b in pairs(q.changed) do
     read_waiters(q, b)
@@ -193,7 +209,7 @@ function order.update_batches(q)
     s.lane = s.lane + urgent_slots - b.urgent_slots
     s.urgent = s.urgent + urgent_waiters - b.urgent_waiters
     if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane) then
-      -- The first 37 characters are the member without the U of an urgent batch.
+      -- If the batch is urgent, it has a second member without the U: the first 37 characters.
       redis.call('ZREM', q.contest, b.member, string.sub(b.member, 1, 37))
     end
     b.counted_weight = weight
@@ -203,7 +219,7 @@ function order.update_batches(q)
     q.changed[name] = nil
     if b.has_notifiable then
       local ratio = b.held / b.weight
-      -- If the batch is not urgent, both members are the same, and the second score is stored.
+      -- If the batch is not urgent, both members are equal, so the second score replaces the first.
       redis.call(
         'ZADD',
         q.contest,
@@ -219,7 +235,8 @@ function order.update_batches(q)
   end
 end
 
--- order.write_batches: writes q.fields to KEYS[8] and clears q.fields.
+-- order.write_batches: writes q.fields to KEYS[8], the hash of batch records and of the queue's state. Then
+-- it clears q.fields.
 function order.write_batches(q)
   if #q.fields > 0 then
     redis.call('HSET', q.batch, unpack(q.fields))
@@ -227,15 +244,16 @@ function order.write_batches(q)
   q.fields = {}
 end
 
--- order.delete_idle_batches: deletes the batches that have neither waiters nor held slots, and
--- recomputes state.lane and state.urgent from the batches that are left.
+-- order.delete_idle_batches: deletes the records of all batches that have neither waiters nor held
+-- slots. It also computes state.lane and state.urgent again from the other batches.
 function order.delete_idle_batches(q)
   order.write_batches(q)
   q.state.lane = 0
   q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and order.load_batch(q, name)
-    -- After this, order.update_batches adds the whole contribution of the batch to the sums.
+    -- state.lane and state.urgent were set to 0, so the batch has not added anything to them yet.
+    -- order.update_batches adds its numbers to these sums.
     if b then
       b.urgent_slots = 0
       b.urgent_waiters = 0
@@ -249,24 +267,25 @@ function order.delete_idle_batches(q)
   end
 end
 
--- order.first_entry: returns the first member of the contest, and the name of its batch. It returns
--- nil if the contest has no member that counts.
+-- order.first_entry: returns the member of the contest that gets the next slot, and the id of its batch.
+-- It returns nil if no member of the contest can get a slot.
 function order.first_entry(q)
-  -- Entries of urgent batches with negative scores count only while urgent batches have precedence.
+  -- The members with negative scores belong to urgent batches. They count only while urgent batches have
+  -- precedence.
   local entry = redis.call(
     'ZRANGEBYSCORE', q.contest, order.urgent_room(q) > 0 and '-inf' or 0, '+inf', 'LIMIT', 0, 1
   )[1]
-  -- The batch follows after the virtual time and '|', 21 characters.
+  -- The member begins with the virtual time and '|' (21 characters). Then follows the id of the batch.
   return entry, entry and string.sub(entry, 22, 37)
 end
 
--- order.delete_entry: deletes a member of the contest that has no waiter.
+-- order.delete_entry: deletes a member of the contest whose batch has no waiter.
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end
 
--- order.best_want: returns the index of the want that is first in the order, and true if its batch is
--- urgent and has precedence. wants must not be empty.
+-- order.best_want: returns the index of the want (task) that gets a slot before the other wants of the
+-- list, and true if its batch is urgent and has precedence. wants must not be empty.
 function order.best_want(q, wants)
   local best_index, least_ratio, best_key
   order.update_batches(q)
@@ -283,24 +302,26 @@ function order.best_want(q, wants)
   return best_index, least_ratio < 0
 end
 
--- order.position: returns the expected number of grants of the pool until the want gets a slot; 1
--- is the next grant. The result is at least 1 and at most the number of waiters plus 1.
+-- order.position: returns the position of the want (a task of the device) in the queue: the number of
+-- the grant, counted from the next grant of the pool (1), with which the want is expected to get a slot.
+-- The position is at least 1 and at most the number of waiters plus 1.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)
   local room = math.max(order.urgent_room(q), 0)
-  -- The rank of the want in its batch, from 1.
+  -- rank is the rank of the want among the waiters of its batch, from 1.
   local rank = count_waiters(q, want.batch, want.order .. '|' .. device) + 1
-  -- The sum of the weights of all batches that have waiters, including this batch.
+  -- weights is the sum of the weights of all batches that have waiters, including this batch.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
-  -- The batch gets the next `lead` grants alone: the slots that its share lacks, or the slots for
-  -- which an urgent batch has precedence.
+  -- It is assumed that all of the next `lead` grants go to this batch. lead is the number of slots that
+  -- the batch lacks to its share. For an urgent batch, lead is at least the number of slots for which
+  -- urgent batches have precedence.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
-  -- After those grants, the batch gets b.weight of every `weights` grants.
+  -- After those grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end
-  -- The waiters of urgent batches get their slots first.
+  -- If this batch is not urgent, the waiters of urgent batches get their slots before it.
   if b.lane == '' then
     rank = rank + math.min(room, q.state.urgent)
   end

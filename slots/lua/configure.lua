@@ -1,15 +1,16 @@
--- configure: changes the capacity of a known pool.
+-- configure: changes the capacity (the number of slots) of a known pool.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
---     call      id of this call; the same id if the call is sent again
+--     call      id of this call; if the call is sent again, it has the same id
 --     version   version of the capacity
 --     capacity  new number of slots
--- Returns   1  the capacity was changed, by this call or by an earlier sending of this call
---           0  the pool already has this version or a newer version
---          -1  the pool is unknown
+-- Returns   1  the capacity was changed, either now or when this call was sent before
+--           0  the pool already has this version of the capacity or a newer one; nothing was changed
+--          -1  the pool is unknown; nothing was changed
 --
--- Invariants: the version of a pool only increases. No holder is removed.
+-- Invariants: the version of the capacity of a pool only increases. A holder keeps its slot even if the
+-- slot number is at or above the new capacity.
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)

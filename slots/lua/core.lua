@@ -1,31 +1,36 @@
--- core: decides whether a slot is given. The decision uses no clock and does not read the queue, so CAP
--- holds even if every other key of the pool is lost or wrong. scripts.go puts this file in front of each
--- script; the script uses the returned table as `core`. A pool has one hash tag, so all of its keys
--- are on one node of a Redis Cluster.
+-- core: decides whether a lease gets a slot of a pool. The decision uses no clock and does not read the
+-- queue of waiting devices. So the invariant CAP (below) holds even if every other key of the pool is
+-- lost or wrong. scripts.go puts this file in front of each script of this directory; the script uses
+-- the returned table as `core`. All keys of a pool have the same hash tag, so they are on one node of
+-- a Redis Cluster.
 --
 -- KEYS[1]  config  HASH
 --     capacity   number of slots of the pool
 --     version    version of the capacity; a newer version replaces an older one
---     call       id of the call that set the capacity
---     restoring  id of the restore call that fills the pool; the only field of an unknown pool
--- KEYS[2]  free    ZSET  slot, five digits -> 0 if the slot is free, 1 if the slot is held
--- KEYS[3]  holder  HASH  slot -> "acquired|ends|device|batch|lease" (a holder)
+--     call       id of the script call that set the capacity
+--     restoring  id of the restore that is filling the pool (restore.lua). config has no other field
+--                until this restore is complete
+-- KEYS[2]  free    ZSET  slot number, five digits -> 0 if the slot is free, 1 if the slot is held
+-- KEYS[3]  holder  HASH  slot number, five digits -> "acquired|ends|device|batch|lease" (a holder):
 --     acquired, ends  start and end of the lease in ms of Redis TIME; they are only displayed
+--     device          the device or caller that has the slot
 --     batch           id of the batch, 16 digits
--- KEYS[4]  lease   HASH  lease id -> slot, five digits
+--     lease           id of the lease
+-- KEYS[4]  lease   HASH  lease id -> slot number, five digits
 --
--- Invariants of a known pool, before and after every script. The tests use these names:
---   INVERSE    holder and lease are each other's inverse.
---   PARTITION  A slot has score 1 if and only if it has a holder.
---   RANGE      free contains every slot number below the capacity. A slot number at or above the
---              capacity is in free only while the slot is held.
---   CAP        A slot is given only while fewer slots are held than the capacity.
---   FENCE      Only the complete lease id that holds a slot frees the slot.
+-- Invariants of a known pool (core.pool), before and after every script. The tests use these names:
+--   INVERSE    KEYS[3] and KEYS[4] contain the same pairs of slot and lease.
+--   PARTITION  A slot has score 1 in KEYS[2] if and only if it has a holder in KEYS[3].
+--   RANGE      KEYS[2] contains every slot number below the capacity. A slot number at or above the
+--              capacity is in KEYS[2] only while the slot is held.
+--   CAP        A slot is given only while the number of held slots is lower than the capacity.
+--   FENCE      A slot is freed only with the complete id of the lease that holds it.
 --
--- By PARTITION and RANGE, a slot below the capacity is free whenever fewer slots are held than the
--- capacity. If a pool lost a key of the core, INVERSE, PARTITION or RANGE is broken. core.pool
--- detects the loss: the pool is unknown and grants nothing until a restore. Redis rolls nothing back
--- when a script fails, so every script reads its arguments before its first write.
+-- By PARTITION and RANGE, a slot below the capacity is free whenever the number of held slots is lower
+-- than the capacity. If Redis lost one of these four keys, INVERSE, PARTITION or RANGE is broken.
+-- core.pool detects the loss, and the pool is unknown: no slot is given until a restore fills the pool
+-- again (restore.lua). If a script fails, Redis does not undo its writes, so every script reads its
+-- arguments before its first write.
 
 local core = {}
 
@@ -35,13 +40,15 @@ function core.now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- core.text: returns the whole number n as text without an exponent.
+-- core.text: returns the whole number n as decimal text without an exponent.
 function core.text(n)
   return string.format('%.0f', n)
 end
 
--- core.pool: reads the size of the pool. Returns a table p with the names of the four keys of the
--- core, held (the number of held slots) and capacity. p.capacity is nil if the pool is unknown.
+-- core.pool: reads the size of the pool. keys is KEYS of the script. Returns the pool table p, which
+-- other functions of this file receive: config, free, holder and lease are the names of KEYS[1] to
+-- KEYS[4], held is the number of held slots, and capacity is the number of slots. If the pool is
+-- unknown, p.capacity is nil.
 function core.pool(keys)
   local p = {
     config = keys[1],
@@ -53,15 +60,15 @@ function core.pool(keys)
   local capacity = tonumber(redis.call('HGET', p.config, 'capacity') or nil)
   local slots = redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
-  -- The pool is known only if the sizes of all four keys agree.
+  -- The pool is known only if the sizes of all four keys agree. Otherwise p.capacity stays nil.
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then
     p.capacity = capacity
   end
   return p
 end
 
--- parse_holder: parses text, the holder of a slot. Returns the holder as a table with the fields
--- slot, acquired, ends, device, batch and lease.
+-- parse_holder: parses text, the value of a slot in KEYS[3]: "acquired|ends|device|batch|lease". Returns
+-- a holder: a table with these five fields and the number of the slot.
 local function parse_holder(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
@@ -74,7 +81,8 @@ local function parse_holder(slot, text)
   }
 end
 
--- core.holders: returns the holders of all held slots, in no particular order.
+-- core.holders: returns the holders of all held slots of pool p (tables of parse_holder), in no
+-- particular order.
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -84,13 +92,14 @@ function core.holders(p)
   return all
 end
 
--- core.slot: returns the slot that the lease holds, or nil if the lease holds no slot.
+-- core.slot: returns the number of the slot that the lease holds in pool p, or nil if the lease holds no
+-- slot.
 function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- write_holder: writes r as the holder of slot r.slot and increments p.held if r.lease held no slot
--- before. No other lease may hold the slot.
+-- write_holder: writes r (a table with the fields of parse_holder) as the holder of slot r.slot. If
+-- r.lease held no slot before, it increments p.held. No other lease may hold the slot.
 local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -103,8 +112,9 @@ local function write_holder(p, r)
   redis.call('ZADD', p.free, 1, slot)
 end
 
--- core.give: writes r as the holder of the lowest free slot and sets r.slot. r.lease must not hold
--- a slot yet. Returns the slot, or nil if as many slots are held as the capacity.
+-- core.give: gives the lowest free slot of pool p to the lease r.lease: it sets r.slot and writes r
+-- as the holder of this slot. r.lease must not hold a slot yet. Returns the number of the slot. If the
+-- number of held slots is not lower than the capacity, it returns nil and writes nothing.
 function core.give(p, r)
   if p.held >= p.capacity then
     return nil
@@ -114,19 +124,19 @@ function core.give(p, r)
   return r.slot
 end
 
--- core.take: frees the slot of the lease. Returns the former holder, or nil if the lease holds no
--- slot.
+-- core.take: frees the slot that the lease holds in pool p. Returns the former holder (parse_holder), or
+-- nil if the lease holds no slot.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
     return nil
   end
   local r = parse_holder(slot, redis.call('HGET', p.holder, slot))
-  -- HDEL must be the first write: Redis permits HDEL when its memory is full, and after the first
-  -- write of a script it rejects no later command for lack of memory.
+  -- HDEL must be the first write. Redis permits HDEL even when its memory is full. After the first write
+  -- of a script, Redis does not reject the other commands of the script for lack of memory.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
-  -- A slot at or above the capacity disappears when it is freed (RANGE).
+  -- A freed slot whose number is at or above the capacity is removed from the pool (RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -136,10 +146,11 @@ function core.take(p, lease)
   return r
 end
 
--- core.adopt: writes h, a holder from the ledger, as the holder of slot h.slot. h has the fields
--- slot, lease, device, batch, age (ms since the grant) and left (ms until the lease ends, negative
--- after its end). If h.lease holds another slot here, that slot is freed. Returns true, or false if
--- another lease holds slot h.slot; then nothing is written.
+-- core.adopt: writes h, a holder from the ledger (the SQL database), as the holder of slot h.slot. h has
+-- the fields slot, lease, device, batch, age (ms since the grant) and left (ms until the lease ends,
+-- negative after its end). now is the time of Redis in ms. If h.lease holds another slot of the pool,
+-- that slot is freed. Returns true. If another lease holds slot h.slot, nothing is written and the
+-- result is false.
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
   local former_slot = core.slot(p, h.lease)
@@ -160,9 +171,9 @@ function core.adopt(p, h, now)
   return true
 end
 
--- core.configure: changes the capacity from `from` to to.capacity and stores to.version and
+-- core.configure: changes the capacity of pool p from `from` to to.capacity, and stores to.version and
 -- to.call. If the capacity increases, the new slots are free. If the capacity decreases, the free
--- slots at or above to.capacity are removed; held slots stay.
+-- slots with a number at or above to.capacity are removed, but held slots stay.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -1,138 +1,154 @@
--- queue: decides which waiter gets the next free slot, and keeps the waiters, their offers and their
--- timers. batch_order.lua decides which batch is first. The keys of the queue are hints: a lost or
--- wrong key delays grants, but never causes a grant beyond the capacity (core.lua). A queue that lost
--- a key is emptied, and the next reports of the devices fill the queue again. scripts.go puts this
+-- queue: decides which waiter (a device that waits for a slot of the pool) gets the next free slot. It
+-- stores the waiters, their offers (a slot that is reserved for a waiter for some seconds) and their
+-- timers. batch_order.lua decides which batch is first. The keys of the queue are hints: a lost or wrong
+-- key delays grants, but never causes a grant beyond the capacity (core.lua). If a key of the queue is
+-- lost, the queue is emptied, and the next reports of the devices fill it again. scripts.go puts this
 -- file behind core.lua and batch_order.lua, and in front of scripts that use it as `queue`.
 --
 -- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text
 --     "class|batch|order|device"  one waiter:
---         class  T  the device can be notified of an offer, and has no offer
---                O  the device has an offer
---                P  the device is a poller and has no offer. A device that can be notified becomes a
---                   poller if its offer lapses or an update of kind 'away' arrives
+--         class  T  notifiable: the device can be notified of an offer, and has no offer
+--                O  offered: the device has an offer
+--                P  poller: the device is not notified of offers, and has no offer. A device that can be
+--                   notified becomes a poller if its offer lapses or an update of kind 'away' arrives
 --         batch  id of the batch, 16 digits
---         order  27 characters: 10 digits that decrease with the priority, '|', 16 digits of the task
---     "H|batch|lease"  one held slot
+--         order  27 characters that sort the waiters of a batch: 10 digits that decrease with the
+--                priority of the task, '|', 16 digits of the task id
+--     "H|batch|lease"  one held slot: H, the id of the batch, and the id of the lease that holds the slot
 -- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
 --     device, batch, order, class  as in the member of KEYS[5]
 --     reach     way to notify the device: 0 none (a poller), 1 push, 2 parked report
---     foreseen  number of the grant that the waiter is expected to get (compare state.grants)
+--     foreseen  number of the grant with which the waiter is expected to get a slot. The grants of the
+--               queue are numbered: state.grants is the number of the latest grant
 --     due       time (ms) at which the device was asked to report again
 --     The following fields exist only while the waiter has an offer:
 --     offer     id of the offer: the time of the offer in microseconds
 --     ends      time (ms) at which the offer lapses
---     told      true if the offer needs no more sending: it was sent, or it is kept for a poller
---     kept      true if the offer keeps a slot for a poller; a poller is not notified
--- KEYS[7]  timer  ZSET  device -> time (ms):
---     class O     when the offer lapses, or when the unsent offer is returned again
---     class T, P  when the waiter is removed because it did not report
+--     told      true if the offer need not be sent: it was sent already, or it is for a poller
+--     kept      true if the offer is for a poller: the slot is kept until the poller reports, and the
+--               poller is not notified
+-- KEYS[7]  timer  ZSET  device -> time (ms). The meaning of the time depends on the class of the waiter:
+--     class O     time at which the offer lapses, or at which an unsent offer is returned again
+--     class T, P  time at which the waiter is removed because its device did not report
 -- KEYS[8]  batch  HASH
 --     batch  -> the record of a batch (batch_order.lua)
 --     "pool" -> JSON object (the state of the queue):
 --         grants  number of grants of this queue
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
---         vain    number of consecutive lapsed offers since the latest offer that its device used; not
---                 their total. Offers that are kept for pollers do not count
+--         vain    number of offers that lapsed in a row since a device last used its offer. Offers that
+--                 keep a slot for a poller do not count
 --         offer   id of the latest offer
 --         now     time (ms) of the latest change of the queue
 --         time, weights, percent, lane, urgent  as in batch_order.lua
 -- KEYS[9]  contest  ZSET  as in batch_order.lua
--- KEYS[10] owed  ZSET  device -> foreseen; the pollers that are owed a slot
+-- KEYS[10] owed  ZSET  device -> foreseen (KEYS[6]); contains the pollers that are owed a slot
 --
--- Order. The next slot goes to a waiter of the first batch (batch_order.lua). Inside a batch, the
--- slot goes to the highest priority, then to the oldest task.
+-- Order. The next slot goes to a waiter of the first batch (batch_order.lua). Inside a batch, the slot
+-- goes to the waiter whose task has the highest priority. If priorities are equal, it goes to the
+-- waiter with the oldest task.
 --
--- Offers. A free slot is offered at once. It is kept for a poller that is expected soon, if the
--- poller is owed a slot or its batch is urgent or holds less than its share (keep_for_poller).
--- Otherwise it is offered to the first waiter of class T in the contest. A slot that is offered to
--- no waiter goes to the next device that asks. A poller is owed a slot if it asks when state.grants
--- is at least foreseen + capacity. A new waiter is foreseen after all earlier grants, so no poller
--- starves.
+-- Offers. A free slot is offered at once. If a poller is expected soon, the slot is kept for the poller,
+-- provided that the poller is owed a slot, or that its batch is urgent or holds less than its share
+-- (keep_for_poller). Otherwise the slot is offered to the first waiter of class T in the contest. A slot
+-- that is offered to no waiter goes to the next device that asks. A poller is owed a slot if, when it
+-- asks, state.grants is at least the capacity above its foreseen number. The foreseen number of a new
+-- waiter is higher than state.grants, so no poller starves.
 --
 -- Invariants, before and after every script that changes the queue:
 --   Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
 --   Every held slot has one member with class H in KEYS[5].
--- If a key other than KEYS[10] is lost, repair_queue detects this from the sizes of the keys. It does
--- not compare their contents.
+-- If Redis lost a key other than KEYS[10], repair_queue detects this from the sizes of the keys.
+-- repair_queue does not compare the contents of the keys.
 
 local queue = {}
--- Maximum number of offers, and of timers handled, in one call.
+-- Maximum number of slots that one run of queue.offer offers, and of timers that one run of
+-- handle_timers handles.
 local MAX_PER_CALL = 100
--- Maximum number of timers that keep_for_poller examines.
+-- Maximum number of timers (one for each waiting device) that one run of keep_for_poller examines.
 local MAX_KEEP_CANDIDATES = 16
--- Maximum number of waiters of each class that one update of kind 'closed' removes.
+-- Maximum number of waiters of each class (T, O, P) that one update of kind 'closed' removes.
 local MAX_CLOSED = 200
--- Reach of a device whose report is parked at a replica.
+-- The reach (way to notify) of a waiter whose device has a parked report: a report that a replica of
+-- the dispatcher answers later.
 local PARKED = 2
--- ms after which an unsent offer is returned again.
+-- Time in ms. If an offer is not sent to its device, it is returned to the caller again after this time.
 local RESEND_AFTER = 500
--- ms. keep_for_poller chooses only pollers that are due within KEEP_WINDOW. A waiter without an offer
--- is removed one report period plus KEEP_WINDOW after `due`.
+-- Time in ms. keep_for_poller keeps a slot only for a poller whose next report is due within
+-- KEEP_WINDOW. If a waiter has no offer and its device does not report, the waiter is removed one report
+-- period plus KEEP_WINDOW after the report was due.
 local KEEP_WINDOW = 2000
--- Time (ms) after `due` at which a slot that is kept for a poller is released.
+-- Time in ms. A slot that is kept for a poller is released if the poller does not report within
+-- KEEP_GRACE after its report was due.
 local KEEP_GRACE = 1000
--- At most 1 / KEEP_DIVISOR of all slot-time is spent on kept slots. At most capacity / KEEP_DIVISOR
--- pollers (at least 3) count as owed at a time.
+-- Limits the slots that are kept for pollers. At most 1 / KEEP_DIVISOR of the time of all slots is spent
+-- on kept slots. The number of pollers that count as owed a slot at a time is at most
+-- capacity / KEEP_DIVISOR, or 3 if that is more.
 local KEEP_DIVISOR = 20
--- keep_for_poller chooses no poller while state.kept is more than MAX_KEPT_AHEAD / capacity ms later
--- than the time.
+-- Limits the budget for kept slots, in ms. keep_for_poller chooses no poller while state.kept is more
+-- than MAX_KEPT_AHEAD / capacity ms after the present time.
 local MAX_KEPT_AHEAD = 200000
--- Maximum number of report periods until the next report of a poller.
+-- Maximum time until a poller is asked to report again, as a number of report periods.
 local MAX_POLLER_PERIODS = 3
--- Maximum number of report periods until the next report of a device that can be notified.
+-- Maximum time until a device that can be notified is asked to report again, as a number of report
+-- periods.
 local MAX_NOTIFIED_PERIODS = 8
--- Number of consecutive lapsed offers after which offers become shorter.
+-- If this number of offers lapsed in a row, later offers last for a shorter time (SHORTER_FACTOR).
 local LAPSED_SERIES = 10
--- Factor by which offers become shorter.
+-- After LAPSED_SERIES lapsed offers in a row, the duration of an offer is divided by this factor.
 local SHORTER_FACTOR = 6
 
--- offer_time: returns the time (ms) at which the offer to waiter w was made.
+-- offer_time: returns the time (ms) at which a slot was offered to waiter w. w must have an offer.
 local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
 
--- offered_count: returns the number of offered slots. It reads the number from Redis once per call.
+-- offered_count: returns the number of offered slots: the slots that are reserved for a waiter. It asks
+-- Redis only if q.offered is not set yet.
 local function offered_count(q)
   q.offered = q.offered or order.count_members(q, 'O')
   return q.offered
 end
 
--- queue.left: returns the number of slots that are neither held nor offered. The number is negative
--- if the capacity was lowered below the number of held slots.
+-- queue.left: returns the number of slots that are neither held nor offered. The number is negative if
+-- more slots are held and offered than the capacity, for example after a decrease of the capacity.
 function queue.left(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
 
--- queue.waiter: returns the waiter of the device, or nil if the device does not wait.
+-- queue.waiter: returns the waiter of the device: the JSON object that KEYS[6] stores for a waiting device,
+-- as a table. It returns nil if the device does not wait.
 function queue.waiter(q, device)
   local text = order.queue_size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
 end
 
--- queue.waiters: returns the first `limit` waiters of a class, in the order of KEYS[5]. If limit is
--- -1, it returns all of them. The optional argument batch limits the range
--- (order.member_range).
+-- queue.waiters: returns the first `limit` waiters of a class, in the order of KEYS[5] (the queue). If limit
+-- is -1, it returns all of them. The arguments after limit are the class (T, O or P) and, optionally, the
+-- id of a batch; with a batch, only its waiters are returned.
 function queue.waiters(q, limit, ...)
   local from, to = order.member_range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do
-    -- The device begins after class, batch and order (1 + 16 + 27 characters) and three separators.
+    -- The device is the end of the member. Before it are class, batch and order (1 + 16 + 27
+    -- characters) and three separators.
     all[i] = queue.waiter(q, string.sub(member, 48))
   end
   return all
 end
 
--- move_waiter: moves waiter w to another class of the queue, and writes the waiter and its timer.
--- If class is nil, the waiter is removed from the queue. If class is not O, the offer to the waiter
--- ends, and a waiter that had an offer is owed no slot until it asks again. Returns nothing.
+-- move_waiter: moves waiter w (a waiting device) to the class T (notifiable), O (has an offer) or P (poller),
+-- and writes the waiter and its timer. If class is nil, the waiter is removed from the queue. If class
+-- is not O and the waiter has an offer, the offer ends; then the waiter is not owed a slot until it asks
+-- again. Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
-  -- 1 if the waiter gets an offer, -1 if the waiter loses its offer, else 0.
+  -- delta is 1 if the waiter gets an offer, -1 if it loses its offer, else 0.
   local delta = (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- The time for which the slot was not kept goes back into the budget.
+    -- The slot is no longer kept for this poller. The time that remains until w.ends is returned to the
+    -- budget for kept slots.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -157,7 +173,9 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
-    -- The time of the timer: see KEYS[7].
+    -- timer_at is the time of the timer. The timer of an offer expires when the offer lapses; if the offer
+    -- is not sent yet, the timer expires after RESEND_AFTER, if that is earlier. The timer of a waiter
+    -- without an offer expires when its report is overdue by one period plus KEEP_WINDOW.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or w.due + q.pace.period + KEEP_WINDOW
     redis.call('ZADD', q.queue, 0, member())
@@ -168,8 +186,8 @@ local function move_waiter(q, w, class)
 end
 
 -- add_offer: writes waiter w with its offer (w.offer, w.ends), and appends the offer to q.offers, the
--- offers that the caller has to send. handle_timers returns the offer again until an update of kind
--- 'sent' arrives.
+-- list of offers that the caller must send. Each time the timer of the offer expires before an update of
+-- kind 'sent' arrives or the offer lapses, handle_timers calls add_offer again.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -183,13 +201,16 @@ local function add_offer(q, w)
   }
 end
 
--- handle_timers: handles at most MAX_PER_CALL timers that have expired. A waiter without an offer is
--- removed. An unsent offer is returned again. A waiter whose offer lapsed becomes a poller: no offer
--- is sent to it until it asks, but keep_for_poller may keep a slot for it. If missed is true, an
--- unsent offer for a parked report is also returned before its timer expires, if the offer is at
--- least RESEND_AFTER ms old: the caller may be the replica that has the report.
+-- handle_timers: handles at most MAX_PER_CALL expired timers of waiters (waiting devices):
+--   If the waiter has no offer, the waiter is removed.
+--   If the waiter has an offer that was not sent, the offer is returned to the caller again.
+--   If the offer of the waiter lapsed, the waiter becomes a poller (class P). No offer is sent to it until
+--   it asks, but keep_for_poller may keep a slot for it.
+-- If missed is true, handle_timers also returns unsent offers whose timer has not expired, if the waiter
+-- has a parked report and the offer is at least RESEND_AFTER ms old. The caller may be the replica that
+-- parks this report and did not receive the offer earlier.
 local function handle_timers(q, missed)
-  -- The first expired_count devices in the order of time have an expired timer.
+  -- Sorted by the time of their timers, the first expired_count devices have an expired timer.
   local expired_count = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -218,17 +239,19 @@ local function handle_timers(q, missed)
   end
 end
 
--- repair_queue: compares the sizes of the keys. If a key of the queue was lost or the clock was set
--- back, all keys of the queue are deleted. If only the members of the held slots are wrong,
--- repair_queue writes them again from core.holders.
+-- repair_queue: compares the sizes of the keys of the queue. If a key was lost or the clock was set
+-- back, it deletes all keys of the queue. If only the members of the held slots (class H) are wrong, it
+-- writes these members again from core.holders.
 local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
-  -- recorded_held is the number of held slots according to the queue.
+  -- recorded_held is the number of held slots according to the queue (members of class H). Usually the
+  -- size of KEYS[5] shows that it is equal to q.pool.held; otherwise the members are counted.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
-  -- Every waiter has one timer and one member in KEYS[5]. Every queue with waiters has a state, and
-  -- a queue with a waiter of class T has an entry in the contest.
+  -- The conditions below show a lost key or a clock that was set back. In an intact queue, every waiter
+  -- has one timer and one member in KEYS[5]. A queue with waiters has a state. A queue with a waiter of
+  -- class T has an entry in the contest.
   if redis.call('ZCARD', q.timer) ~= waiters
     or entries - recorded_held ~= waiters
     or s.now > q.now + 1000
@@ -245,7 +268,7 @@ local function repair_queue(q)
     s.kept = q.now
     s.offer = '0'
   end
-  -- The queue knows all held slots.
+  -- KEYS[5] (the queue) has one member for each held slot, so there is nothing to repair.
   if recorded_held == q.pool.held then
     return
   end
@@ -256,22 +279,23 @@ local function repair_queue(q)
   order.delete_idle_batches(q)
 end
 
--- queue.open: reads the state of the queue of a known pool. It writes nothing. Returns q, which all
--- functions of this file and of batch_order.lua receive:
---   queue, waiter, timer, batch, contest, owed  names of the keys
---   pool     the table that core.pool returns
+-- queue.open: reads the state of the queue of a known pool. It writes nothing. keys is KEYS of the
+-- script; pool is the table that core.pool returned. queue.open returns q, a table that all functions of
+-- this file and of batch_order.lua receive. The fields of q:
+--   queue, waiter, timer, batch, contest, owed  names of the keys KEYS[5] to KEYS[10]
+--   pool     the table that core.pool returned
 --   state    the state of the queue ("pool" in KEYS[8])
 --   now      time of Redis in ms
---   batches  cache of the batches that were read: name -> batch (order.load_batch)
---   changed  batches that order.update_batches must process: name -> batch
+--   batches  cache of the batches that were read: id of the batch -> batch (order.load_batch)
+--   changed  batches that order.update_batches must process: id of the batch -> batch
 --   fields   fields and values that order.write_batches must write to KEYS[8]
---   offers   offers for the reply (add_offer)
---   size     number of waiters, or nil if not read yet
---   offered  number of offered slots, or nil if not read yet
+--   offers   list of the offers that the caller must send (add_offer)
+--   size     number of waiters; nil if it has not been read yet
+--   offered  number of offered slots; nil if it has not been read yet
 --   has_new_batch  true if a batch was read that has no record in KEYS[8]
 --   The following fields exist only after queue.start:
---   pace      times in ms (queue.start)
---   max_owed  maximum number of pollers that count as owed at a time
+--   pace      table of times in ms (queue.start)
+--   max_owed  maximum number of pollers that count as owed a slot at a time
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool')
     or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
@@ -292,7 +316,8 @@ function queue.open(keys, pool)
   }
 end
 
--- open_for_change: does the work of queue.start. It fails if a key has an unexpected type or content.
+-- open_for_change: opens the queue, repairs it and handles expired timers. The arguments and the result
+-- are those of queue.start. It raises an error if a key has an unexpected type or content.
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
@@ -305,47 +330,53 @@ local function open_for_change(keys, pool, pace, missed)
   return q
 end
 
--- queue.start: opens the queue of a known pool for a script that changes the queue. It repairs the
--- queue and handles expired timers. Returns q (queue.open). The arguments after keys are pool, pace
--- and missed (handle_timers). The fields of pace, in ms:
---   hold     mean time for which a slot is held; 0 if unknown
---   soonest  minimum time until the next report of a refused device
---   period   time between two reports of a device; if it is 0, no device waits
---   offer    duration of an offer; if it is 0, no slot is offered to devices that can be notified
+-- queue.start: opens the queue of a known pool for a script that changes the queue. It also repairs the
+-- queue and handles expired timers. Returns q (queue.open). The arguments:
+--   keys     KEYS of the script
+--   pool     the table that core.pool returned
+--   missed   true if unsent offers for parked reports are returned again (handle_timers)
+--   pace     table of times in ms:
+--     hold     mean time for which a slot is held; 0 if unknown
+--     soonest  minimum time until a refused device is asked to report again
+--     period   time between two reports of a device; if it is 0, no device waits
+--     offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
 function queue.start(keys, ...)
   local ok, q = pcall(open_for_change, keys, ...)
-  -- The content of the keys is not a queue, so delete all keys of the queue and begin again.
+  -- A key has a content that is not a queue, so all keys of the queue are deleted. The queue is then
+  -- opened again, without waiters.
   if not ok then
     redis.call('DEL', unpack(keys, 5, 10))
   end
   return ok and q or open_for_change(keys, ...)
 end
 
--- next_report: returns the time (ms, not rounded) until waiter w is to ask again, and its position.
--- chance (0 to 1) spreads the times of several devices. urgent_rank is the rank (from 0) of a poller
--- of an urgent batch that has precedence; it is nil or false for every other waiter.
+-- next_report: returns two values for waiter w: the time (ms, not rounded) after which it is asked to
+-- report again, and its position (1 means that it gets the next grant). chance (0 to 1) makes the
+-- times of several devices different. If w is a poller of an urgent batch that has precedence,
+-- urgent_rank is its rank, from 0. For every other waiter, urgent_rank is nil or false.
 local function next_report(q, w, chance, urgent_rank)
-  -- The rank among the pollers that are owed a slot; false or nil if the waiter is not owed a slot.
+  -- rank is urgent_rank, or the rank of w (from 0) among the pollers that are owed a slot. If w has no
+  -- such rank, rank is false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
   local period = q.pace.period
-  -- The mean time (ms) between two grants.
+  -- interval is the mean time (ms) between two grants of the pool.
   local interval = q.pace.hold / q.pool.capacity
   local spread = 0.9 + chance / 10
   if q.pool.capacity == 0 then
     return period, math.max(ahead, 1)
   end
-  -- The first pollers ask again at once, the later ones when their grants are expected. `soon` is
-  -- the minimum time; it differs by chance and rank, so the pollers do not ask at the same moment.
+  -- A poller that has a rank asks again when the grant of its rank is expected, but not earlier than
+  -- `soon`. This minimum time differs by chance and rank, so the pollers do not all ask at the same moment.
   if rank then
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
     return math.max(math.min(rank * interval, period) * spread, soon), rank + 1
   end
-  -- The waiter asks when its foreseen grant is expected. If that grant has passed, it asks when it
-  -- will be owed a slot.
+  -- A waiter without a rank asks again when its foreseen grant is expected. If that grant was made
+  -- already, the waiter asks at the time at which it will be owed a slot.
   local wait = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval
   local max_wait = MAX_POLLER_PERIODS * period
-  -- A device that can be notified needs no exact time.
+  -- A device that can be notified need not ask to get its slot, so its next report may be later.
   if w.reach > 0 then
     wait = wait + period
     max_wait = MAX_NOTIFIED_PERIODS * period
@@ -353,11 +384,13 @@ local function next_report(q, w, chance, urgent_rank)
   return math.min(wait, max_wait) * spread, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue with the task of want, or updates its waiter. The
--- earlier offer to the device ends. A poller keeps an earlier foreseen grant, even if its task
--- changes. A poller is owed a slot if state.grants is at least foreseen + capacity. If pace.period
--- is 0, the device is not added. Returns the time (ms) until the device is to ask again, and its
--- position.
+-- queue.join: adds the device to the queue with want (the task that needs a slot). If the device waits
+-- already, its waiter is updated, and an offer to the device ends. reach is the way to notify the device;
+-- 0 means that it is a poller. chance is a number from 0 to 1 (next_report). foreseen, the number of the
+-- grant with which the device is expected to get a slot, is computed again, but for a poller it never
+-- increases, even if the task changes. A poller is owed a slot if state.grants is at least foreseen +
+-- capacity. If pace.period is 0, the device is not added. Returns the time (ms) until the device is to
+-- ask again, and its position in the queue.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
@@ -385,12 +418,14 @@ function queue.join(q, device, want, reach, chance)
   return w.due - q.now, position
 end
 
--- queue.grant: records that the device was given a slot for want. It removes the waiter of the
--- device, advances the virtual time of the batch and adds the held slot to KEYS[5].
+-- queue.grant: records that the device got a slot for the task of want. It removes the waiter of the
+-- device, advances the virtual time of the batch, and adds a member for the held slot to KEYS[5] (the
+-- queue).
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = order.load_batch(q, want.batch, want)
-  -- The device used its offer, so the series of lapsed offers ends.
+  -- The device uses its offer, so the series of lapsed offers ends. A slot that was kept for a poller does
+  -- not end the series.
   if w and w.offer and not w.kept then
     q.state.vain = 0
   end
@@ -402,20 +437,21 @@ function queue.grant(q, device, want)
   order.change_held(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
--- queue.release: removes the held slot of r, the holder that core.take returned.
+-- queue.release: removes from KEYS[5] (the queue) the member of a slot that was freed. r is the former
+-- holder of this slot, which core.take returned.
 function queue.release(q, r)
   local b = order.load_batch(q, r.batch)
   order.change_held(q, b, -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
--- queue.update: applies the update u, with the fields kind, device, offer and batch. If u.offer is
--- given, the update is ignored unless it is the current offer to the device. The kinds:
---   sent    the offer was sent to the device; handle_timers does not return it again
---   away    the device stays in the queue as a poller: no offer is sent to it until it asks, but
+-- queue.update: applies the update u of a waiter. The fields of u are kind, device, offer and batch. If
+-- u.offer is given and is not the id of the device's current offer, the update is ignored. The kinds:
+--   sent    the offer was sent to the device, so handle_timers does not return the offer again
+--   away    the device stays in the queue as a poller: no offer is sent to the device until it asks, but
 --           keep_for_poller may keep a slot for it
 --   left    the device leaves the queue
---   closed  all devices that wait with tasks of u.batch leave the queue, at most MAX_CLOSED per
---           class
+--   closed  all devices that wait with a task of batch u.batch leave the queue, at most MAX_CLOSED
+--           devices of each class
 function queue.update(q, u)
   local w = queue.waiter(q, u.device)
   for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
@@ -437,28 +473,32 @@ function queue.update(q, u)
   end
 end
 
--- keep_for_poller: chooses a poller that is expected before the next slots fall free. The poller is
--- one of the first q.max_owed that are owed a slot, or its batch lacks slots, or its batch is urgent
--- and has precedence. Among these pollers, it chooses the batch with the lowest held / weight, then
--- the poller that is due first. The batch must not have a higher held / weight than first_batch, the
--- name of the first batch in the contest. If first_batch is nil, any held / weight is allowed,
--- because no batch in the contest can get an offer. It charges the budget for kept slots and sets
--- w.ends, w.told and w.kept. Returns the waiter, or nil if no poller is suitable.
+-- keep_for_poller: chooses a poller (a waiting device to which no offers are sent) for which a free slot is
+-- kept until it reports. Only pollers that are expected to report before the next slots fall free can be
+-- chosen, in one of three cases: the poller is one of the first q.max_owed pollers that are owed a slot;
+-- or its batch holds less than its share; or its batch is urgent and has precedence. Of these pollers,
+-- it chooses the one whose batch has the lowest held / weight; if this is equal, the one whose report is
+-- due first. first_batch is the id of the first batch in the contest; batches with a higher held / weight
+-- than first_batch are excluded. If first_batch is nil, no batch is excluded, because no batch in the
+-- contest can get an offer.
+-- keep_for_poller charges the budget for kept slots and sets ends, told and kept of the chosen waiter.
+-- Returns this waiter, or nil if no poller is suitable.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
   if first_batch then
     max_ratio = order.held_per_weight(q, order.load_batch(q, first_batch))
   end
-  -- The budget for kept slots is spent.
+  -- If the budget for slots that are kept for pollers is spent, no slot is kept.
   if q.state.kept - q.now > MAX_KEPT_AHEAD / q.pool.capacity then
     return
   end
-  -- The timer of a poller that is due now. A timer is period + KEEP_WINDOW later than `due`
-  -- (move_waiter).
+  -- The timer of a waiter without an offer expires period + KEEP_WINDOW after its report is due
+  -- (move_waiter). So timer_now is the time at which the timer of a poller expires whose report is due now.
   local timer_now = q.now + q.pace.period + KEEP_WINDOW
   local w = nil
   local least_ratio = nil
-  -- Slots are kept for pollers that are due within this time (ms): until about two slots fall free.
+  -- window is the time (ms) in which about two slots fall free, at most KEEP_WINDOW. A slot is kept only
+  -- for a poller whose report is due within this time.
   local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, KEEP_WINDOW), KEEP_WINDOW / 100)
   for _, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -472,12 +512,14 @@ local function keep_for_poller(q, first_batch)
     local poller = queue.waiter(q, device)
     local b = order.load_batch(q, poller.batch)
     local ratio = order.held_per_weight(q, b)
-    -- A poller that is not in KEYS[10] is not owed a slot.
+    -- KEYS[10] contains the pollers that are owed a slot. A poller counts as owed only if it is one of the
+    -- first q.max_owed pollers there.
     local is_owed = (redis.call('ZRANK', q.owed, device) or q.max_owed) < q.max_owed
     local is_suitable = poller.class == 'P'
       and ratio <= max_ratio
       and (ratio < 0 or order.is_below_share(q, b) or is_owed)
-    -- The devices are sorted by due, so the first of several equal pollers is chosen.
+    -- The devices are sorted by the time at which they are due, so of several pollers with the same ratio
+    -- the first is chosen.
     if is_suitable and (not w or ratio < least_ratio) then
       w = poller
       least_ratio = ratio
@@ -492,9 +534,10 @@ local function keep_for_poller(q, first_batch)
   return w
 end
 
--- queue.offer: offers free slots, at most MAX_PER_CALL, to waiters. Each slot is kept for a poller
--- (keep_for_poller), or offered to the first waiter of the first batch in the contest. Without such a
--- waiter, the slot stays free for the next device that asks.
+-- queue.offer: offers free slots, at most MAX_PER_CALL, to waiters (waiting devices). Each slot is kept for a
+-- poller (keep_for_poller). If no poller is suitable, the slot is offered to the first waiter of class T
+-- (it can be notified) of the first batch in the contest. If there is no such waiter either, the slot
+-- stays free for the next device that asks.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
     order.update_batches(q)
@@ -504,14 +547,16 @@ function queue.offer(q)
       first_entry, first_batch = order.first_entry(q)
     end
     local w = keep_for_poller(q, first_batch) or first_entry and queue.waiters(q, 1, 'T', first_batch)[1]
-    -- The contest has an entry without a waiter: a key of the queue was lost.
+    -- The first entry of the contest belongs to a batch without a waiter of class T, because a key of the
+    -- queue was lost. The wrong entry is deleted.
     if first_entry and not w then
       order.delete_entry(q, first_entry)
     end
     if not w then
       break
     end
-    -- The id of the offer is the time in microseconds. It always increases.
+    -- The id of the new offer is the time in microseconds, but always higher than the id of the latest
+    -- offer.
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
     w.offer = q.state.offer
     local factor = q.state.vain < LAPSED_SERIES and 1 or SHORTER_FACTOR
@@ -524,22 +569,25 @@ function queue.offer(q)
   end
 end
 
--- queue.close: offers the free slots and writes the queue. Returns reply as JSON, with these fields
--- added:
---   offers    list of offers to send, each an object: device, batch, task, reach, id, left (ms until
---             the offer lapses), age (ms since the offer was made)
+-- queue.close: offers the free slots and writes the state of the queue. It must be the last call of a
+-- script that changes the queue. Returns the table reply as JSON, with these fields added:
+--   offers    list of the offers that the caller must send, each an object:
+--       device, batch, task, reach  the waiter that has the offer (KEYS[6])
+--       id                          id of the offer
+--       left                        ms until the offer lapses
+--       age                         ms since the offer was made
 --   The following fields are added only if state is true:
 --   capacity  number of slots
 --   held      number of held slots
 --   reserved  number of offered slots
---   ready     number of waiters of class T
+--   ready     number of waiters of class T (they can be notified and have no offer)
 --   waiting   number of waiters of all classes
 function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   order.update_batches(q)
-  -- order.delete_idle_batches reads all batches, so it runs only if KEYS[8] has about twice as many
-  -- batches as can have waiters or held slots.
+  -- order.delete_idle_batches is slow, because it reads all batches. So it runs only if KEYS[8] has about
+  -- twice as many batch records as there are waiters and held slots.
   if q.has_new_batch
     and redis.call('HLEN', q.batch) > 2 * (p.held + order.queue_size(q)) + MAX_PER_CALL
   then

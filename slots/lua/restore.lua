@@ -1,16 +1,17 @@
--- restore: makes an unknown pool known. The caller sends the holders in chunks, and the pool becomes
+-- restore: fills an unknown pool (a pool that is new or whose keys Redis lost) with the holders of the
+-- ledger. The caller sends the holders in chunks, one chunk per call of this script. The pool becomes
 -- known with the last chunk.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
---     call      id of the restore; the same id in all chunks
---     capacity  number of slots
+--     call      id of the restore; all its chunks have the same id
+--     capacity  number of slots of the pool
 --     version   version of the capacity
 --     offset    number of holders in the earlier chunks; 0 in the first chunk
 --     last      true in the last chunk
---     holders   list of objects: slot, lease, device, batch, left, age (core.adopt)
--- Returns   1  the chunk is applied, by this call or by an earlier sending; send the next chunk
---           0  another call made the pool known, or another restore has started
+--     holders   list of holders, each an object: slot, lease, device, batch, left, age (core.adopt)
+-- Returns   1  the chunk is applied, either now or when it was sent before; send the next chunk
+--           0  the restore must stop: another call made the pool known, or another restore has started
 --
 -- Invariants: a known pool is never changed. The first chunk deletes all keys of the pool, which ends
 -- an unfinished restore of another caller. Each chunk is applied once, in the order of the chunks.
@@ -27,7 +28,7 @@ if redis.call('HGET', p.config, 'restoring') ~= args.call then
   end
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', p.config, 'restoring', args.call)
--- A chunk that was applied already, or a chunk whose predecessor is missing.
+-- This chunk was applied already, or the chunk before it is missing.
 elseif p.held ~= args.offset then
   return p.held > args.offset and 1 or 0
 end

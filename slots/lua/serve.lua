@@ -1,38 +1,42 @@
--- serve: performs one step of a pool, in this order:
---   1. frees the slots of leases,
---   2. applies updates of waiters,
---   3. adds joiners to the queue,
---   4. serves askers: each asker gets a slot for one of its wants, or becomes a waiter,
---   5. offers the free slots that are left to waiters.
+-- serve: changes a pool in one atomic step, in this order:
+--   1. It frees the slots that the given leases hold.
+--   2. It applies updates of waiters (devices that wait in the queue of the pool).
+--   3. It adds joiners (devices that begin to wait without having asked for a slot) to the queue.
+--   4. It serves askers (devices that ask for a slot): each asker gets a slot for one of its wants (tasks
+--      that need a slot), or becomes a waiter.
+--   5. It offers the remaining free slots to waiters.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
---     pace     object: times in ms (queue.start)
---     missed   true: also return the unsent offers for parked reports (handle_timers in queue.lua)
+--     pace     object with times in ms: hold, soonest, period, offer (queue.start)
+--     missed   if true, the unsent offers for parked reports are returned again (handle_timers in
+--              queue.lua)
 --     leases   list of lease ids whose slots are to be freed
---     updates  list of objects: kind, device, offer, batch (queue.update)
---     joiners  list of objects: device, reach, batch, weight, lane, order
---     askers   list of objects: device, reach, chance, wants
---         chance  number from 0 to 1 that spreads the times of the next reports
+--     updates  list of updates of waiters, each an object: kind, device, offer, batch (queue.update)
+--     joiners  list of joiners, each an object: device, reach, batch, weight, lane, order
+--     askers   list of askers, each an object: device, reach, chance, wants
+--         chance  number from 0 to 1; it makes the next report times of several devices different
 --         wants   list of tasks, each an object: lease, ttl, batch, weight, lane, order
---     state    true: the reply also contains the size of the queue (queue.close)
---     The fields of joiners and wants:
---         lease   id under which the slot is held; only in wants
+--     state    if true, the reply also contains the size of the queue (queue.close)
+--     The fields of joiners, askers and wants:
+--         reach   way to notify the device: 0 none (a poller), 1 push, 2 parked report
+--         lease   id under which the slot will be held; only in wants
 --         ttl     duration of the lease in ms; only in wants
 --         batch   id of the batch, 16 digits
 --         weight  weight of the batch, at least 1
 --         lane    missing if the batch is not urgent; else the percentage of the capacity for which
 --                 urgent batches have precedence
---         order   priority and task, 27 characters (queue.lua)
+--         order   text that sorts the tasks of a batch: priority and task id, 27 characters (queue.lua)
 -- Returns  '' if the pool is unknown; else a JSON object:
---     freed    those leases that held a slot; the other leases are ignored
---     answers  one object per asker:
---         slot, want       the slot, and the index (from 1) of the want that holds the slot
---         after, position  no slot was given: ms until the next report, and place in the queue
---     and the fields of queue.close
+--     freed    list of those ids in leases whose lease held a slot; all other ids are ignored
+--     answers  list with one object per asker. The object has two of these fields:
+--         slot, want       if the asker got a slot: the slot number, and the index (from 1) of the want
+--                          for which the slot is held
+--         after, position  if the asker got no slot: ms until its next report, and its place in the queue
+--     and the fields that queue.close adds
 --
--- Invariant: a lease holds at most one slot. If a call is sent again, an asker whose lease holds a
--- slot gets the same answer.
+-- Invariant: a lease holds at most one slot. If the same call is sent again, an asker whose lease already
+-- holds a slot gets the same answer.
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
@@ -54,25 +58,25 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A device that waits already keeps its place, unless the new task is urgent and the device has
-  -- no offer.
+  -- A device that waits already keeps its place in the queue, unless the task of the joiner is urgent and
+  -- the device has no offer.
   if not w or j.lane and not w.offer then
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- The freed slots are offered to the queue before an asker can take them.
+-- Waiters precede the askers of this call, so the freed slots are offered to waiters first.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
 
--- serve: gives the asker a slot for one of its wants, or adds the asker to the queue. Returns the
--- answer: slot and want, or after and position.
+-- serve: gives the asker a slot for one of its wants (tasks), or adds the asker to the queue. Returns
+-- the answer: a table with slot and want, or with after and position (see the head of this file).
 local function serve(asker)
   local w = queue.waiter(q, asker.device)
   local waiting_index = nil
   local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
-    -- The lease holds a slot already: this call is a repetition.
+    -- If the lease of this want holds a slot, this call was sent before and gets the same answer.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }
@@ -81,9 +85,11 @@ local function serve(asker)
       waiting_index = i
     end
   end
-  -- chosen_index is the index of the want that may take a slot, or false. A waiter with an offer
-  -- takes the offered slot: for the task of the offer, or for its best task if that task is urgent or
-  -- the slot is kept for a poller. Any other asker needs a slot that is neither held nor offered.
+  -- chosen_index is the index of the want that may take a slot; it is false or nil if none may.
+  -- An asker that has an offer takes the offered slot for the task that it waits with (waiting_index). It
+  -- takes the slot for its best want instead if that is urgent and has precedence, or if the slot is kept
+  -- for a poller that does not ask for the waiting task any more. In all other cases, the best want may
+  -- take a slot only if some slot is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)

@@ -1,14 +1,14 @@
--- snapshot: returns the whole state of a pool at one instant. It writes nothing.
+-- snapshot: returns all holders and offers of a pool at one instant. It writes nothing.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV     not used
 -- Returns  '' if the pool is unknown; else a JSON object:
 --     capacity  number of slots
 --     version   version of the capacity, as text
 --     now       time of Redis in ms
---     leases    list of holders: slot, acquired, ends, device, batch, lease (core.lua)
---     offers    list of the waiters that have an offer or for which a slot is kept (KEYS[6] in
---               queue.lua)
+--     leases    list of the holders of slots: slot, acquired, ends, device, batch, lease (core.lua)
+--     offers    list of the waiters that have an offer, including the pollers for which a slot is kept
+--               (the JSON objects of KEYS[6] in queue.lua)
 
 local p = core.pool(KEYS)
 if not p.capacity then

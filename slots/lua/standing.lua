@@ -1,19 +1,21 @@
--- standing: returns the places that tasks of a device have in the queue. It writes nothing.
+-- standing: returns the places that the tasks of a device have, or would have, in the queue of a pool.
+-- It writes nothing.
 --
--- KEYS     as in core.lua, batch_order.lua and queue.lua
+-- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
---     device  the device
---     wants   list of tasks, each an object: batch, weight, lane, order (serve.lua)
+--     device  name of the device
+--     wants   list of the tasks of the device, each an object: batch, weight, lane, order (serve.lua)
 -- Returns  '' if the pool is unknown; else a JSON object:
 --     capacity   number of slots
 --     held       number of held slots
 --     left       number of slots that are neither held nor offered; can be negative
 --     now        time of Redis in ms
---     first      index (from 1) of the want that is first in the order
---     positions  one number per want: its position (order.position)
---     waiter     the waiter of the device (KEYS[6] in queue.lua); missing if the device does not wait
+--     first      index (from 1) of the want that is first in the order of the queue (order.best_want)
+--     positions  list with the position of each want; 1 is the next grant (order.position)
+--     waiter     the waiter of the device (the JSON object of KEYS[6] in queue.lua); missing if the
+--                device does not wait
 --     size       number of waiters in the queue
---     room       number of slots for which urgent batches have precedence (order.urgent_room)
+--     room       number of slots for which urgent batches still have precedence (order.urgent_room)
 --     state      state of the queue ("pool" in KEYS[8] in queue.lua and batch_order.lua)
 
 local args = cjson.decode(ARGV[1])
@@ -31,7 +33,7 @@ return cjson.encode({
   held = p.held,
   left = queue.left(q),
   now = q.now,
-  -- The parentheses drop the second result of order.best_want.
+  -- The parentheses drop the second result of order.best_want, so only the index is stored.
   first = (order.best_want(q, args.wants)),
   positions = positions,
   waiter = queue.waiter(q, args.device),

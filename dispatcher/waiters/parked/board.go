@@ -36,8 +36,8 @@ type Report struct {
 	Number int64
 }
 
-// endRemembered is the time after the end of a connection in which RegisterNewest returns a gap. All messages about this
-// end are sent within this time.
+// endRemembered is the time after the end of a connection in which RegisterNewest reports a gap (messages about this
+// end may still arrive). All messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
 func keyOf(device string) string { return "parked:{" + device + "}" }

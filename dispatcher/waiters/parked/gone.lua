@@ -1,11 +1,11 @@
--- gone: records that the connection of a parked report has ended, unless a newer report of the device
--- was parked. A repeated call has the same effect.
+-- gone: records that the connection of a parked report (a report that is answered later) has ended. If a
+-- newer report of the device was parked, nothing is recorded. A repeated call has the same effect.
 --
--- KEYS[1]  as in newest.lua
--- ARGV[1]  number of the report
+-- KEYS[1]  the newest report of the device (newest.lua)
+-- ARGV[1]  number of the report whose connection has ended
 -- ARGV[2]  TTL of KEYS[1] in ms
--- Returns  1 if no newer report of the device is known; newest.lua then returns gap = 1 to the next
---          report
+-- Returns  1 if the end was recorded, because Redis knows no newer report of the device. If the next
+--            report is parked within the TTL, newest.lua returns gap = 1 for it
 --          0 if a newer report was parked; then nothing was written
 
 local newest = redis.call('GET', KEYS[1])

@@ -24,7 +24,8 @@ var errSilent = errors.New("no data was received on the connection")
 type Listener interface {
 	// OnNewerReport is called when a newer report of the device, with this number, was parked at another replica.
 	OnNewerReport(device string, number int64)
-	// OnWake is called when the reports of calls must be woken. The replica wakes the reports that it has.
+	// OnWake is called when the parked reports that calls names must be woken. The replica wakes those of
+	// them that are parked here.
 	OnWake(calls []WakeMessage)
 }
 

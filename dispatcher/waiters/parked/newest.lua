@@ -1,18 +1,19 @@
--- newest: makes a parked report the newest report of its device, and notifies the replica that parked
--- the previous report.
+-- newest: makes a parked report (a report that a replica of the dispatcher answers later) the newest
+-- report of its device. If another replica parked the previous report, a message informs that replica.
 --
--- KEYS[1]  "number replica" of the newest report of the device; "number -" after the connection of
---          the newest report has ended (gone.lua)
--- ARGV[1]  this replica
+-- KEYS[1]  the newest report of the device, as text: "number replica", the number of the report and the
+--          replica that parked it. After the connection of this report has ended: "number -" (gone.lua)
+-- ARGV[1]  name of the replica that parks the report now
 -- ARGV[2]  TTL of KEYS[1] in ms
--- ARGV[3]  channel of the messages between replicas
--- ARGV[4]  the device
+-- ARGV[3]  channel for messages between replicas
+-- ARGV[4]  name of the device
 -- Returns  a list of two values:
---     number  number of this report, a text
---     gap     1 if the connection of the previous report ended within the TTL set by gone.lua; else 0
+--     number  number of this report, as text
+--     gap     1 if the connection of the previous report has ended and the TTL that gone.lua set is not
+--             over; else 0
 --
--- Invariant: the numbers increase even if Redis loses KEYS[1], because a number is at least the time
--- in microseconds.
+-- Invariant: a number is at least the time in microseconds, so later reports of a device have higher
+-- numbers even if Redis loses KEYS[1].
 
 local time = redis.call('TIME')
 local number = tonumber(time[1]) * 1000000 + tonumber(time[2])

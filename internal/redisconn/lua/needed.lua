@@ -1,11 +1,13 @@
--- needed: returns the commands of the program that this Redis user is not permitted to use or that
--- this server does not have. The script calls each command on a key that holds a text for one second.
--- Most of the commands fail because the key has the wrong type, and change nothing. On a node of a
--- Redis Cluster that does not own the key, the permitted commands fail because the key is elsewhere.
+-- needed: tests all Redis commands that the program uses. It returns the commands that this Redis user is
+-- not permitted to use or that this server does not have. The script writes a text to a key that exists
+-- for one second, and calls each command on this key. Most of the commands then fail because the key
+-- has the wrong type, and change nothing; only permission errors and unknown commands count. If the
+-- script runs on a node of a Redis Cluster that does not own the key, the permitted commands fail
+-- because the key is on another node.
 --
 -- KEYS     none
--- ARGV[1]  the key
--- Returns  a list of command names
+-- ARGV[1]  name of the key
+-- Returns  a list of command names; empty if all commands can be used
 
 local key = ARGV[1]
 local commands = {

@@ -1,6 +1,6 @@
-// Package backends opens, for tests, the stores on which the whole dispatcher runs: the embedded stores, and stores on real servers. All
-// have timeouts that only a broken test reaches: a machine that stops for a while would reach the timeouts of production. Each store is
-// closed with its test.
+// Package backends opens, for tests, the stores on which the whole dispatcher runs: the embedded stores, and stores
+// on real servers. All stores have very long timeouts, which only a broken test reaches. With the timeouts of
+// production, a test would fail when the machine stops for a while. Each store is closed with its test.
 package backends
 
 import (

@@ -1,5 +1,6 @@
-// Package budget counts the source of the product by room. Its test fails if a room grows by more than 2 % beyond the figures in
-// budget.txt. To allow the growth, the same change must rewrite budget.txt (`make budget`), and its commit message must give the reason.
+// Package budget counts the source of the product by room (a folder of the root). Its test fails if a room grows by
+// more than 2 % beyond the figures in budget.txt. To allow the growth, the same change must rewrite budget.txt (`make
+// budget`), and its commit message must give the reason.
 //
 // Production code is each Go file that is neither a test nor below internal/test, bench or examples.
 package budget

@@ -34,10 +34,10 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	return drawn, nil
 }
 
-// rank returns the sites of each kind in a random order that depends on the seed.
+// rank sorts the sites of each kind in a random order that depends only on the seed.
 func rank(all []site, seed uint64) map[Kind][]site {
 	type key struct{ function, text string }
-	seen := map[key]int{} // number of sites with the same text in functions of the same name, which distinguishes them
+	seen := map[key]int{} // number of sites so far with the same text in functions of the same name; the number distinguishes these sites
 	order := map[Kind][]rankedSite{}
 	for _, s := range all {
 		k := key{s.function, s.describe()}

@@ -28,7 +28,7 @@ const (
 
 func kinds() []Kind { return []Kind{Negated, Shifted, Dropped, Changed, Ignored} }
 
-// site is one place where a mistake can be made.
+// site is one place in the source where a mistake of one kind can be made.
 type site struct {
 	kind     Kind
 	edit     mutation.Edit
@@ -37,7 +37,7 @@ type site struct {
 	before   string // the text that the edit replaces
 }
 
-// String returns the place and the change.
+// String returns the place in the source and the change that the mistake makes.
 func (s site) String() string {
 	return fmt.Sprintf("%s:%d %s: %s", s.edit.File, s.line, s.function, s.describe())
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Mistake is a change, and the packages whose tests should catch it.
+// Mistake is a change of the source that should make a test fail, and the packages whose tests
+// should fail.
 type Mistake struct {
 	Name         string
 	Edit         Edit

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// testTimeout limits the tests of one package. Tests that hang have caught the mistake.
+// testTimeout is the time limit for the tests of one package. If the tests exceed it, they count as
+// having caught the mistake.
 const testTimeout = 4 * time.Minute
 
 // Verdict is the outcome of the tests with a mistake.
@@ -37,9 +38,10 @@ type Outcome struct {
 	Took     time.Duration
 }
 
-// Try makes a mistake, runs tests until one fails, and takes the mistake back. The test that caught the mistake before runs first, then the
-// tests in the files that are named after the changed file, then all tests of the packages: most mistakes are caught in a few seconds. The
-// tests run with -short and without the race detector.
+// Try applies the mistake m to the copy of the source, runs tests until one fails, and reverts the mistake. The test
+// that caught the mistake before runs first, then the tests in the files that are named after the changed file, then
+// all tests of the packages: most mistakes are caught in a few seconds. The tests run with -short and without the
+// race detector.
 func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	begin := time.Now()
 	undo, err := c.applyEdit(m.Edit)

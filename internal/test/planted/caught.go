@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// caughtFile holds the test that last caught each mistake, relative to the root of the module. That test runs first, so that a run
-// over all mistakes takes minutes instead of an hour. A line is the name of a mistake, a tab and the test.
+// caughtFile is the path, relative to the root of the module, of the file that names for each mistake the test that
+// last caught it. That test runs first in the next run, so that a run over all mistakes takes minutes instead of an
+// hour. A line is the name of a mistake, a tab and the test.
 const caughtFile = "internal/test/planted/caught.txt"
 
 func readCaught(path string) (tests map[string]string, err error) {

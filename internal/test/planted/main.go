@@ -1,5 +1,6 @@
-// Command planted measures the strength of the tests by a table of mistakes, each of which breaks a promise of the product. It makes one
-// mistake at a time in a copy of the tree, and prints which test catches it, and how many were caught. Run it with `make planted`.
+// Command planted measures the strength of the tests by planted mistakes. Each mistake is a row of a table, and
+// breaks a promise of the product. It makes one mistake at a time in a copy of the tree, and prints which test
+// catches it, and how many were caught. Run it with `make planted`.
 package main
 
 import (

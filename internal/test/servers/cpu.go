@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// ProcessorTimes holds the processor time of each process so far. Without /proc it is empty.
+// ProcessorTimes holds the processor time that each process of the machine has used so far. On a
+// system without /proc it is empty.
 type ProcessorTimes struct {
 	byPid    map[int]time.Duration // key: process id
 	children map[int][]int

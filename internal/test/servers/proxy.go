@@ -67,7 +67,7 @@ func (p *Proxy) closeLinks() {
 	}
 }
 
-// EndCut ends Cut.
+// EndCut allows connections again after Cut.
 func (p *Proxy) EndCut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +183,8 @@ func (l *link) writerTo(end net.Conn) io.Writer {
 	return w
 }
 
-// delayedWriter is one direction of a link with a delay. Chunks that are sent during the delay are in flight concurrently.
+// delayedWriter delivers the data of one direction of a link after the delay. Several chunks can be on their way at
+// the same time.
 type delayedWriter struct {
 	link   *link
 	end    net.Conn
@@ -245,7 +246,8 @@ func (l *link) close() {
 	})
 }
 
-// copyChunks copies until the end, an error, or until pass returns false.
+// copyChunks copies data from `from` to `to` in chunks. It stops at the end of the input, at an
+// error, or when pass returns false for a chunk.
 func copyChunks(to io.Writer, from io.Reader, pass func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {

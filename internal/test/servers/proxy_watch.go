@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// requests calls test functions with the requests on their way to the server.
+// requests calls functions of the test with the data that clients send to the server.
 type requests struct {
 	mu       sync.Mutex
 	watch    func(b []byte)        // called with the data from clients; nil means not called
@@ -33,7 +33,7 @@ func (r *requests) watchers() (watch func(b []byte), newWatch func() func(b []by
 	return r.watch, r.newWatch
 }
 
-// replies drops or holds replies on their way to the client.
+// replies drops or holds the data that the server sends to clients.
 type replies struct {
 	mu            sync.Mutex
 	drop          int           // number of replies still to drop
@@ -58,7 +58,7 @@ func (r *replies) Dropped() int {
 	return r.dropped
 }
 
-// HoldReplies holds what the server sends until ReleaseReplies.
+// HoldReplies holds the data that the server sends, on all connections, until ReleaseReplies.
 func (r *replies) HoldReplies() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +67,8 @@ func (r *replies) HoldReplies() {
 	}
 }
 
-// HoldRepliesAfter holds what the server sends on a connection once its client has sent this text, until ReleaseReplies. Other connections
-// are not affected.
+// HoldRepliesAfter holds the replies on a connection from the moment at which its client sends this text, until
+// ReleaseReplies. Other connections are not affected.
 func (r *replies) HoldRepliesAfter(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	return c
 }
 
-// join distributes the hash slots and connects the nodes to one another.
+// join distributes the hash slots among the masters, and connects all nodes to one Cluster.
 func (c *RedisNodes) join(masters int) {
 	c.tb.Helper()
 	ctx, share := c.tb.Context(), 16384/masters

@@ -133,7 +133,8 @@ func (l *lastingServer) end() {
 	l.server, l.cleanups = nil, nil
 }
 
-// serverTB is the test that starts a server. Its Cleanup and TempDir last until the server ends, not until the test ends.
+// serverTB is the testing.TB with which a shared server is started. Its cleanups run, and its folders are removed,
+// when the server ends, not when the test ends.
 type serverTB struct {
 	testing.TB
 

@@ -1,7 +1,8 @@
--- acquire: takes a slot of the baseline semaphore, a plain counter.
+-- acquire: takes a slot of the baseline semaphore, a plain counter with which the benchmark compares
+-- the dispatcher.
 --
--- KEYS[1]  the counter
--- ARGV[1]  capacity
+-- KEYS[1]  counter: number of slots that are taken
+-- ARGV[1]  capacity: maximum value of the counter
 -- Returns  1 if a slot was taken
 --          0 if no slot is free
 

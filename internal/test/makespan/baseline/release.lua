@@ -1,8 +1,9 @@
--- release: returns a slot to the baseline semaphore.
+-- release: returns a slot to the baseline semaphore, a plain counter with which the benchmark compares
+-- the dispatcher.
 --
--- KEYS[1]  the counter (acquire.lua)
+-- KEYS[1]  counter: number of slots that are taken (acquire.lua)
 -- ARGV     not used
--- Returns  the new value of the counter, or 0 if the counter was 0
+-- Returns  the new value of the counter; 0 if the counter was 0 already
 --
 -- Invariant: the counter never becomes negative.
 

@@ -70,8 +70,8 @@ func (s *Server) endTask(ctx context.Context, id int64, status string, output js
 	return "recorded", nil
 }
 
-// takeSlotNumber returns a free slot number. If the counter admitted too many tasks, it returns a number that no slot has, which the external
-// system detects. The caller holds mu.
+// takeSlotNumber returns a free slot number. If the counter in Redis admitted more tasks than there are slots, it
+// returns a number outside the slots. The external system then detects the violation. The caller holds mu.
 func (s *Server) takeSlotNumber() int {
 	if len(s.freeSlots) == 0 {
 		return s.pool.Capacity
