@@ -23,7 +23,7 @@ func (s *testbed) measureCPU(do func() figures) figures {
 	return done
 }
 
-// cpuSeconds is the seconds of processor time that each process used so far.
+// cpuSeconds returns the seconds of processor time that each process has used so far.
 func (s *testbed) cpuSeconds() map[string]float64 {
 	times := servers.ReadProcessorTimes()
 	used := map[string]float64{

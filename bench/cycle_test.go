@@ -27,10 +27,11 @@ type load struct {
 	stepsPerSecond float64       // so many steps a second, each at its time; 0: as many as the clients can
 }
 
-// step is what a client does once; due is when it was to begin.
+// step is what a client does once for a device. scheduled is the time at which the step was to begin. The step adds
+// what it measures to totals.
 type step func(c deviceClient, device string, scheduled time.Time, totals *figures) error
 
-// newHTTPLoad is a load of devices that have a task each, over connections to every replica.
+// newHTTPLoad returns a load in which each device acts once. Its clients have connections to every replica.
 func (s *testbed) newHTTPLoad(size scale, devices []string) load {
 	l := load{devices: devices, stepsPerDevice: 1, span: size.span}
 	for n := range size.conns {
@@ -43,7 +44,7 @@ func (s *testbed) newHTTPLoad(size scale, devices []string) load {
 	return l
 }
 
-// run ends when the devices or the time have run out. It closes the clients.
+// run lets the clients act until each device has had its turn or the time is over. Then it closes the clients.
 func (l load) run(s *testbed, do step) figures {
 	var next atomic.Int64
 	var sum figures
@@ -67,7 +68,7 @@ func (l load) run(s *testbed, do step) figures {
 	return sum
 }
 
-// runClient is what one client does, until there is nothing left or something fails.
+// runClient lets one client act until no device is left, the time is over, or a step fails.
 func (l load) runClient(s *testbed, c deviceClient, next *atomic.Int64, began time.Time, do step) (totals figures, err error) {
 	totals.deadline = began.Add(l.span)
 	for !s.t.Failed() && s.ctx.Err() == nil {
@@ -97,7 +98,7 @@ func (l load) runClient(s *testbed, c deviceClient, next *atomic.Int64, began ti
 	return totals, nil
 }
 
-// sleepUntil waits for a moment, or the end of the test: a device comes at its time.
+// sleepUntil waits until the time due or the end of the test.
 func (s *testbed) sleepUntil(due time.Time) {
 	select {
 	case <-time.After(time.Until(due)):
@@ -105,8 +106,9 @@ func (s *testbed) sleepUntil(due time.Time) {
 	}
 }
 
-// runCycle is a grant and its result: two reports, two commits. A refused report is
-// sent again, until the time is over.
+// runCycle runs one task of a device: one report gets the grant, and a second report sends the result. A refused
+// report is sent again until the time is over. due is the time at which the first report was to be sent. runCycle adds
+// what it measures to totals.
 func runCycle(c deviceClient, device string, due time.Time, totals *figures) error {
 	task, token, err := c.requestTask(device)
 	for totals.recordReport(&due); task == 0; totals.recordReport(&due) {
@@ -125,14 +127,14 @@ func runCycle(c deviceClient, device string, due time.Time, totals *figures) err
 	return ignoreBusy(err)
 }
 
-// recordReport notes how long a report took. The next one is due at once.
+// recordReport records the time since *due as the duration of a report, and sets *due to now for the next report.
 func (f *figures) recordReport(due *time.Time) {
 	now := time.Now()
 	f.reportTimes = append(f.reportTimes, now.Sub(*due))
 	*due = now
 }
 
-// errBusy: the server could not answer in time, and the report may be sent again.
+// errBusy means that the server could not answer in time. The report may be sent again.
 var errBusy = errors.New("not answered")
 
 func ignoreBusy(err error) error {
@@ -142,7 +144,8 @@ func ignoreBusy(err error) error {
 	return err
 }
 
-// reportIdle is a report of a device that has nothing to do.
+// reportIdle sends one report of a device for which no task is queued, and adds the duration of the report to totals.
+// due is the time at which the report was to be sent. A grant is an error.
 func reportIdle(c deviceClient, device string, due time.Time, totals *figures) error {
 	task, _, err := c.requestTask(device)
 	totals.recordReport(&due)
@@ -157,7 +160,7 @@ func reportIdle(c deviceClient, device string, due time.Time, totals *figures) e
 	return nil
 }
 
-// measureFirstReports are of devices that nobody has registered.
+// measureFirstReports measures the first reports of devices that nobody has registered.
 func measureFirstReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	l := s.newHTTPLoad(size, numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond))))
@@ -167,7 +170,8 @@ func measureFirstReports(s *testbed, size scale) figures {
 // insertDeviceTokens gives each device a token that its name tells.
 const insertDeviceTokens = `INSERT INTO tokens (device, hash, created_at) SELECT id, sha256(('own-' || id)::bytea), now() FROM devices`
 
-// measureIdleReports are of devices with tokens of their own, each of which has reported some times.
+// measureIdleReports measures reports of devices without tasks. Each device has a token of its own, and has reported
+// some times before.
 func measureIdleReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	known := s.registerDevices("d", 2*size.queuedTasks)

@@ -29,7 +29,7 @@ func (f figures) cpuMicros(process string) float64 {
 	return f.cpu[process] / float64(max(f.count, 1)) * 1e6
 }
 
-// quantileMillis is in milliseconds.
+// quantileMillis returns the quantile q of the durations of the reports, in milliseconds.
 func (f figures) quantileMillis(q float64) float64 {
 	slices.Sort(f.reportTimes)
 	return f.reportTimes[int(q*float64(len(f.reportTimes)-1))].Seconds() * 1e3
@@ -56,7 +56,7 @@ func (f figures) trendText() string {
 // processes in the order of their columns; the sum is the last one.
 func processNames() []string { return []string{"postgres", "redis", "broker", "server", "load"} }
 
-// markdownTable is the table in Markdown: medians over the rounds.
+// markdownTable returns the table of the rows in Markdown. Its figures are medians over the rounds.
 func markdownTable(rows []row, measured map[string][]figures) string {
 	head := []string{"row", "a second", "least to most", "p50 ms", "p99 ms", "refused"}
 	for _, name := range processNames() {

@@ -79,7 +79,7 @@ func replyNone(context.Context, string, deviceReport) (reportReply, error) {
 	return reportReply{Reason: "none", ReportAfterMS: 30_000}, nil
 }
 
-// measureBareHTTP is what HTTP and JSON cost alone.
+// measureBareHTTP measures what HTTP and JSON cost alone: the server always answers that there is no task.
 func measureBareHTTP(s *testbed, size scale) figures {
 	s.startHelper("bare")
 	l := s.newHTTPLoad(size, numberedNames("d", size.queuedTasks))

@@ -62,7 +62,7 @@ func measureInProcess(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// newDispatcher is one on this site's servers, set up as an app does.
+// newDispatcher returns a dispatcher that uses the servers of this testbed, set up as an app sets it up.
 func (s *testbed) newDispatcher() *dispatcher.Dispatcher {
 	ledger, err := store.OpenPostgres(s.ctx, s.dsn, store.Options{})
 	s.must(err)
@@ -81,7 +81,7 @@ func (s *testbed) newDispatcher() *dispatcher.Dispatcher {
 	return d
 }
 
-// startPasses are those of an app that concern reports. Each has run once when passes returns.
+// startPasses starts the passes of an app that concern reports. When startPasses returns, each pass has run once.
 func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var all sync.WaitGroup

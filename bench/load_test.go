@@ -91,7 +91,7 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done figures
 	return done, ok
 }
 
-// printNow is shown at once: the whole table takes many minutes.
+// printNow prints a line at once, because the whole table takes many minutes.
 func printNow(format string, args ...any) {
 	if *fullSize {
 		_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...)

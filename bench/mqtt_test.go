@@ -17,21 +17,22 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// measureIdleMQTT: devices with nothing to do, each with a connection to the broker.
+// measureIdleMQTT measures reports of devices without tasks. Each device has a connection to the broker.
 func measureIdleMQTT(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startReplicas(1)
 	return s.measureMQTTReports(size, s.registerDevices("d", size.mqttDevices))
 }
 
-// measureMQTTTransport is what a replica's transport costs, without a decision.
+// measureMQTTTransport measures what the MQTT transport of a replica costs without a decision: the answer is always
+// that there is no task.
 func measureMQTTTransport(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startHelper("transport")
 	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// measureMQTTSubscriber is the most that the broker and these devices allow.
+// measureMQTTSubscriber measures the highest rate that the broker and these devices allow: a subscriber only answers.
 func measureMQTTSubscriber(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startHelper("answers")
@@ -50,7 +51,7 @@ func (s *testbed) startBroker(size scale) {
 	s.broker = servers.StartMosquittoWithLimits(s.t)
 }
 
-// measureMQTTReports is devices that report in turn, some of them at a time.
+// measureMQTTReports measures reports of devices that report in turn, some of them at the same time.
 func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 	all := make(mqttSessions, len(devices))
 	var mu sync.Mutex

@@ -32,7 +32,8 @@ func (w *noopWorker) Work(context.Context, *river.Job[noopJob]) error {
 	return nil
 }
 
-// measureRiver: as many workers, and as eager, as in River's own benchmark.
+// measureRiver measures jobs of River that do nothing. The number of workers and their polling intervals are those of
+// River's own benchmark.
 func measureRiver(s *testbed, size scale) figures {
 	pool := s.openPgxPool()
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -66,7 +67,7 @@ func measureRiver(s *testbed, size scale) figures {
 	return s.measureWorkers(size.span, &done, len(jobs), completed)
 }
 
-// measureAsynq are in Redis alone, which loses those of the last second when it is killed.
+// measureAsynq measures jobs of asynq. They are only in Redis, which loses the jobs of the last second if it is killed.
 func measureAsynq(s *testbed, size scale) figures {
 	to := asynq.RedisClientOpt{Addr: s.redis.Addr}
 	client := asynq.NewClient(to)
@@ -115,7 +116,7 @@ func measureBatches(s *testbed, size scale) figures {
 	})
 }
 
-// measureCopies are what Postgres takes for as many rows with one index.
+// measureCopies measures how fast Postgres copies rows like those of tasks into a table with one index.
 func measureCopies(s *testbed, size scale) figures {
 	s.runSQL(`CREATE TABLE copied (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, batch bigint NOT NULL, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL)`)
 	pool, devices := s.openPgxPool(), numberedNames("d", size.queuedTasks)
@@ -130,7 +131,7 @@ func measureCopies(s *testbed, size scale) figures {
 	})
 }
 
-// openPgxPool is a pool of as many connections as a replica has.
+// openPgxPool opens a pool of at most 20 connections to Postgres, as many as a replica has.
 func (s *testbed) openPgxPool() *pgxpool.Pool {
 	pool, err := pgxpool.New(s.ctx, s.dsn+"&pool_max_conns=20")
 	s.must(err)

@@ -12,7 +12,7 @@ type row struct {
 	measure func(s *testbed, size scale) figures
 }
 
-// allRows is all rows, in their order.
+// allRows returns all rows of the table, in their order.
 func allRows() []row {
 	return []row{
 		{"one task a device, 10,000 just queued", "cycles", measureOneTaskEach},
@@ -36,7 +36,8 @@ func allRows() []row {
 	}
 }
 
-// selectRows are the rows whose title has one of the words; all without words.
+// selectRows returns the rows whose title contains one of the words (separated by |). If words is empty, it returns all
+// rows.
 func selectRows(rows []row, words string) []row {
 	var some []row
 	for _, r := range rows {
@@ -60,7 +61,7 @@ func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	}
 }
 
-// measureOneTaskEach is the row that the others are compared with: each device has one task.
+// measureOneTaskEach measures the row with which the other rows are compared: each device has one task.
 func measureOneTaskEach(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -77,7 +78,8 @@ func measureTwoReplicas(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// measureManyTasksEach: each connection is one device, with all its tasks in batches of 10,000.
+// measureManyTasksEach measures a few devices with many tasks each, queued in batches of 10,000. Each device has a
+// connection of its own.
 func measureManyTasksEach(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -92,7 +94,7 @@ func measureManyTasksEach(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// measureManyQueued: the devices that ask are the first of those that have a task.
+// measureManyQueued measures a queue with very many tasks. Only the first of the devices that have a task report.
 func measureManyQueued(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -102,7 +104,7 @@ func measureManyQueued(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices[:asking]).run(s, runCycle) })
 }
 
-// measureManyPools: devices that ask one after the other ask different pools.
+// measureManyPools measures many pools. Devices that report one after the other have tasks in different pools.
 func measureManyPools(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	devices := s.registerDevices("d", max(size.queuedTasks, size.pools)/size.pools*size.pools)
@@ -118,8 +120,8 @@ func measureManyPools(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// measureHalfRate finds the maximum first, and then asks half as often: each cycle has its time,
-// and what a report takes counts from then.
+// measureHalfRate first finds the maximum rate, and then measures half of this rate. Each cycle has a scheduled time,
+// from which the duration of its first report is measured.
 func measureHalfRate(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")

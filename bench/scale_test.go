@@ -19,8 +19,8 @@ type ledgerSize struct {
 	longBatchTasks, busyDevices, tasksPerBusyDevice int // tasks of one batch in the first pool; devices of the second, and tasks of each
 }
 
-// measuredPaths are the pages and lists of operators. The first pool has a long batch, the second
-// has devices with many tasks.
+// measuredPaths returns the paths of the pages and lists of operators that are measured. The first pool has a long
+// batch, and the second pool has devices with many tasks.
 func measuredPaths() []string {
 	all := []string{
 		"/", "/pools/p-0001", "/pools/p-0002", "/pools/p-0003", "/batches", "/batches/1", "/batches/2", "/batches/11", "/tasks", "/tasks?state=pending", "/tasks?state=succeeded",
@@ -78,7 +78,8 @@ func TestScale(t *testing.T) {
 	printNow("%d reports in a minute; memory of the replica: %s", done.count, s.memoryStatus())
 }
 
-// reportAnyDevice is a report of any device.
+// reportAnyDevice sends one report of a device, whether or not it gets a task, and adds the duration to totals. due is
+// the time at which the report was to be sent.
 func reportAnyDevice(c deviceClient, device string, due time.Time, totals *figures) error {
 	_, _, err := c.requestTask(device)
 	totals.recordReport(&due)
@@ -123,7 +124,7 @@ func (s *testbed) runTaskPerPool() {
 	printNow("%d cycles of %d pools in %s", done.count, len(asks), done.elapsed.Round(time.Second))
 }
 
-// startableDevices are a device of each pool that can start something.
+// startableDevices returns, for each pool, one device that holds no task and can start one.
 func (s *testbed) startableDevices() (devices []string) {
 	rows, err := s.openPgxPool().Query(s.ctx, `SELECT max(device) FROM tasks WHERE state = 'pending' AND batch > 10 AND device > 'd-0200000' AND device NOT IN (SELECT device FROM grants) GROUP BY pool`)
 	s.must(err)
@@ -174,7 +175,7 @@ func (s *testbed) fetchPage(path string) (time.Duration, int) {
 	return time.Since(begin), len(body)
 }
 
-// sessionCookie is the cookie of an operator that is signed in.
+// sessionCookie returns the cookie of a signed-in operator. The first call signs in.
 func (s *testbed) sessionCookie() string {
 	if s.cookie != "" {
 		return s.cookie
@@ -189,7 +190,7 @@ func (s *testbed) sessionCookie() string {
 	return s.cookie
 }
 
-// memoryStatus is what the kernel says of the replica.
+// memoryStatus returns the present and the highest resident memory of the replica, as the kernel shows them.
 func (s *testbed) memoryStatus() (status string) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.servers[0].Pid()))
 	s.must(err)

@@ -91,7 +91,7 @@ func (s *testbed) startHelper(name string) {
 	})
 }
 
-// brokerSetting is a setting with the address of the broker, if there is one.
+// brokerSetting returns the setting with the address of the broker, or nil if there is no broker.
 func (s *testbed) brokerSetting(setting string) []string {
 	if s.broker == nil {
 		return nil

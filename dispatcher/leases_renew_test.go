@@ -46,8 +46,8 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	}
 }
 
-// expectClockDistrusted starts a replica that knows from the stored clock pair that the database clock stepped. It
-// checks that the replica ends no lease within a minute.
+// expectClockDistrusted starts a replica. The stored times of the database clock and the host's clock show the
+// replica that the database clock stepped. expectClockDistrusted checks that it ends no lease within a minute.
 func (b *testBench) expectClockDistrusted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)

@@ -47,8 +47,8 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 }
 
 // TestAReplicaThatStartsAfterAStepEndsNoLease checks a lease that has ended by the ledger's clock. If the
-// stored clock pair shows that this clock stepped, a new replica does not end the lease. Without a step, it
-// ends the lease.
+// stored times of this clock and the host's clock show that the ledger's clock stepped, a new replica does not
+// end the lease. Without a step, it ends the lease.
 func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {

@@ -69,7 +69,7 @@ type windowBenchmark struct {
 type benchAccount struct {
 	name  string
 	check limits.Check
-	items []limits.Item // items of a taking
+	items []limits.Item // items of one Taking
 }
 
 func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {

@@ -13,15 +13,16 @@ import (
 // while this process reads the replies of the other.
 const callsPerKey = 2
 
-// maxPerCall is the maximum number of checks, settlements or takings in one call: a script blocks Redis while it runs.
+// maxPerCall is the maximum number of checks, settlements or takings (requests to limit sets) in one call. It is bounded
+// because a script blocks Redis while it runs.
 const maxPerCall = 200
 
 // callKey contains the values that all questions of one call share. A question is a check, a settlement or a
-// taking.
+// taking (a request to a limit set).
 type callKey struct{ scope, mode string }
 
-// coalescer sends questions (checks, settlements or takings) that arrive at the same time together in one
-// call to Redis. Only the timeouts of the Redis client limit the duration of a call.
+// coalescer collects questions (checks, settlements or takings) that arrive at the same time, and sends them to
+// Redis in one call. A taking is a request to a limit set. Only the timeouts of the Redis client limit the duration of a call.
 type coalescer[Q, A any] struct {
 	coalesce.Calls[callKey, []Q, []A]
 }

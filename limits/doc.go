@@ -12,7 +12,7 @@
 // If a rule is new, or if Redis lost its data, Redis does not know the rule: checks return
 // StatusUnknown until a Rebuilder has filled the rule from a history.
 //
-// A Taking asks to count a cost now, by the rules of a limit set (CompileSet). The cost is counted
+// A Taking is a request to count a cost now, by the rules of a limit set (CompileSet). The cost is counted
 // only if all rules allow it (Takes). The answer contains what remains of each rule. A take with an
 // id counts once, however often it is sent within ten minutes. Return gives back the unused part of
 // a cost. A set has no history: a rule that Redis does not know begins to count, and the answer

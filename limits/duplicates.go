@@ -8,7 +8,7 @@ import (
 // DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts are
 // equal if device, kind and payload are equal, and JSON payloads are compared by content. It needs about 50
 // bytes of memory for each start. It is not safe for concurrent use. It does not use Redis. It does not
-// concern takings that are sent again (Taking.ID).
+// detect that a Taking (a request to a limit set) is sent again; Taking.ID serves for that.
 type DuplicateFinder struct {
 	firstNumbers map[digest]int32
 

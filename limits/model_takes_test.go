@@ -76,7 +76,7 @@ type takesModel struct {
 	now         time.Time
 	policies    []limits.Policy
 	forms       map[string][]*limits.Rule // key: scope
-	takesWithID []modelTake               // takings with an id
+	takesWithID []modelTake               // requests to the limit set (takings) that have an id
 }
 
 // takesState is the expected state of Redis.

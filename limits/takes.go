@@ -6,7 +6,7 @@ import (
 )
 
 // Modes of lua/take.lua. The script itself does not know modeTakeRepeatable: it stands for modeTake in calls
-// whose takings all have ids, so that the call may be sent again.
+// whose takings (requests to limit sets) all have ids, so that the call may be sent again.
 const (
 	modeTake           = "T"
 	modePeek           = "P"
@@ -14,7 +14,7 @@ const (
 	modeTakeRepeatable = "T again"
 )
 
-// Takes counts takings by the rules of limit sets. A taking asks to count a cost now.
+// Takes counts the costs of takings by the rules of limit sets. A Taking is a request to count a cost now.
 type Takes struct {
 	conn      *connection
 	clock     *serverClock

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestALostAnswerCountsOnce checks that a taking with an id is sent again after a lost reply and
+// TestALostAnswerCountsOnce checks that a taking (a request to a limit set) with an id is sent again after a lost reply and
 // counts once, and that a taking without an id is sent only once, also by a client that retries by
 // itself.
 func TestALostAnswerCountsOnce(t *testing.T) {

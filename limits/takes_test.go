@@ -176,7 +176,7 @@ func namedHourlyPolicy(name string, maxStarts int64) limits.Policy {
 	return p
 }
 
-// TestWhatIsNoTakingIsRefused checks that an invalid taking is refused and nothing is sent.
+// TestWhatIsNoTakingIsRefused checks that an invalid taking (a request to a limit set) is refused and nothing is sent.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())

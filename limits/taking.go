@@ -8,7 +8,7 @@ import (
 // maxID is the maximum length of an id, in bytes.
 const maxID = 128
 
-// Taking asks a limit set to count a cost now.
+// Taking is a request to a limit set to count a cost now.
 type Taking struct {
 	// ID has at most 128 bytes. If a taking is sent several times with the same ID within TakeIDLifetime, it
 	// is counted once. A taking without an ID is counted each time.

@@ -50,8 +50,8 @@ type Lease struct {
 	UsableUntil time.Time `json:"-"`
 }
 
-// HolderName returns CALLER/HOLDER, the names of a caller and its holder, if device is @CALLER/HOLDER, as the API shows a
-// lease. It returns an empty string for a real device.
+// HolderName returns the name of the holder of a caller's lease, in the form CALLER/HOLDER. The API returns this name with a
+// leading @ in fields that otherwise contain a device. For the id of a real device, HolderName returns an empty string.
 func HolderName(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name

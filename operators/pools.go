@@ -95,8 +95,8 @@ type PoolList struct {
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
-// PoolSettings has all settings of a pool that an operator can set. Capacity has no default. Pool and PoolPatch have the same
-// settings; package api sets the other defaults.
+// PoolSettings has all settings of a pool that an operator can set. Capacity must be given. Package api replaces each other setting
+// that is missing by its default. Pool and PoolPatch have the same settings.
 type PoolSettings struct {
 	Capacity       int      `json:"capacity" minimum:"0" maximum:"10000"`
 	LeaseMS        *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`

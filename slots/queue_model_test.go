@@ -113,8 +113,8 @@ func (m *queueMachine) drawRequest(t *rapid.T) slots.Request {
 
 func (m *queueMachine) requestSlot(t *rapid.T) { m.serve(t, nil, m.drawRequest(t)) }
 
-// releaseAndRequest frees a slot and asks for one in the same call. The queue has precedence over the
-// asker.
+// releaseAndRequest frees a slot and asks for a slot in the same call. Devices in the queue have precedence
+// over the device that asks.
 func (m *queueMachine) releaseAndRequest(t *rapid.T) {
 	if len(m.batchByLease) == 0 {
 		t.Skip()

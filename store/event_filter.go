@@ -58,7 +58,8 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// WithIDRange returns the filter with bounds on the ids, computed from f.Since and f.Until, so that events of other days are not read.
+// WithIDRange returns the filter with additional bounds on the event ids (After and Before), computed from f.Since and f.Until. With
+// these bounds, the query does not read events that are much older or newer than this range of time.
 func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, error) {
 	if !f.Since.IsZero() {
 		first, err := s.eventIDNear(ctx, f.Since.Add(-clockSlack))
@@ -174,8 +175,8 @@ func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBoun
 }
 
 // Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond this bound some events may be
-// missing. Ids are given before the commit, so an event that commits late may appear below a higher id that was read before.
-// ReadEventPosition and EventsComplete show when this can no longer happen.
+// missing. An event gets its id before its transaction commits. So after a caller has read an event, an event with a lower id can still
+// become readable. ReadEventPosition and EventsComplete show up to which id no further event can become readable.
 func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, f)
 	if err != nil {

@@ -16,7 +16,8 @@ func (l *ledger) ageEvents(by time.Duration) {
 	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
 }
 
-// heldBefore returns the number of slots of pool that were held before the newest moves with s.Step < steps.
+// heldBefore returns the number of slots of pool that were held before the newest `steps` steps of time. From the number
+// that is held now, it subtracts the grants of these steps, and it adds the grants that ended in them.
 func heldBefore(m store.SlotActivity, pool string, steps int) int {
 	held := m.Held[pool]
 	for _, s := range m.Steps {

@@ -20,7 +20,8 @@ const (
 	minStandstill = 300 * time.Second
 )
 
-// errUsedUp means that a further jump of the numbers would exceed maxNumber, because there were too many restores.
+// errUsedUp means that the ledger was restored from backups too often. Each restore adds numberJump to the tokens and ids, and a further
+// restore would raise them above maxNumber.
 var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
 // poolMayGrantSQL is the condition that pool p is not in the standstill after a restore, in which it grants nothing (see

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minIDJump is the minimum by which ids and tokens jump after a restore.
+// minIDJump is the minimum by which a restore of the ledger increases the next ids and fencing tokens.
 const minIDJump = 1_000_000_000
 
 // TestAfterRestore checks that nothing is granted until the standstill is over, that known grants are renewed

@@ -92,8 +92,8 @@ func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
 }
 
-// ForgetAdmission removes the recorded admission of the device, so that its next report reads the device again. If
-// device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device adds a row with
+// ForgetAdmission removes the cached admission of the device, so that the device is read from the ledger again at
+// its next report. If device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device adds a row with
 // the device to the news (the ledger's change log).
 func (r *Registry) ForgetAdmission(device string) { r.cache.forgetAdmission(device) }
 

@@ -93,8 +93,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestADoubtedDeviceIsReadAgain checks that the news of a device, or the loss of all news, ends its recorded admission, and that the
-// news of another device does not.
+// TestADoubtedDeviceIsReadAgain checks that ForgetAdmission removes the cached admission of a device (the result of the check that it
+// may report) if it is called for this device or, with an empty name, for all devices. A call for another device keeps the admission.
 func TestADoubtedDeviceIsReadAgain(t *testing.T) {
 	t.Parallel()
 	_, r := newFleetRegistry(t, 1)

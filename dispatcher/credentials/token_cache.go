@@ -193,7 +193,7 @@ func put[K comparable, V any](all map[K]V, maxEntries int, key K, e V) {
 	}
 }
 
-// forgetAdmission removes the recorded admission of a device. If device is empty, it removes all admissions.
+// forgetAdmission removes the cached admission of a device. If device is empty, it removes all admissions.
 func (k *tokenCache) forgetAdmission(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -222,9 +222,10 @@ func (k *tokenCache) readPosition() int64 {
 	return k.next
 }
 
-// dropChanged drops the tokens in changes, which were read from position `from`. begun is the time before the
-// read. It drops all tokens if it cannot know which were changed: the last read was too long ago, a change
-// has no hash, or the changes are from another ledger, whose position is lower.
+// dropChanged drops from the cache the tokens that changes lists. These changes were read from the ledger, from
+// position `from` on; begun is the time before that read. dropChanged drops all tokens if it cannot know which
+// tokens were changed: the previous read was too long ago, a change has no hash, or changes.Next is lower than
+// `from`, because the changes are from another ledger.
 func (k *tokenCache) dropChanged(begun time.Time, from int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -102,7 +102,8 @@ func number(text string) int64 {
 	return n
 }
 
-// ReadPositions reads the position of each hash. It returns ErrUnavailable if Redis does not answer.
+// ReadPositions reads, for each hash, the position in the news up to which its marks are updated. It returns
+// ErrUnavailable if Redis does not answer.
 func (h *Hashes) ReadPositions(ctx context.Context) (all [hashCount]int64, err error) {
 	for i := range all {
 		all[i] = missingHash

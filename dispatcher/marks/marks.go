@@ -192,8 +192,9 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 	return page, nil
 }
 
-// notifyNews calls OnNews for the devices of those news (rows of the change log) that this process
-// has not handled before.
+// notifyNews calls OnNews with the device of each row of the news (the ledger's change log) that this
+// process has not handled before. It skips rows about a batch. If rows are missing, or the ledger is another
+// one, it calls OnNews with an empty name, because there may be news of any device.
 func (f *Follower) notifyNews(read store.NewsPage) {
 	if f.lastNews < read.Oldest-1 || f.lastNews > read.Newest { // some news were deleted, or this is another ledger
 		f.config.OnNews("")

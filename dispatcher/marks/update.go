@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hashesPerRebuild is the number of hashes that are rebuilt from one read of all open tasks. It limits the devices in
-// memory to a quarter of the devices with an open task.
+// hashesPerRebuild is the number of Redis hashes whose marks are restored from one read of all open tasks. With a quarter
+// of the hashes, about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
 // update updates the marks of all hashes to position `to` in the news (the ledger's change log), using the

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// clockSlack is the maximum drift between the clocks of ledger and host at which a stored clock pair is
-	// still trusted.
+	// clockSlack is the maximum drift between the clocks of ledger and host. If they drifted more since a replica
+	// stored the times of both clocks, a replica that starts later does not trust the stored times.
 	clockSlack = time.Second
-	// pairSlack is the maximum error of the stored clock pair. If the error is larger, the pair is
-	// stored again.
+	// pairSlack is the maximum error of the difference between the stored times of the two clocks (ledger and
+	// host). If the error is larger, both times are stored again.
 	pairSlack = clockSlack / 2
 )
 
@@ -30,9 +30,9 @@ const (
 // no lease early either, and the lengths of other leases do not matter. After a step back, the leases that
 // were granted before end later by the size of the step.
 //
-// The offset before the first reading is known only from a clock pair that a replica stored. If the clocks of
-// ledger and host have advanced equally since then, within clockSlack, the offset was the same. Otherwise the
-// offset is unknown, and no lease that may be older than the first reading ends.
+// The offset before the first reading is known only if an earlier replica stored the times of the ledger's clock
+// and of its host's clock. If both clocks have advanced equally since then, within clockSlack, the offset was the
+// same. Otherwise the offset is unknown, and no lease that may be older than the first reading ends.
 //
 // The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock
 // steps and steps back between two readings; or a step is shorter than the duration of a slow reading.
@@ -128,7 +128,8 @@ func (g *clockGuard) takeStepBack() time.Duration {
 	return back
 }
 
-// indexAt returns the index of the offset that was valid at moment. It is also the lowest offset since moment.
+// indexAt returns the index in g.offsets of the offset that was valid at moment (own time). The later offsets in this
+// list are higher, so that offset is also the lowest one since moment.
 func (g *clockGuard) indexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {

@@ -104,8 +104,9 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatStartsKnowsOfAStep checks that a new replica uses a stored clock pair if both clocks have
-// advanced equally since. Otherwise it ends no lease before the length of the lease has passed.
+// TestAReplicaThatStartsKnowsOfAStep checks that a new replica uses the stored times of the ledger's clock and
+// the host's clock if both clocks have advanced equally since. Otherwise it ends no lease before the length of the
+// lease has passed.
 func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	t.Parallel()
 	own := time.Now()
@@ -139,7 +140,7 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	}
 }
 
-// A replica stores no clock pair while it does not trust the ledger's clock.
+// A replica stores no times of the two clocks (ledger and host) while it does not trust the ledger's clock.
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()

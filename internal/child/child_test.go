@@ -58,7 +58,8 @@ func startScript(t *testing.T, term time.Duration, script string) (*child.Child,
 	return c, out
 }
 
-// newPipe returns a scanner of lines and the end to write to. Reads fail after patience.
+// newPipe returns a scanner of the lines that arrive through a pipe, and the end of the pipe to write to. From 20 s
+// (patience) after the call of newPipe, each read fails.
 func newPipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()

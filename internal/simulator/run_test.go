@@ -140,7 +140,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		{"running unanswered", func(f *fakeDispatcher, c *Config) {
 			f.omitsRenewals, f.lease, c.Slow = true, 700*time.Millisecond, 0.5
 		}, "has 0 answers"},
-		{"never ends", func(_ *fakeDispatcher, c *Config) { c.Timeout = 300 * time.Millisecond }, "tasks did not end"},
+		{"never ends", func(_ *fakeDispatcher, c *Config) { c.Timeout, c.Tasks = 300*time.Millisecond, 2000 }, "tasks did not end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

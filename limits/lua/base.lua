@@ -47,7 +47,8 @@ local function other_reservations(key, group)
 end
 
 -- check_window: reports whether one sliding window (at most max starts in per ms) allows one more start.
---   packed   the packed times of the subject; nil if the times are in the Redis list `key`
+--   packed   one text with the times of the subject, 13 digits each, newest first; nil if the times are in
+--            the Redis list `key`
 --   pending  times (ms) of the reservations of the subject that other groups made
 -- Returns one of:
 --   nil         the window allows a start

@@ -61,7 +61,8 @@ local REMEMBER = 60000
 -- Time in ms. If a stored time is later than the time of Redis by more than MAX_AHEAD, the clock of Redis was
 -- set back.
 local MAX_AHEAD = 1000
--- Number of digits of each time (ms) in a text of packed times. 13 digits suffice until the year 2286.
+-- Number of digits of each time (ms) in packed times (the times of a subject, stored as one text). 13 digits
+-- suffice until the year 2286.
 local DIGITS = 13
 -- Status of a check: Redis does not know a rule of the check, so the rule must be filled first.
 local UNKNOWN = 0

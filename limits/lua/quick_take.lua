@@ -1,4 +1,4 @@
--- quick_take: a shortcut in front of take.lua for its most frequent call: one taking (one question to a limit
+-- quick_take: a shortcut in front of take.lua for its most frequent call: one taking (one request to a limit
 -- set) with one sliding window. In all other cases a `break` leaves the shortcut, and take.lua answers the
 -- call. The number of Redis commands determines how long this script takes, so each path uses as few
 -- commands as possible.

@@ -56,9 +56,12 @@ local function insert_in_list(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- count_sliding: counts a start at the time `at` (ms) for the subject `key` of a rule with sliding windows. s
--- is the spec table of the rule. packed is the packed times of the subject; it is nil if the subject is a
--- list.
+-- count_sliding: counts a start for the subject `key` of a rule with sliding windows.
+--   s       the spec table of the rule
+--   packed  one text with the stored times of the subject, 13 digits each, newest first; nil if the rule
+--           stores them as a Redis list
+--   at      time (ms) at which the start happened
+--   now     current time (ms)
 local function count_sliding(s, key, packed, at, now)
   if packed then
     return redis.call('SET', key, insert_packed(packed, at, s.cap), 'PX', text(s.longest))
@@ -66,8 +69,8 @@ local function count_sliding(s, key, packed, at, now)
   trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
 end
 
--- count_start: counts one start at the time `at` (ms) for the subject `key`. s is the spec table of the rule,
--- of any kind.
+-- count_start: counts one start for the subject `key` of a rule of any kind. s is the spec table of the rule,
+-- `at` the time (ms) at which the start happened, and now the current time (ms).
 local function count_start(s, key, at, now)
   if s.windows then
     return count_sliding(s, key, read_packed(s, key), at, now)

@@ -6,7 +6,7 @@
 --     rule    key of the rule
 --     key     key of the subject
 --     spec    the table that read_spec returns
---     packed  the packed times; nil if the stored subject is a list
+--     packed  one text with the stored times, newest first; nil if the times are stored as a Redis list
 --     n       number of stored times
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
@@ -126,7 +126,7 @@ local function fix_future_times(item, now)
   redis.call('PEXPIRE', item.key, text(item.spec.longest))
 end
 
--- count_sliding: counts the cost n of a taking at the time `now`: it adds n entries to the times of the item
+-- count_sliding: counts the cost n of a request at the time `now`: it adds n entries to the times of the item
 -- and adds n to each number in item.inside. It also deletes the times that are outside all windows.
 local function count_sliding(item, now, n)
   local kept_count = 0

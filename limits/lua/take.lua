@@ -1,6 +1,6 @@
--- take: evaluates takings. A taking asks to count a cost by the rules of a limit set (a take). In mode T, the
--- script counts the cost of each allowed taking. In mode R, it gives back parts of costs that were counted
--- before. An item is a rule and the subject that the rule counts, for example one account.
+-- take: evaluates takings. A taking is one request to a limit set: the rules of the set are to count a cost.
+-- In mode T, the script counts the cost of each allowed taking. In mode R, it gives back parts of costs that
+-- were counted before. An item is a rule and the subject that the rule counts, for example one account.
 --
 -- KEYS     as in takes.lua
 -- MODE     a constant that scripts.go puts in front of the script. T: take. P: write nothing. R: give back

@@ -1,11 +1,11 @@
 -- takes: the keys and the constants of take.lua and quick_take.lua. scripts.go puts this file in front of
--- these scripts. A taking asks to count a cost by the rules of a limit set (a take). An item is a rule and
--- the subject that the rule counts, for example one account.
+-- these scripts. A taking is one request to a limit set: the rules of the set are to count a cost. An item
+-- is a rule and the subject that the rule counts, for example one account.
 --
 -- KEYS     for each taking: for each item the key of its rule, then the key of its subject. If the taking
 --          has an id, the key of the id follows
 --
--- The key of a rule holds three values without separators: since, renew, epoch.
+-- The key of a rule holds three values without separators, in this order:
 --     since   time (ms, 13 digits) at which the rule began to count in this epoch of Redis
 --     renew   time (ms, 13 digits) after which the key must be written again, to renew its TTL
 --     epoch   epoch of Redis: another epoch begins when Redis may have lost data (epochs.go)
@@ -18,7 +18,8 @@
 -- windows) differ only in this form. If the maximum of the rule was changed, the key can still have the
 -- form of the other of these two kinds.
 
--- Number of digits of each time (ms) in a text of packed times. 13 digits suffice until the year 2286.
+-- Number of digits of each time (ms) in packed times (the times of a subject, stored as one text). 13 digits
+-- suffice until the year 2286.
 local DIGITS = 13
 -- Time in ms for which Redis keeps the key of an id. quick_take.lua contains the same number as a text.
 local REMEMBER = 600000

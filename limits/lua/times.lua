@@ -25,8 +25,8 @@ local function text(n)
 end
 
 -- nth_newest: returns the time (ms) of the n-th newest start of a subject, or nil if the subject has fewer
--- than n starts. packed is the packed times of the subject: one text, 13 digits for each start, newest
--- first. If packed is nil, the function reads the Redis list `key`.
+-- than n starts. packed is one text with the times of the subject, 13 digits each, newest first. If packed
+-- is nil, the function reads the times from the Redis list `key`.
 local function nth_newest(packed, key, n)
   if packed then
     return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n))

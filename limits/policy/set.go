@@ -9,10 +9,11 @@ import (
 // and do not use tasks. Errors are as in Validate.
 func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkSetPer) }
 
-// AllFacts is the value of Per in a set that means all facts of a take together.
+// AllFacts is a value of Per for a policy of a limit set: the policy counts by all facts of a take together.
 const AllFacts = "facts"
 
-// SetFields returns the fields of Per in a set, one by one. The default for the algorithm Duplicate is all facts.
+// SetFields returns the list of the fields that Per names, for a policy of a limit set. If Per is empty and the
+// algorithm is Duplicate, the list contains only AllFacts.
 func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}

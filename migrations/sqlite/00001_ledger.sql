@@ -196,7 +196,7 @@ CREATE TABLE pool_minutes (
 -- Used to delete old rows.
 CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
 
--- How far the events are counted in pool_minutes: one row.
+-- Records up to which event pool_minutes has counted the events. The table has one row.
 -- event: the id of the last event that pool_minutes includes.
 CREATE TABLE minutes_counted (
     id    INTEGER PRIMARY KEY CHECK (id = 1),

@@ -247,8 +247,8 @@ func showHeldSlot(g store.Grant) operators.Slot {
 	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: holderName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }
 
-// holderName returns CALLER/HOLDER, the names of the caller and its holder, if device is the holder of a caller. It returns an
-// empty string for a real device.
+// holderName returns the name of the holder of a caller's lease, in the form CALLER/HOLDER. device is this name with a leading @,
+// or the id of a real device; for a real device, holderName returns an empty string.
 func holderName(device string) string {
 	if name, is := store.HolderName(device); is {
 		return name

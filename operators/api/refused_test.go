@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// startWithLockout is the API with a gate that locks out, as in the product.
+// startWithLockout starts the API with a gate that locks callers out, as in the product.
 func startWithLockout(t *testing.T) *testAPI {
 	t.Helper()
 	return startEmbedded(t, func(s *testOptions) {

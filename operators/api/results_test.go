@@ -108,7 +108,7 @@ func (b *testAPI) expectNumbers(got *operators.Aggregate, numbers []float64) {
 	}
 }
 
-// expectSummary is that of the results that are drawn, beside their numbers.
+// expectSummary checks the first result and the parts of the summary that do not depend on drawn numbers.
 func (b *testAPI) expectSummary(got operators.Results) {
 	b.Helper()
 	sum := got.Summary

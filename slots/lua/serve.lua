@@ -35,7 +35,7 @@
 --         after, position  if the asker got no slot: ms until its next report, and its place in the queue
 --     and the fields that queue.close adds
 --
--- Invariant: a lease holds at most one slot. If the same call is sent again, an asker whose lease already
+-- Invariant: a lease holds at most one slot. If the same call is sent again, a device whose lease already
 -- holds a slot gets the same answer.
 
 local args = cjson.decode(ARGV[1])
@@ -64,13 +64,15 @@ for _, j in ipairs(args.joiners or {}) do
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- Waiters precede the askers of this call, so the freed slots are offered to waiters first.
+-- The freed slots are offered to the waiters (devices in the queue) before the devices that ask for a slot
+-- in this call (args.askers) can get them.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
 
--- serve: gives the asker a slot for one of its wants (tasks), or adds the asker to the queue. Returns
--- the answer: a table with slot and want, or with after and position (see the head of this file).
+-- serve: gives the asker (a device that asks for a slot) a slot for one of its wants (tasks that need a
+-- slot), or adds the device to the queue. Returns the answer: a table with slot and want, or with after and
+-- position (see the head of this file).
 local function serve(asker)
   local w = queue.waiter(q, asker.device)
   local waiting_index = nil
@@ -86,10 +88,10 @@ local function serve(asker)
     end
   end
   -- chosen_index is the index of the want that may take a slot; it is false or nil if none may.
-  -- An asker that has an offer takes the offered slot for the task that it waits with (waiting_index). It
-  -- takes the slot for its best want instead if that is urgent and has precedence, or if the slot is kept
-  -- for a poller that does not ask for the waiting task any more. In all other cases, the best want may
-  -- take a slot only if some slot is neither held nor offered.
+  -- If the asker (the device that asks for a slot) has an offer, it takes the offered slot for the task with
+  -- which it waits in the queue (waiting_index). It takes the slot for its best want instead if that want is
+  -- urgent and has precedence, or if the slot is kept for a poller that does not ask for the waiting task any
+  -- more. In all other cases, the best want may take a slot only if some slot is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)

@@ -4,9 +4,10 @@
 -- KEYS[1]  the newest report of the device (newest.lua)
 -- ARGV[1]  number of the report whose connection has ended
 -- ARGV[2]  TTL of KEYS[1] in ms
--- Returns  1 if the end was recorded, because Redis knows no newer report of the device. If the next
---            report is parked within the TTL, newest.lua returns gap = 1 for it
---          0 if a newer report was parked; then nothing was written
+-- Returns  a number:
+--     1  Redis knows no newer report of the device, so the end was recorded. If the device's next report is
+--        parked within the TTL, newest.lua reports a gap: messages about this end may still arrive
+--     0  a newer report of the device was parked, so nothing was written
 
 local newest = redis.call('GET', KEYS[1])
 if newest and string.match(newest, '^%d+') ~= ARGV[1] then

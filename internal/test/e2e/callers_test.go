@@ -89,8 +89,8 @@ const (
 	cutOffWorkTime = time.Hour        // work of callers that are cut off: only a lost lease or the end of the test ends it
 )
 
-// callers are programs that hold slots concurrently with the fleet. Some of them hold slots for long, and use a proxy that is cut for a
-// while.
+// callers are programs that hold slots concurrently with the fleet. Some of them hold slots for long, and reach the server through a
+// proxy that interrupts their connections for a while.
 type callers struct {
 	*experiment
 	mix          callerMix
@@ -311,7 +311,8 @@ func (c *callers) killRuns(holders []string) {
 	c.t.Logf("killed half of %d that held slots, and of %d that waited", count[true], count[false])
 }
 
-// cutOff cuts the proxy until all leases behind it have ended and their slots were taken back.
+// cutOff interrupts the connections between the server and the callers that use the proxy. It waits until all leases of these callers
+// have ended and their slots were taken back. Then it allows connections again.
 func (c *callers) cutOff(ctx context.Context) error {
 	if err := c.waitForHolders(ctx, "cut-"); err != nil {
 		return err

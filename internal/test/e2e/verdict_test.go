@@ -129,8 +129,8 @@ func (w *stallWatch) stalls() (longest, sum time.Duration) {
 	return w.longest, w.sum
 }
 
-// TestAFaultIsNeverExcused checks that a fault fails on any machine, and a doubt on a machine that did not stall. Under CI, a try must
-// count.
+// TestAFaultIsNeverExcused checks that a run with a fault fails on any machine. A run with a doubt (it tested too little) fails only on
+// a machine that did not stall. Under CI, a try must count.
 func TestAFaultIsNeverExcused(t *testing.T) {
 	t.Parallel()
 	fault, doubt := []error{errors.New("61 inside")}, []error{errors.New("never more than 3 inside")}
@@ -160,7 +160,8 @@ func TestAFaultIsNeverExcused(t *testing.T) {
 	}
 }
 
-// TestARunThatDoesNotCountIsMadeAgain calls runJudged with a test that adds a doubt on a machine that stalled.
+// TestARunThatDoesNotCountIsMadeAgain calls runJudged with a test that adds a doubt (it tested too little) on a
+// machine that stalled.
 func TestARunThatDoesNotCountIsMadeAgain(t *testing.T) { //nolint:tparallel // tries come one after another
 	t.Parallel()
 	runs := 0
