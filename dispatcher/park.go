@@ -7,6 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -44,13 +45,23 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 		couldWait = (&parkedHandling{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
 	}
 	switch {
-	case h.reply.Task != nil && d.Waiters.Parks.Leave(park) == waiters.Superseded:
-		h.reporter.wakeNewer(ctx)
+	case h.reply.Task != nil:
+		d.leaveWithTask(ctx, h, park)
 	case h.reply.Task == nil && h.reporter.park != nil && ctx.Err() != nil:
 		d.Waiters.Departures.Add(park)
 	}
 	d.metrics.countDenial(h)
 	return h, couldWait, nil
+}
+
+// leaveWithTask ends the wait of a report that got a task. An offer that came too late for the decision is given
+// back: nobody else knows that the device was told of the offer.
+func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park *waiters.ParkedReport) {
+	if d.Waiters.Parks.Leave(park) == waiters.Superseded {
+		h.reporter.wakeNewer(ctx)
+	}
+	_, unread := d.Waiters.Parks.Poll(park)
+	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
 // mayWait reports whether the answer may wait because the device may still get a task. An answer with a
@@ -156,7 +167,7 @@ func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall
 		return true
 	}
 	steps.Done("read", p.d.config.Now())
-	p.h.tryNextTask(work, call.OfferedPools(), steps)
+	p.h.tryNextTask(work, call.Offered, steps)
 	if t := p.h.reply.Task; t != nil && t.Pool == call.Pool && !call.FreedAt.IsZero() {
 		p.d.Waiters.Handoffs.Record(call.Pool, p.d.config.Now().Sub(call.FreedAt))
 		steps.Log(call.Pool, "park")

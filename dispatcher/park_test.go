@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -155,4 +156,30 @@ func TestLostAnswerOfAParkedReportIsDeliveredAgain(t *testing.T) {
 		}
 		b.expectHeld(1)
 	})
+}
+
+// A slot that is offered to a parked device while the device gets another slot goes to the next waiter at once.
+func TestAnOfferDuringAGrantGoesOn(t *testing.T) {
+	t.Parallel()
+	b, spies := newSpiedBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
+	other := *b // another replica, because slots of this one would be coalesced with the call in progress
+	other.Dispatcher = b.newParkingReplica()
+	b.createPool("a", 1, long)
+	b.createPool("b", 1, long)
+	b.createBatch("a", nil, "one", "both")
+	b.createBatch("b", nil, "two", "both", "next")
+	one, two := b.expectGrant("one"), b.expectGrant("two")
+	both, next := b.parkReport("both"), b.parkReport("next")
+	spies.runBefore("Claim", func() {
+		spies.removeHooks()
+		other.sendResult("two", two, "succeeded", "", devices.OutcomeRecorded)
+		b.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: "both", Pool: "b"}})
+	})
+	b.sendResult("one", one, "succeeded", "", devices.OutcomeRecorded)
+	if a := both.awaitAnswer(); a.Task == nil || a.Task.Pool != "a" {
+		t.Fatalf("%+v, want a grant of pool a", a)
+	}
+	if a := next.awaitAnswer(); a.Task == nil || a.Task.Pool != "b" {
+		t.Errorf("%+v, want a grant of pool b", a)
+	}
 }

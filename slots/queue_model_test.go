@@ -194,7 +194,9 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 		t.Fatal(err)
 	}
 	m.handleTimers(false)
-	if there := m.waiters[joiner.Device]; there == nil || w.LanePercent > 0 && !there.isOffered {
+	there := m.waiters[joiner.Device]
+	missed := there != nil && there.class == "P" && there.reach > 0
+	if there == nil || !there.isOffered && (w.LanePercent > 0 || missed && w.Task > there.Task) {
 		m.lanePercent = max(m.lanePercent, w.LanePercent)
 		m.joinQueue(joiner.Device, w, 1, 1)
 	}

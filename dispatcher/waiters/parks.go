@@ -2,6 +2,7 @@ package waiters
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,21 +51,27 @@ func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 // Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall has the content of the latest WakeMessage that a report received since the previous Poll. The zero value
-// means that no message has woken the report.
+// WakeCall has the contents of the messages (WakeMessage) that a report received since the previous Poll. The zero
+// value means that no message has woken the report.
 type WakeCall struct {
 	Woken   bool
+	Offered []string // pools of the messages: in each, a slot may be offered to the device
+
+	// The latest message.
 	Pool    string    // as in WakeMessage
 	FreedAt time.Time // when the slot became free, by this process's clock; zero if unknown
 	WokenAt time.Time
 }
 
-// OfferedPools returns the pools in which a slot may be offered to the device: Pool, or nil.
-func (c WakeCall) OfferedPools() []string {
-	if c.Pool == "" {
-		return nil
+// add adds the message c, received at now.
+func (w *WakeCall) add(c parked.WakeMessage, now time.Time) {
+	w.Woken, w.Pool, w.WokenAt, w.FreedAt = true, c.Pool, now, time.Time{}
+	if c.Age > 0 {
+		w.FreedAt = now.Add(-c.Age)
 	}
-	return []string{c.Pool}
+	if c.Pool != "" && !slices.Contains(w.Offered, c.Pool) {
+		w.Offered = append(w.Offered, c.Pool)
+	}
 }
 
 // Parks holds the reports that are parked at this replica, by device.
@@ -186,7 +193,7 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 func (s *Parks) OnWake(calls []parked.WakeMessage) { s.wake(calls) }
 
 // wake wakes the reports that are parked here, and returns the messages to all other
-// reports. A message replaces an earlier message that Poll has not returned yet.
+// reports.
 func (s *Parks) wake(calls []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,10 +203,7 @@ func (s *Parks) wake(calls []parked.WakeMessage) (elsewhere []parked.WakeMessage
 			elsewhere = append(elsewhere, c)
 			continue
 		}
-		p.call = WakeCall{Woken: true, Pool: c.Pool, WokenAt: s.now()}
-		if c.Age > 0 {
-			p.call.FreedAt = p.call.WokenAt.Add(-c.Age)
-		}
+		p.call.add(c, s.now())
 		p.notify()
 	}
 	return elsewhere

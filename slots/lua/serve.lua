@@ -58,9 +58,13 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A device that waits already keeps its place in the queue, unless the task of the joiner is urgent and
-  -- the device has no offer.
-  if not w or j.lane and not w.offer then
+  -- A device that waits already keeps its place in the queue. If it has no offer, there are two exceptions:
+  --   The task of the joiner is urgent.
+  --   The device missed an offer, so no offer is sent to it, and the task of the joiner is newer. The
+  --   device may have done its older task, and then it does not ask for a slot any more. A device that
+  --   is gone misses at most one offer for each of its tasks.
+  local missed = w and w.class == 'P' and w.reach > 0
+  if not w or not w.offer and (j.lane or missed and string.sub(j.order, 12) > string.sub(w.order, 12)) then
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
