@@ -92,8 +92,9 @@ func (s *testbed) fillLedger(f ledgerSize) {
 	const id = `'d-' || lpad((%s)::text, 7, '0')`
 	device := func(n string) string { return fmt.Sprintf(id, n) }
 	for _, statement := range []string{
-		fmt.Sprintf(`INSERT INTO devices (id, tags, attributes, created_at, last_seen, reach) SELECT %s, jsonb_build_object('area', (n %% 1000)::text, 'half', (n %% 2)::text),
-			json_build_object('firmware', '1.2.' || n %% 9, 'uptime', n), now(), CASE WHEN n %% 50 > 0 THEN now() + interval '1 minute' END, CASE WHEN n %% 10 = 0 THEN 1 ELSE 0 END FROM generate_series(0, %d) n`, device("n"), f.devices-1),
+		fmt.Sprintf(`INSERT INTO devices (id, tags, attributes, created_at, last_seen, quiet_until, reach) SELECT %s, jsonb_build_object('area', (n %% 1000)::text, 'half', (n %% 2)::text),
+			json_build_object('firmware', '1.2.' || n %% 9, 'uptime', n), now(), CASE WHEN n %% 50 > 0 THEN now() + interval '1 minute' END,
+			CASE WHEN n %% 50 > 0 THEN now() + interval '1 minute' END, CASE WHEN n %% 10 = 0 THEN 1 ELSE 0 END FROM generate_series(0, %d) n`, device("n"), f.devices-1),
 		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 30, 3600000, now(), now() FROM generate_series(1, %d) n`, f.pools),
 		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) VALUES (1, 'p-0001', 'k', now(), %d), (2, 'p-0002', 'k', now(), %d)`, f.longBatchTasks, f.busyDevices*f.tasksPerBusyDevice),
 		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 10 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now(), %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batchesPerPool, f.tasksPerBatch, f.pools),

@@ -191,13 +191,13 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the time of the last report that the ledger or this replica has recorded for the device of the
-// view v. For a device that only polls, the time is accurate to store.SeenPrecision. It is zero if the device never
+// lastReport returns the last report that the ledger or this replica has recorded for the device of the view v. For a
+// device that only polls, the time is accurate to store.SeenPrecision. The report is zero if the device never
 // reported.
-func (x *Explainer) lastReport(v store.TaskView) time.Time {
+func (x *Explainer) lastReport(v store.TaskView) store.LastReport {
 	seen := x.seen.LastReport(v.Task.Device)
-	if v.Device != nil && v.Device.LastSeen != nil && v.Device.LastSeen.After(seen) {
-		seen = *v.Device.LastSeen
+	if d := v.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {
+		return store.LastReport{At: *d.LastSeen, QuietUntil: *d.QuietUntil}
 	}
 	return seen
 }

@@ -99,9 +99,9 @@ func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p 
 	if changed {
 		d.Devices.RecordAdmission(caller, from.reach())
 	}
-	from.recordSeen(check.now, changed)
 	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID}}
 	h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
+	from.recordSeen(check.now, h.again(), changed)
 	return h
 }
 

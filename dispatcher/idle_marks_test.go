@@ -57,7 +57,7 @@ func TestIdleReportsSpareTheLedger(t *testing.T) {
 		if reply.Re != "1" || reply.ReportAfterMS < 20_000 || reply.ReportAfterMS > 40_000 {
 			b.t.Errorf("reply %+v", reply)
 		}
-		if at := b.Seen.LastReport("d"); at.IsZero() {
+		if last := b.Seen.LastReport("d"); last.At.IsZero() {
 			b.t.Error("it was not seen")
 		}
 		clock.advance(1900 * time.Millisecond)

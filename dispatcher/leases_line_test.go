@@ -144,8 +144,8 @@ func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	b.endLease("first", g)
 	b.expectLease("second")
 	for _, name := range []string{"first", "gone", "second"} {
-		if seen := b.Seen.LastReport(store.HolderDevice("ci", name)); !seen.IsZero() {
-			t.Errorf("%s was seen as a device at %s", name, seen)
+		if seen := b.Seen.LastReport(store.HolderDevice("ci", name)); !seen.At.IsZero() {
+			t.Errorf("%s was seen as a device at %s", name, seen.At)
 		}
 	}
 	found, err := counts.Gather()

@@ -79,8 +79,8 @@ func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
 	b.parkReport("d")
-	first := b.Seen.LastReport("d")
-	b.awaitCondition("three periods later", func() bool { return b.Seen.LastReport("d").Sub(first) >= 30*time.Millisecond })
+	first := b.Seen.LastReport("d").At
+	b.awaitCondition("three periods later", func() bool { return b.Seen.LastReport("d").At.Sub(first) >= 30*time.Millisecond })
 	b.must(b.Seen.Flush(b.ctx))
 	b.expectReach("d", store.ReachPark)
 }

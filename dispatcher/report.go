@@ -74,9 +74,11 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		reply: devices.Reply{Re: report.ID, Credential: admitted.Credential},
 	}
 	h.reporter.replaceOlder(p)
-	h.reporter.recordSeen(h.reporter.seenAt(), view.Device != nil && view.Device.Reach != h.reporter.reach())
 	h.reporter.recordAdmission(admitted.Credential)
-	if err := h.runSteps(ctx); err != nil {
+	seenAt, hasNewReach := h.reporter.seenAt(), view.Device != nil && view.Device.Reach != h.reporter.reach()
+	err = h.runSteps(ctx)
+	h.reporter.recordSeen(seenAt, h.again(), hasNewReach)
+	if err != nil {
 		return nil, err
 	}
 	d.markChecker.correctMark(ctx, caller.Device, check, h.foundNoWork())
@@ -204,6 +206,11 @@ func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration)
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
 	}
+}
+
+// again returns the time after which the reply asks the device to report again.
+func (h *reportHandling) again() time.Duration {
+	return time.Duration(h.reply.ReportAfterMS) * time.Millisecond
 }
 
 // foundNoWork reports whether the device has neither a task nor a grant, as read from the ledger.

@@ -109,9 +109,10 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// recordSeen records that the device reported at the ledger's time at, and records its reach. If urgent is true, the
-// next pass "reached" writes the reach, even if the ledger seems to have it already.
-func (r *reporter) recordSeen(at time.Time, urgent bool) {
+// recordSeen records that the device reported at the ledger's time at and is asked to report again after this time,
+// and records its reach. If urgent is true, the next pass "reached" writes the reach, even if the ledger seems to
+// have it already.
+func (r *reporter) recordSeen(at time.Time, again time.Duration, urgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
 	}
@@ -119,12 +120,12 @@ func (r *reporter) recordSeen(at time.Time, urgent bool) {
 	if urgent {
 		mark = r.d.Seen.RecordReach
 	}
-	mark(string(r.caller.Device), store.LastReport{At: at, Reach: r.reach()})
+	mark(string(r.caller.Device), store.LastReport{At: at, Reach: r.reach(), QuietUntil: at.Add(again - r.d.config.ReportPeriod)})
 }
 
 // recordParked records that the device can be notified through its parked report. It is urgent because
 // another replica may be about to write ReachNone for an older report or a broken connection.
-func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, true) }
+func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, 0, true) }
 
 // wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
 // report, and the newer report may have been decided before this report was granted a task.

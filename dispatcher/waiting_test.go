@@ -8,6 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -144,4 +145,31 @@ func (b *testBench) newParkingReplica(changes ...func(*dispatcher.Config)) *disp
 		b.t.Fatal("the replica hears nothing")
 	}
 	return d
+}
+
+// A waiting device that is asked to report after more than one period is not silent before that time. The pool's
+// longest sleep reaches the queue.
+func TestAWaitingDeviceIsAskedToSleep(t *testing.T) {
+	t.Parallel()
+	b := newServerBench(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
+	b.createPool("a", 1, minute)
+	_, err := b.store.ChangePool(b.ctx, "op", "a", "", func(s *store.PoolSpec) error {
+		s.Sleep = 7 * minute
+		return nil
+	})
+	b.must(err)
+	b.reconcile()
+	if got := b.Waiters.Pools.Pace("a").LongestSleep; got != 7*minute {
+		b.t.Errorf("longest sleep %s, want 7 min", got)
+	}
+	b.createBatch("a", nil, "first", "second", "third", "fourth")
+	b.expectGrant("first")
+	b.expectReason("second", `{}`, devices.ReasonFull)
+	b.expectReason("third", `{}`, devices.ReasonFull)
+	reply := b.expectReason("fourth", `{}`, devices.ReasonFull)
+	last := b.Seen.LastReport("fourth")
+	want := last.At.Add(time.Duration(reply.ReportAfterMS)*time.Millisecond - time.Second)
+	if !last.QuietUntil.Equal(want) || !want.After(last.At.Add(time.Second)) {
+		b.t.Errorf("report %+v, answered with %d ms, want silence from %s on", last, reply.ReportAfterMS, want)
+	}
 }

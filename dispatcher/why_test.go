@@ -278,7 +278,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
 		b.createPool("a", 9, minute)
-		for _, id := range []string{"registered", "silent", "quiet", "deleted"} {
+		for _, id := range []string{"registered", "silent", "quiet", "sleeps", "deleted"} {
 			_, _, err := b.Devices.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
 			b.must(err)
 		}
@@ -286,10 +286,13 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		b.must(err)
 		_, err = b.store.EnsureDevices(b.ctx, "revoked")
 		b.must(err)
-		b.createBatch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "deleted")
+		b.createBatch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "sleeps", "deleted")
 		now, err := b.store.Clock(b.ctx)
 		b.must(err)
-		b.must(b.store.TouchDevices(b.ctx, map[string]store.LastReport{"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now}}))
+		b.must(b.store.TouchDevices(b.ctx, map[string]store.LastReport{
+			"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now},
+			"sleeps": {At: now.Add(-3*time.Hour - minute), QuietUntil: now},
+		}))
 		b.must(b.store.MarkOwnTokens(b.ctx, "revoked"))
 		for device, want := range map[string]struct {
 			code decision.Code
@@ -299,6 +302,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			"registered": {decision.CodeDeviceUnseen, "never reported"},
 			"silent":     {decision.CodeDeviceSilent, "last reported 3 h ago"},
 			"quiet":      {decision.CodeNextReport, "next report of device quiet"},
+			"sleeps":     {decision.CodeNextReport, "next report of device sleeps"},
 			"deleted":    {decision.CodeDeviceDeleted, "was deleted"},
 			"revoked":    {decision.CodeRevoked, "no valid token"},
 		} {

@@ -28,6 +28,7 @@ type Device struct {
 	Attributes json.RawMessage   `json:"attributes"`
 	Created    Time              `json:"created_at"`
 	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
+	QuietUntil *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
 	Mark       *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
@@ -109,7 +110,7 @@ type DeviceFilter struct {
 	Blocked  string   `query:"blocked" enum:"true,false"`
 	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
 	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
-	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that were not seen for this time, or never"`
+	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that have been silent for this time (see quiet_until), or never reported"`
 	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
 }
 

@@ -19,6 +19,7 @@ type Pool struct {
 	PauseReason     string   `json:"pause_reason" readOnly:"true"`
 	Callers         *int     `json:"callers" nullable:"true" doc:"Maximum number of slots that callers hold; null: the capacity"`
 	LongestLeaseMS  int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may request"`
+	LongestSleepMS  int64    `json:"longest_sleep_ms" doc:"The longest time until a device far back in the queue is asked to report again"`
 	Limits          []Policy `json:"limits" doc:"How often tasks may start"`
 	Windows         []Window `json:"windows" doc:"When tasks may start; empty: always"`
 	OpensAt         *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Start of the current or the next opening of its windows; null: always open"`
@@ -103,6 +104,7 @@ type PoolSettings struct {
 	Paused         *bool    `json:"paused,omitempty" default:"false"`
 	Callers        *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Maximum number of slots that callers hold; 0: none. Default: the capacity"`
 	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may request; a request without a length gets the lease of the pool"`
+	LongestSleepMS *int64   `json:"longest_sleep_ms,omitempty" minimum:"1" maximum:"86400000" default:"600000" doc:"The longest time until a device far back in the queue is asked to report again; devices near the front report sooner"`
 	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; empty: no limit except the slots"`
 	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always"`
 }
@@ -114,6 +116,7 @@ type PoolPatch struct {
 	Paused         Change[bool]     `json:"paused,omitzero" nullable:"true"`
 	Callers        Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Maximum number of slots that callers hold; null: the capacity"`
 	LongestLeaseMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may request"`
+	LongestSleepMS Change[int64]    `json:"longest_sleep_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest time until a device far back in the queue is asked to report again"`
 	Windows        Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"The complete list; null or empty: always open"`
 	Limits         Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"The complete list; null or empty: no limit except the slots"`
 }

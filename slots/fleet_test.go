@@ -28,6 +28,7 @@ type simulatedFleet struct {
 	grants       int
 	requestCount int
 	grantsAt     []time.Duration
+	endsAt       []time.Duration // for each time of grantsAt: when the slot falls free
 }
 
 type simulatedDevice struct {
@@ -69,7 +70,7 @@ func newFleet(t *testing.T, capacity int, hold time.Duration) *simulatedFleet {
 	s := newRedisSemaphore(t)
 	f := &simulatedFleet{
 		redisSemaphore: s, t: t, pool: t.Name(), capacity: capacity, devices: map[string]*simulatedDevice{}, random: rand.New(rand.NewPCG(1, 2)),
-		pace: slots.Pace{MeanHold: hold, MinWait: time.Second, ReportPeriod: 30 * time.Second, OfferTTL: 3 * time.Second},
+		pace: slots.Pace{MeanHold: hold, MinWait: time.Second, ReportPeriod: 30 * time.Second, OfferTTL: 3 * time.Second, LongestSleep: 10 * time.Minute},
 	}
 	s.Semaphore = slots.NewOnClock(s.client)
 	f.setClock(0)
@@ -165,6 +166,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 		f.grantsAt = append(f.grantsAt, f.now)
 		m.done, m.grantedAt, m.grantsUntilGrant = true, f.now, f.grants-m.grantsAtAsk
 		works := time.Duration((0.5 + f.random.Float64()) * float64(f.pace.MeanHold))
+		f.endsAt = append(f.endsAt, f.now+works)
 		heap.Push(&f.visits, visit{at: f.now + works, device: m, endsTask: true})
 	} else {
 		late := time.Duration(f.random.Float64() * float64(50*time.Millisecond))

@@ -51,10 +51,16 @@ const MaxWants = 200
 // grant, computed from MeanHold and the number of waiters before it, or up to a tenth less. It is at least
 // MinWait and at most 3 x ReportPeriod. A device that can be notified need not ask to get its slot, so its
 // time is one ReportPeriod longer, and at most 8 x ReportPeriod. Fractions of a millisecond are dropped.
+//
+// LongestSleep raises the maximum for a device far back in its batch: to a tenth of the time until its grant if
+// only its own batch waited, at most to LongestSleep. So the waiters of a batch together still ask about ten times
+// for each slot that falls free. Enough of them come if the capacity is raised tenfold, if all other batches
+// are cancelled, or if nine of ten devices fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
 	ReportPeriod time.Duration // time between two reports of a device; if it is 0, no device waits
+	LongestSleep time.Duration // the longest time until a device far back in the queue asks again; 0 raises no maximum
 	OfferTTL     time.Duration // how long an offer reserves a slot; if it is 0, no slot is offered to devices that can be notified
 }
 
@@ -252,7 +258,10 @@ func (p Pace) args() paceArgs {
 	if period > 0 {
 		period = max(period, soonest)
 	}
-	return paceArgs{Hold: max(p.MeanHold.Milliseconds(), 0), Soonest: soonest, Period: period, Offer: max(p.OfferTTL.Milliseconds(), 0)}
+	return paceArgs{
+		Hold: max(p.MeanHold.Milliseconds(), 0), Soonest: soonest, Period: period, Sleep: max(p.LongestSleep.Milliseconds(), 0),
+		Offer: max(p.OfferTTL.Milliseconds(), 0),
+	}
 }
 
 func checkRequests(pool string, reqs []Request) error {

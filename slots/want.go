@@ -86,6 +86,7 @@ type (
 		Hold    int64 `json:"hold"`
 		Soonest int64 `json:"soonest"`
 		Period  int64 `json:"period"`
+		Sleep   int64 `json:"sleep"`
 		Offer   int64 `json:"offer"`
 	}
 	wantArgs struct {

@@ -26,6 +26,7 @@ type Device struct {
 	Attributes json.RawMessage   // reported by the device; a JSON object
 	CreatedAt  time.Time
 	LastSeen   *time.Time // accurate to SeenPrecision; nil means never
+	QuietUntil *time.Time // as in LastReport; nil means never seen
 	Reach      Reach      // how the device can be notified, as of about LastSeen
 }
 
@@ -73,12 +74,17 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
-	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.reach`
+	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.reach`
 
 // deviceDest returns destinations that accept NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, optionalTime{&d.LastSeen}, opt(&d.Reach),
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile),
+		document{&d.Attributes},
+		instant{&d.CreatedAt},
+		optionalTime{&d.LastSeen},
+		optionalTime{&d.QuietUntil},
+		opt(&d.Reach),
 	}
 }
 
@@ -252,11 +258,15 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 type LastReport struct {
 	At    time.Time
 	Reach Reach // how the device could be notified after this report
+	// QuietUntil is the time from which the device is silent if no other report has come: one report period before the
+	// time at which it was asked to report again. If it is not after At, the device is silent from At on.
+	QuietUntil time.Time
 }
 
 type seenRow struct {
 	Device string `json:"device"`
 	AtMS   int64  `json:"at_ms"`
+	Quiet  int64  `json:"quiet_ms"`
 	Reach  Reach  `json:"reach"`
 }
 
@@ -264,8 +274,8 @@ type seenRow struct {
 // from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the reach (the way to notify it) of the
-// latest report. It ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a
+// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the quiet time and the reach (the way to
+// notify it) of the latest report. It ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a
 // reach other than ReachNone is stored. A device that waits must not be stored as a device that polls, because no new task would be offered
 // to it. If the stored time is in the future, the clock of the ledger was set back, and the reach in seen is stored.
 func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) error {
@@ -274,7 +284,8 @@ func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) e
 	}
 	rows := make([]seenRow, 0, len(seen))
 	for _, id := range slices.Sorted(maps.Keys(seen)) {
-		rows = append(rows, seenRow{id, seen[id].At.UnixMilli(), seen[id].Reach})
+		at := seen[id].At.UnixMilli()
+		rows = append(rows, seenRow{id, at, max(at, seen[id].QuietUntil.UnixMilli()), seen[id].Reach})
 	}
 	return s.write(ctx, func(tx session) error {
 		const (
@@ -282,7 +293,9 @@ func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) e
 			unclear = `(seen.reach <> 0 AND d.last_seen < {epoch} + (seen.at_ms + $2) * {ms} OR d.last_seen > {now} + $2 * {ms})`
 		)
 		_, err := tx.exec(ctx, `
-			UPDATE devices AS d SET last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END, reach = seen.reach
+			UPDATE devices AS d SET reach = seen.reach,
+				last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END,
+				quiet_until = CASE WHEN `+later+` THEN {epoch} + seen.quiet_ms * {ms} ELSE d.quiet_until END
 			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, toJSONInput(rows), maxSeenError.Milliseconds())
 		return err
 	})

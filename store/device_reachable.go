@@ -42,7 +42,7 @@ type ReachableSearch struct {
 	Pool       string
 	Batch      int64
 	After      TaskPosition
-	SeenWithin time.Duration // only devices with a stored last_seen time within this period
+	SeenWithin time.Duration // only devices that reported within this period; ordered silence (Device.QuietUntil) does not count
 	Limit      int           // maximum number of tasks to read, whether their devices are reachable or not
 }
 
@@ -88,7 +88,7 @@ func reachableText() string {
 		UNION ALL
 		SELECT * FROM (` + selectPendingTasks + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
 	)
-	SELECT t.device, CASE WHEN d.reach <> 0 AND d.last_seen > {now} - $6 * {ms} AND ` + isEligibleSQL() + `
+	SELECT t.device, CASE WHEN d.reach <> 0 AND d.quiet_until > {now} - $6 * {ms} AND ` + isEligibleSQL() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device) THEN d.reach ELSE 0 END,
 		t.batch, t.id, b.weight, b.lane = 'urgent', ` + taskPriority + `, t.priority
 	FROM looked t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device

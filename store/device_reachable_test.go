@@ -42,19 +42,20 @@ func TestReachableDevices(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 60)
-		l.registerReachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "twice")
+		l.registerReachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "sleeps", "twice")
 		l.registerReachable(store.ReachPark, "parked")
 		l.registerReachable(store.ReachNone, "polls")
 		l.must(l.SetBlocked(l.Context(), "op", "blocked", true))
-		l.exec(`UPDATE devices SET last_seen = last_seen - 3600000 * {ms} WHERE id = 'long-ago'`)
+		l.exec(`UPDATE devices SET last_seen = last_seen - 3600000 * {ms} WHERE id IN ('long-ago', 'sleeps')`)
+		l.exec(`UPDATE devices SET quiet_until = last_seen WHERE id = 'long-ago'`)
 		_, other := l.queueBatch(store.Batch{Pool: "p", Weight: 1}, "busy")
 		l.mustGrant(other[0], "busy", "p", 0)
 
-		b, ids := l.queueBatch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "twice", "parked", "pushed")
+		b, ids := l.queueBatch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "sleeps", "twice", "parked", "pushed")
 		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[4])
 		found, last := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, SeenWithin: time.Minute, Limit: 100})
-		want := []string{"twice reach=1 priority=3 weight=7", "parked reach=2 priority=3 weight=7", "pushed reach=1 priority=3 weight=7"}
-		if !reflect.DeepEqual(found, want) || last.Task != ids[8] {
+		want := []string{"sleeps reach=1 priority=3 weight=7", "twice reach=1 priority=3 weight=7", "parked reach=2 priority=3 weight=7", "pushed reach=1 priority=3 weight=7"}
+		if !reflect.DeepEqual(found, want) || last.Task != ids[9] {
 			l.Errorf("reachable devices %q up to %+v, want %q", found, last, want)
 		}
 		for _, c := range []struct{ what, set, undo string }{

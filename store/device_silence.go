@@ -16,17 +16,17 @@ type DeviceSearchPage struct {
 }
 
 // SilentDevices searches at most maxSearched of the devices that match f, in ascending order of ids, for devices that never reported or
-// whose last report is longer ago than since. It stops when it has found f.Limit devices. There is no index on last_seen, because each
+// that have been silent (LastReport.QuietUntil) for longer than since. It stops when it has found f.Limit devices. There is no index on quiet_until, because each
 // report would have to write to it.
 func (s devices) SilentDevices(ctx context.Context, f DeviceFilter, since time.Duration, maxSearched int) (DeviceSearchPage, error) {
-	return s.searchDevices(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
+	return s.searchDevices(ctx, f, `quiet_until IS NULL OR quiet_until < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
 }
 
 // searchDevices searches at most maxSearched of the devices that match f, in ascending order of ids, and returns the devices that satisfy
-// cond. cond is a condition on the columns id and last_seen; the search reads no other columns. %s in cond is replaced by the placeholder
+// cond. cond is a condition on the columns id and quiet_until; the search reads no other columns. %s in cond is replaced by the placeholder
 // of value.
 func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
-	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
+	q := query{text: `SELECT d.id, d.quiet_until FROM devices d`}
 	if err := f.where(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}

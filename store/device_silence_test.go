@@ -24,6 +24,9 @@ func TestSilent(t *testing.T) {
 				seen[id] = store.LastReport{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}
 			}
 		}
+		_, err := l.EnsureDevices(l.Context(), "d-8") // This device was asked not to report until now.
+		l.must(err)
+		seen["d-8"] = store.LastReport{At: time.Now().Add(-time.Hour), QuietUntil: time.Now()}
 		l.must(l.TouchDevices(l.Context(), seen))
 		l.must(l.SetBlocked(l.Context(), "op", "d-3", true))
 		no := false

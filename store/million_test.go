@@ -120,7 +120,7 @@ func (l *ledger) insertMillion(dsn string) {
 		`INSERT INTO tasks (batch, pool, device) SELECT 201, 'p', 'm-' || lpad(n::text, 7, '0') FROM generate_series(1, 12) n`,
 		`INSERT INTO events (at, kind, task, batch, device) SELECT now(), 'task.succeeded', id, batch, device FROM tasks WHERE id <= 500000`,
 		`INSERT INTO batch_deltas (batch, pool, state, n) SELECT batch, pool, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, pool, state`,
-		`UPDATE devices SET reach = 1, last_seen = now() WHERE id LIKE '%7'`,
+		`UPDATE devices SET reach = 1, last_seen = now(), quiet_until = now() WHERE id LIKE '%7'`,
 		`VACUUM ANALYZE`,
 	} {
 		begin := time.Now()

@@ -29,6 +29,7 @@ type Pool struct {
 	Limits      json.RawMessage // a valid JSON array of policies; nil means no policies
 	Callers     *int            // maximum number of slots that callers hold; nil means no bound
 	Longest     time.Duration   // the longest lease that a caller may request
+	Sleep       time.Duration   // the longest time until a device that waits for a slot is asked to report again, see slots.Pace
 	StandsUntil time.Time       // after a restore the pool grants nothing before this time; zero means that the pool may grant
 	Version     int64           // increases with every change
 	CreatedAt   time.Time
@@ -44,13 +45,17 @@ type PoolSpec struct {
 	Limits   json.RawMessage // must be valid; nil means no policies
 	Callers  *int            // 0..10000; nil means no bound
 	Longest  time.Duration   // the longest lease that a caller may request; 0 means DefaultLongestLease
+	Sleep    time.Duration   // as in Pool; 0 means DefaultLongestSleep
 	DryRun   bool            // check everything and change nothing
 }
 
-// DefaultLongestLease is the longest lease that a caller may request in a pool for which no other value is set.
-const DefaultLongestLease = 24 * time.Hour
+// The settings of a pool for which no other values are set.
+const (
+	DefaultLongestLease = 24 * time.Hour   // the longest lease that a caller may request
+	DefaultLongestSleep = 10 * time.Minute // the longest time until a device that waits for a slot is asked to report again
+)
 
-const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms,
+const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms, sleep_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
 func poolDest(p *Pool) []any {
@@ -66,6 +71,7 @@ func poolDest(p *Pool) []any {
 		document{&p.Limits},
 		&p.Callers,
 		millis{&p.Longest},
+		millis{&p.Sleep},
 		instant{&p.StandsUntil},
 		&p.Version,
 		instant{&p.CreatedAt},
@@ -187,12 +193,14 @@ func (s poolsIn) lockName(ctx context.Context, name string) error {
 }
 
 func (p Pool) spec() PoolSpec {
-	return PoolSpec{Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers, Longest: p.Longest}
+	return PoolSpec{
+		Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers, Longest: p.Longest, Sleep: p.Sleep,
+	}
 }
 
 func (p PoolSpec) equals(o PoolSpec) bool {
 	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits) &&
-		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest
+		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest && p.Sleep == o.Sleep
 }
 
 // callersText returns the text in the audit log for the bound on the slots that callers hold.
@@ -227,14 +235,21 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 	if len(p.Windows) > 0 {
 		detail += fmt.Sprintf(" windows=%v", p.Windows)
 	}
-	if old != nil && !bytes.Equal(old.Limits, p.Limits) || old == nil && p.Limits != nil {
+	before := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}
+	if old != nil {
+		before = old.spec()
+	}
+	if !bytes.Equal(before.Limits, p.Limits) {
 		detail += " limits=" + limitsText(p.Limits)
 	}
-	if now := callersText(p.Callers); old != nil && callersText(old.Callers) != now || old == nil && p.Callers != nil {
+	if now := callersText(p.Callers); callersText(before.Callers) != now {
 		detail += " callers=" + now
 	}
-	if old != nil && old.Longest != p.Longest || old == nil && p.Longest != DefaultLongestLease {
+	if before.Longest != p.Longest {
 		detail += " longest_lease=" + p.Longest.String()
+	}
+	if before.Sleep != p.Sleep {
+		detail += " longest_sleep=" + p.Sleep.String()
 	}
 	if note != "" {
 		detail += " because: " + note
@@ -243,7 +258,7 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 }
 
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
-	spec.Longest = cmp.Or(spec.Longest, DefaultLongestLease)
+	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
 	}
@@ -255,17 +270,18 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	// A deleted pool that is created again keeps its version and its stands_until (the time before which it grants nothing).
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
-			paused_by, paused_at, pause_reason, limits, callers, longest_ms, stands_until)
+			paused_by, paused_at, pause_reason, limits, callers, longest_ms, sleep_ms, stands_until)
 		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
-			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14, $15, (SELECT max(r.until) FROM restores r))
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14, $15, $16, (SELECT max(r.until) FROM restores r))
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,
 			version = pools.version + 1, updated_at = excluded.updated_at,
 			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
-			limits = excluded.limits, callers = excluded.callers, longest_ms = excluded.longest_ms`,
+			limits = excluded.limits, callers = excluded.callers, longest_ms = excluded.longest_ms, sleep_ms = excluded.sleep_ms`,
 		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.refreshDue,
-		held.by, held.beginsNow, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds()); err != nil {
+		held.by, held.beginsNow, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds(),
+		spec.Sleep.Milliseconds()); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"

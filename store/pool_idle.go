@@ -31,6 +31,7 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 }
 
 // CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within this period.
+// Silence that was ordered (Device.QuietUntil) does not count.
 // It stops counting when it reaches limit.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time.Duration, limit int) (int, error) {
 	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, within.Milliseconds())
@@ -52,10 +53,10 @@ func waitingDevicesSQL() string {
 		SELECT count(*) FROM (
 			SELECT DISTINCT t.device
 			FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool JOIN devices d ON d.id = t.device
-			WHERE t.pool = $1 AND t.state = 'pending' AND ` + isEligibleSQL() + ` AND d.last_seen > {now} - $3 * {ms}
+			WHERE t.pool = $1 AND t.state = 'pending' AND ` + isEligibleSQL() + ` AND d.quiet_until > {now} - $3 * {ms}
 				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
 			LIMIT $2) AS joined) END
-	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
+	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.quiet_until FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
 // TakeIdleTime returns the time since the last call by any replica. So the results of all replicas add up to the whole time, and no moment

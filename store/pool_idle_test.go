@@ -53,7 +53,7 @@ func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 5)
-		names := deviceNames(6)
+		names := deviceNames(7)
 		_, ids := l.queueBatch(store.Batch{Pool: "p"}, names...)
 		l.queueBatch(store.Batch{Pool: "p"}, names...)
 		l.mustGrant(ids[0], names[0], "p", 0)
@@ -61,6 +61,7 @@ func TestWaitingHere(t *testing.T) {
 		l.must(err)
 		seen := map[string]store.LastReport{
 			names[0]: {At: now}, names[1]: {At: now}, names[2]: {At: now}, names[3]: {At: now.Add(-time.Hour)}, names[4]: {At: now.Add(-2 * time.Hour)},
+			names[5]: {At: now.Add(-2 * time.Hour), QuietUntil: now}, // it was asked not to report until now
 		}
 		for name := range seen {
 			_, err := l.EnsureDevices(l.Context(), name)
@@ -70,7 +71,7 @@ func TestWaitingHere(t *testing.T) {
 		for _, test := range []struct {
 			within     time.Duration
 			most, want int
-		}{{30 * time.Minute, 10, 2}, {90 * time.Minute, 10, 3}, {30 * time.Minute, 1, 1}} {
+		}{{30 * time.Minute, 10, 3}, {90 * time.Minute, 10, 4}, {30 * time.Minute, 1, 1}} {
 			if n, err := l.CountWaitingDevices(l.Context(), "p", test.within, test.most); n != test.want || err != nil {
 				l.Errorf("within %s, at most %d: %d, %v; want %d", test.within, test.most, n, err, test.want)
 			}
@@ -136,7 +137,7 @@ func TestWaitingHereLooksNoFurther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	l.putPool("p", 5)
-	l.exec(`INSERT INTO devices (id, created_at, last_seen) SELECT 'd' || n, now(), now() FROM generate_series(1, 2000) n`)
+	l.exec(`INSERT INTO devices (id, created_at, last_seen, quiet_until) SELECT 'd' || n, now(), now(), now() FROM generate_series(1, 2000) n`)
 	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 10)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT b.id, 'p', 'd' || n FROM batches b, generate_series(1, 2000) n`)
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {

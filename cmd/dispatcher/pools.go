@@ -75,6 +75,7 @@ type poolFlags struct {
 	alwaysOpen   bool
 	callers      callersFlag
 	longestLease time.Duration
+	longestSleep time.Duration
 }
 
 // callersFlag is a flag for a maximum number of slots. A nil maxSlots means "all".
@@ -105,6 +106,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
 	flags.Var(&p.callers, "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
 	flags.DurationVar(&p.longestLease, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
+	flags.DurationVar(&p.longestSleep, "longest-sleep", 0, "the longest time until a device far back in the queue is asked to report again (default 10m)")
 	p.windows.add(flags)
 }
 
@@ -113,7 +115,8 @@ func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := changedFields(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
 		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.maxSlots},
-		"longest-lease": {"longest_lease_ms", p.longestLease.Milliseconds()}, "window": {"windows", p.windows},
+		"longest-lease": {"longest_lease_ms", p.longestLease.Milliseconds()},
+		"longest-sleep": {"longest_sleep_ms", p.longestSleep.Milliseconds()}, "window": {"windows", p.windows},
 	})
 	if p.alwaysOpen {
 		body["windows"] = nil // the default: no windows
@@ -151,7 +154,7 @@ func setPool(p noun) *cobra.Command {
 			return err
 		}
 		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --longest-lease, --window, --always-open, --limits, --no-limits")}
+			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --longest-lease, --longest-sleep, --window, --always-open, --limits, --no-limits")}
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
 	})

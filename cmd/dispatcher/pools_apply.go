@@ -251,6 +251,8 @@ type poolFileEntry struct {
 	Callers   *callersBound       `json:"callers,omitempty"  yaml:"callers"`
 	Longest   string              `json:"-"                  yaml:"longest_lease"`
 	LongestMS *int64              `json:"longest_lease_ms,omitempty" yaml:"-"`
+	Sleep     string              `json:"-"                  yaml:"longest_sleep"`
+	SleepMS   *int64              `json:"longest_sleep_ms,omitempty" yaml:"-"`
 	Windows   *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
 	Limits    *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
 }
@@ -326,6 +328,9 @@ func (p *poolFileEntry) convertUnits() error {
 	if p.LongestMS, err = parseDurationMS("longest_lease", p.Longest); err != nil {
 		return err
 	}
+	if p.SleepMS, err = parseDurationMS("longest_sleep", p.Sleep); err != nil {
+		return err
+	}
 	if p.Windows != nil {
 		for i, w := range *p.Windows {
 			if w.Timezone == "" {
@@ -366,7 +371,7 @@ func writePoolFile(pools iter.Seq2[operators.PoolState, error], out io.Writer) e
 		}
 		file.Pools = append(file.Pools, poolFileEntry{
 			Name: p.Name, Capacity: &p.Capacity, Lease: shortDuration(p.LeaseMS), Paused: &p.Paused, Callers: &callersBound{callersFlag{p.Callers}},
-			Longest: shortDuration(p.LongestLeaseMS), Windows: &p.Windows, Limits: &p.Limits,
+			Longest: shortDuration(p.LongestLeaseMS), Sleep: shortDuration(p.LongestSleepMS), Windows: &p.Windows, Limits: &p.Limits,
 		})
 	}
 	text, err := yaml.Marshal(file)

@@ -17,6 +17,7 @@ capacity  2
 lease  1m30s
 paused  no
 longest_lease  24h
+longest_sleep  10m
 version  1
 created_at  TIME
 updated_at  TIME
@@ -31,6 +32,7 @@ capacity  3
 lease  1m30s
 paused  no
 longest_lease  24h
+longest_sleep  10m
 windows  0 1 * * * 4h Asia/Shanghai
 opens_at  TIME
 closes_at  TIME

@@ -67,7 +67,7 @@ func (s PoolStatus) isFull() bool { return !s.Unreachable && s.UnreservedSlots <
 type WaitFacts struct {
 	PoolStatuses map[string]PoolStatus // by pool: the task's pool, and each pool in which another task of its device could start
 	Obstacles    map[int64]Obstacle    // obstacles that policies found now, by task id
-	Seen         time.Time             // when the device last reported; zero if never
+	Seen         store.LastReport      // the last report of the device; zero if it never reported
 	Period       time.Duration         // report period of an idle device
 	Hold         time.Duration         // usual hold time of grants of the task's pool; 0 if unknown
 	CallerBound  *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device

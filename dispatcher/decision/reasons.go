@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	silentAfter  = 2               // number of report periods; a device without a report for longer is silent
+	silentAfter  = 2               // number of report periods; a device is silent if it does not report for longer than it was asked to
 	minWaitShare = 0.4             // part of a report period; if the next report is due sooner, jitter decides and there is no estimate
 	lateGrace    = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
 )
@@ -34,7 +34,7 @@ type causeWriter struct {
 	store.TaskView
 	status      PoolStatus
 	candidate   store.Candidate
-	lastReport  time.Time         // when the device last reported; zero if never
+	lastReport  store.LastReport  // the last report of the device; zero if it never reported
 	period      time.Duration     // report period of an idle device
 	untilTurn   time.Duration     // time until the task's turn in a full pool; 0 if unknown
 	callerBound store.CallerBound // bound of callers, as it applies to the task
@@ -222,20 +222,29 @@ func (x causeWriter) deviceSilent() (r Cause, is bool) {
 			Detail: fmt.Sprintf("device %s is not registered: it was never created or imported, and has never reported", name),
 		}.withRemedy("check the name; if the name is right, register the device: %s (with the fleet token, its first report registers it); or cancel the task: %s",
 			ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
-	case x.lastReport.IsZero():
+	case x.lastReport.At.IsZero():
 		return Cause{
 			Code:   CodeDeviceUnseen,
 			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, formatAgo(x.Now.Sub(x.Device.CreatedAt))),
 			Remedy: "check whether the device runs, and has its token and the address of this dispatcher",
 		}, true
-	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.lastReport) <= silentAfter*x.period+store.SeenPrecision:
+	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.silentSince()) <= silentAfter*x.period+store.SeenPrecision:
 		return Cause{}, false
 	}
 	return Cause{
 		Code:   CodeDeviceSilent,
-		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, formatAgo(x.Now.Sub(x.lastReport)), FormatTime(x.lastReport)),
+		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, formatAgo(x.Now.Sub(x.lastReport.At)), FormatTime(x.lastReport.At)),
 		Remedy: "check whether the device runs and reaches the dispatcher: a task is granted only to a report of its device",
 	}, true
+}
+
+// silentSince returns the time from which the silence of the device counts. It is later than the last report if the
+// device was asked to report again after more than one period.
+func (x causeWriter) silentSince() time.Time {
+	if x.lastReport.QuietUntil.After(x.lastReport.At) {
+		return x.lastReport.QuietUntil
+	}
+	return x.lastReport.At
 }
 
 func (x causeWriter) nextReport() Cause {
@@ -275,6 +284,6 @@ func (x causeWriter) timeToReport() (time.Duration, bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace
 	}
-	due := x.lastReport.Add(x.period).Sub(x.Now)
+	due := x.silentSince().Add(x.period).Sub(x.Now)
 	return due, due > time.Duration(minWaitShare*float64(x.period))
 }

@@ -50,7 +50,7 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 // or if the last FlushReached wrote a different reach, Record does what RecordReach does.
 func (d *Devices) Record(device string, seen store.LastReport) {
 	d.reached.correct(device, seen)
-	if seen.Reach == store.ReachNone {
+	if seen.Reach == store.ReachNone && seen.QuietUntil.Sub(seen.At) < store.SeenPrecision {
 		d.all.setPolled(device, seen)
 	} else {
 		d.all.set(device, seen)
@@ -68,9 +68,9 @@ func (d *Devices) RecordReach(device string, seen store.LastReport) {
 	d.reached.set(device, seen)
 }
 
-// LastReport returns the time of the latest report of a device that waits for Flush. If no report of the device
-// waits, it returns the zero time.
-func (d *Devices) LastReport(device string) time.Time { return d.all.lastReport(device) }
+// LastReport returns the latest report of a device that waits for Flush. If no report of the device
+// waits, it returns the zero value.
+func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // times holds the devices that reported since the last flush.
 type times struct {
@@ -114,12 +114,11 @@ func (s *times) setPolled(device string, seen store.LastReport) {
 	}
 }
 
-// lastReport returns the time of the latest report of a device in s. If s has no report of the device, it returns the
-// zero time.
-func (s *times) lastReport(device string) time.Time {
+// lastReport returns the latest report of a device in s. If s has no report of the device, it returns the zero value.
+func (s *times) lastReport(device string) store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen[device].At
+	return s.seen[device]
 }
 
 func (s *times) take() map[string]store.LastReport {

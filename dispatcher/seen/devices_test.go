@@ -175,6 +175,23 @@ func TestALaterPollIsWritten(t *testing.T) {
 	}
 }
 
+// A device that is asked to report only after minutes is written with the next flush, although it was written lately:
+// otherwise its silence would seem to be a failure.
+func TestAnOrderedSilenceIsWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	written := lastWrites{}
+	d := NewDevices(written, nil, time.Now)
+	d.Record("a", store.LastReport{At: time.Unix(1, 0)})
+	if err := d.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sleeps := store.LastReport{At: time.Unix(2, 0), QuietUntil: time.Unix(302, 0)}
+	d.Record("a", sleeps)
+	if err := d.Flush(t.Context()); err != nil || written["a"] != sleeps {
+		t.Errorf("%v, %v, want %v", written["a"], err, sleeps)
+	}
+}
+
 // slowLedger calls before at the start of each write, and records the written values.
 type slowLedger struct {
 	lastWrites

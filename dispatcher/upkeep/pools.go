@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"github.com/fleetslots/dispatcher/internal/deadline"
+	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerPool records that the ledger has the pool, and creates its metrics.
-func (k *Keeper) registerPool(pool string) {
-	if k.config.Waiters.Pools.Add(pool) {
-		k.config.Meters.InitPool(pool)
+// registerPool records that the ledger has the pool, with its settings, and creates its metrics.
+func (k *Keeper) registerPool(pool store.Pool) {
+	if k.config.Waiters.Pools.Add(pool.Name, pool.Sleep) {
+		k.config.Meters.InitPool(pool.Name)
 	}
 }
 

@@ -105,7 +105,7 @@ func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 // never treated as an orphan.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
-	k.registerPool(pool.Name)
+	k.registerPool(pool)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
 	grants, err := k.config.Ledger.Grants(ctx, pool.Name)
 	if err != nil {

@@ -111,7 +111,7 @@ func New(config Config) *Notifier {
 		background: background, log: log, merge: round.add, runWork: offers.runRounds,
 		doing: "handing off slots", warning: "slots are handed off by the next pass",
 	}
-	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, period: config.ReportPeriod, urgentShare: config.UrgentShare, now: config.Now}
+	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, seenWithin: missedReports*config.ReportPeriod + seenSlack, urgentShare: config.UrgentShare, now: config.Now}
 	filler := &Filler{pools: pools, parks: parks, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
 	filler.requests = &mergedWork[fillRequest]{
 		background: background, log: log, merge: fillRequest.add, runWork: filler.fillPool,

@@ -22,7 +22,7 @@ const (
 // Pools holds the state that this replica keeps for each pool. It is safe for concurrent
 // use.
 type Pools struct {
-	pace slots.Pace // pace of every pool, without the hold time
+	pace slots.Pace // pace of every pool, without the hold time and the longest sleep
 
 	mu     sync.Mutex
 	all    map[string]*poolState
@@ -34,6 +34,7 @@ type Pools struct {
 // poolState is the state of one pool.
 type poolState struct {
 	listed          bool                     // the ledger has the pool
+	longestSleep    time.Duration            // setting of the pool; 0 until the ledger was read
 	waiting         bool                     // devices wait in its queue, as of the last pass and later calls of MarkWaiting
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
@@ -51,12 +52,12 @@ func (p *Pools) stateOf(name string) *poolState {
 	return p.all[name]
 }
 
-// Add records that the ledger has a pool, and reports whether this is new.
-func (p *Pools) Add(name string) (isNew bool) {
+// Add records that the ledger has a pool with this longest sleep (slots.Pace), and reports whether this is new.
+func (p *Pools) Add(name string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	one := p.stateOf(name)
-	isNew, one.listed = !one.listed, true
+	isNew, one.listed, one.longestSleep = !one.listed, true, longestSleep
 	return isNew
 }
 
@@ -244,6 +245,11 @@ func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
 func (p *Pools) Pace(name string) slots.Pace {
 	pace := p.pace
 	pace.MeanHold, _ = p.UsualHold(name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one := p.all[name]; one != nil {
+		pace.LongestSleep = one.longestSleep
+	}
 	return pace
 }
 

@@ -12,7 +12,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	t.Parallel()
 	l := newPools(slots.Pace{})
 	for i := range poolsPerRead + 100 {
-		l.Add(time.Duration(i).String())
+		l.Add(time.Duration(i).String(), 0)
 	}
 	seen := map[string]int{}
 	for range 6 {
@@ -38,8 +38,8 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 		l := newPools(slots.Pace{})
 		var work []string
 		for i := range pools {
-			l.Add(fmt.Sprintf("idle%05d", i))
-			l.Add(fmt.Sprintf("work%05d", i))
+			l.Add(fmt.Sprintf("idle%05d", i), 0)
+			l.Add(fmt.Sprintf("work%05d", i), 0)
 			work = append(work, fmt.Sprintf("work%05d", i))
 		}
 		seen := map[string]int{}

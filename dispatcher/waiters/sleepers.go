@@ -14,6 +14,7 @@ const (
 	batchesPerSearch = 100              // batches that wait in the pool
 	tasksPerSearch   = 400              // tasks that are examined
 	fewestTasks      = 4                // minimum number of tasks of each batch
+	missedReports    = 3                // a device that missed this number of reports is not woken
 	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): they reach the ledger late
 
 	// minRest is the minimum time for which a search rests after it reached its end. The rest grows
@@ -29,7 +30,7 @@ type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	period      time.Duration // report period of a device
+	seenWithin  time.Duration // a device that was silent for longer is not woken; silence that was ordered does not count
 	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }
@@ -71,22 +72,20 @@ func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 }
 
 // findUrgent looks at the first tasks of the newest urgent batches. If it misses a device, the task
-// waits for the next report of the device. A device that can be notified and is in the queue
-// already reports only every 8 periods (slots.Pace).
+// waits for the next report of the device.
 func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
 	progress := &search{positions: make(map[int64]store.TaskPosition)}
-	found, _, err := s.searchBatches(ctx, pool, progress, open, 9*s.period+seenSlack)
+	found, _, err := s.searchBatches(ctx, pool, progress, open)
 	s.pools.restUrgentSearch(pool, s.now().Add(searchRest(progress.examined)))
 	return found, err
 }
 
 // findNext looks at the next tasks of the open batches of a pool, in the order of each batch. The
-// queue keeps the order between batches. A device counts as sleeping only if it has missed at most
-// two reports.
+// queue keeps the order between batches.
 func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
 	progress := s.pools.searchProgress(pool, restarts)
 	if s.now().Before(progress.rest) {
@@ -96,7 +95,7 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	joiners, reachedEnd, err := s.searchBatches(ctx, pool, progress, open, 3*s.period+seenSlack)
+	joiners, reachedEnd, err := s.searchBatches(ctx, pool, progress, open)
 	if err != nil {
 		return nil, err
 	}
@@ -114,9 +113,8 @@ func searchRest(examined int) time.Duration {
 	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of the open batches that may start, for devices that
-// reported within seenWithin. reachedEnd reports whether it reached the last task of each such batch.
-func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seenWithin time.Duration) (found []slots.Joiner, reachedEnd bool, err error) {
+// searchBatches examines the next tasks of the open batches that may start. reachedEnd reports whether it reached the last task of each such batch.
+func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (found []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
 	for _, b := range running {
@@ -125,7 +123,7 @@ func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *sea
 			continue
 		}
 		limit := max(tasksPerSearch/len(running), fewestTasks)
-		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: position, SeenWithin: seenWithin, Limit: limit})
+		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: position, SeenWithin: s.seenWithin, Limit: limit})
 		if err != nil {
 			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 		}

@@ -12,6 +12,8 @@ SET LOCAL lock_timeout = 0;
 -- limits: the policies, as a JSON array; null means that there are none.
 -- callers: the maximum number of slots that callers hold at the same time; null means no maximum.
 -- longest_ms: the longest lease that a caller may request.
+-- sleep_ms: the longest time until a device that waits for a slot is asked to report again. Devices near the
+--   front of the queue are asked to report sooner.
 -- stands_until: the end of the standstill after a restore of the ledger. The pool makes no grant before this
 --   time. null means that the ledger was never restored.
 -- version: increases with each change of the pool, so that Redis recognizes newer settings. It continues to
@@ -33,6 +35,7 @@ CREATE TABLE pools (
     limits       json,
     callers      integer CHECK (callers BETWEEN 0 AND 10000),
     longest_ms   bigint NOT NULL DEFAULT 86400000 CHECK (longest_ms > 0),
+    sleep_ms     bigint NOT NULL DEFAULT 600000 CHECK (sleep_ms > 0),
     stands_until timestamptz,
     version      bigint NOT NULL DEFAULT 1,
     created_at   timestamptz NOT NULL,
@@ -390,10 +393,12 @@ CREATE TABLE limit_sets (
 );
 
 -- Devices. The rows of all devices of a fleet are updated once a minute. So the pages have free space for new
--- versions of rows. No index contains last_seen, so that these updates write to no index.
+-- versions of rows. No index contains last_seen or quiet_until, so that these updates write to no index.
 -- own_token: true if the device has used a token of its own. Fleet tokens then no longer act for the device.
 -- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
+-- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
+--   was asked to report again after more than one report period. Both are null until the first report.
 CREATE TABLE devices (
     id         text COLLATE "C" PRIMARY KEY,
     blocked    boolean NOT NULL DEFAULT false,
@@ -403,7 +408,8 @@ CREATE TABLE devices (
     profile    text COLLATE "C" REFERENCES profiles,
     reach      smallint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL,
-    last_seen  timestamptz
+    last_seen  timestamptz,
+    quiet_until timestamptz
 ) WITH (fillfactor = 50);
 -- Used to select the devices of a new batch by their tags.
 CREATE INDEX devices_tags ON devices USING gin (tags jsonb_path_ops);

@@ -10,6 +10,8 @@
 -- limits: the policies, as a JSON array; null means that there are none.
 -- callers: the maximum number of slots that callers hold at the same time; null means no maximum.
 -- longest_ms: the longest lease that a caller may request.
+-- sleep_ms: the longest time until a device that waits for a slot is asked to report again. Devices near the
+--   front of the queue are asked to report sooner.
 -- stands_until: the end of the standstill after a restore of the ledger. The pool makes no grant before this
 --   time. null means that the ledger was never restored.
 -- version: increases with each change of the pool, so that Redis recognizes newer settings. It continues to
@@ -31,6 +33,7 @@ CREATE TABLE pools (
     limits       TEXT,
     callers      INTEGER CHECK (callers BETWEEN 0 AND 10000),
     longest_ms   INTEGER NOT NULL DEFAULT 86400000 CHECK (longest_ms > 0),
+    sleep_ms     INTEGER NOT NULL DEFAULT 600000 CHECK (sleep_ms > 0),
     stands_until INTEGER,
     version      INTEGER NOT NULL DEFAULT 1,
     created_at   INTEGER NOT NULL,
@@ -389,6 +392,8 @@ CREATE TABLE limit_sets (
 -- own_token: true if the device has used a token of its own. Fleet tokens then no longer act for the device.
 -- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
+-- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
+--   was asked to report again after more than one report period. Both are null until the first report.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -398,7 +403,8 @@ CREATE TABLE devices (
     profile    TEXT REFERENCES profiles,
     reach      INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
-    last_seen  INTEGER
+    last_seen  INTEGER,
+    quiet_until INTEGER
 );
 -- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;

@@ -137,7 +137,7 @@ func showDevice(d store.Device) operators.Device {
 	}
 	return operators.Device{
 		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Profile: d.Profile, Attributes: attributes,
-		Created: apiTime(d.CreatedAt), LastSeen: apiTimePointer(d.LastSeen),
+		Created: apiTime(d.CreatedAt), LastSeen: apiTimePointer(d.LastSeen), QuietUntil: apiTimePointer(d.QuietUntil),
 	}
 }
 
@@ -213,6 +213,9 @@ func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []sto
 	for _, s := range sightings {
 		if d, ok := registered[s.Device]; ok && !s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
 			d.LastSeen = &s.At
+			if d.QuietUntil == nil || d.QuietUntil.Before(s.At) {
+				d.QuietUntil = &s.At
+			}
 			shown = append(shown, d)
 		}
 	}

@@ -38,7 +38,9 @@ func (p *pools) patch(ctx context.Context, in *struct {
 		applyChange(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
 		longest := spec.Longest.Milliseconds()
 		applyChange(in.Body.LongestLeaseMS, &longest, store.DefaultLongestLease.Milliseconds())
-		spec.Lease, spec.Longest = milliseconds(lease), milliseconds(longest)
+		sleep := spec.Sleep.Milliseconds()
+		applyChange(in.Body.LongestSleepMS, &sleep, store.DefaultLongestSleep.Milliseconds())
+		spec.Lease, spec.Longest, spec.Sleep = milliseconds(lease), milliseconds(longest), milliseconds(sleep)
 		return p.leaseMin.checkPool(*spec)
 	})
 	return changed, err

@@ -148,12 +148,13 @@ func (p *pools) reconcileNow(ctx context.Context, name string) {
 }
 
 func (p *pools) readSpec(in poolPut) (store.PoolSpec, error) {
-	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.DefaultLongestLease}
-	if in.LeaseMS != nil {
-		spec.Lease = milliseconds(*in.LeaseMS)
+	spec := store.PoolSpec{
+		Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.DefaultLongestLease, Sleep: store.DefaultLongestSleep,
 	}
-	if in.LongestLeaseMS != nil {
-		spec.Longest = milliseconds(*in.LongestLeaseMS)
+	for ms, setting := range map[*int64]*time.Duration{in.LeaseMS: &spec.Lease, in.LongestLeaseMS: &spec.Longest, in.LongestSleepMS: &spec.Sleep} {
+		if ms != nil {
+			*setting = milliseconds(*ms)
+		}
 	}
 	if in.Paused != nil {
 		spec.Paused = *in.Paused
@@ -200,7 +201,7 @@ func showPoolState(v store.PoolOverview) operators.PoolState {
 func showPool(p store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		PausedBy: p.PausedBy, PausedAt: apiTimePointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestLeaseMS: p.Longest.Milliseconds(),
+		PausedBy: p.PausedBy, PausedAt: apiTimePointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestLeaseMS: p.Longest.Milliseconds(), LongestSleepMS: p.Sleep.Milliseconds(),
 		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: apiTimeIfSet(p.Opening.From), ClosesAt: apiTimeIfSet(p.Opening.Until), StandstillUntil: apiTimeIfSet(p.StandsUntil),
 		Version: p.Version, Created: apiTime(p.CreatedAt), Updated: apiTime(p.UpdatedAt),
 	}

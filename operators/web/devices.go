@@ -86,7 +86,7 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	quiet := device.LastSeen != nil && device.LastSeen.Before(d.now().Add(-d.silentAfter()))
+	quiet := device.QuietUntil != nil && device.QuietUntil.Before(d.now().Add(-d.silentAfter()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesRereadEvery}, data: map[string]any{
 		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
 		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.may(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,

@@ -14,7 +14,8 @@ import (
 func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Callers": callerLimitText(pool.Callers), "Longest": compactDuration(time.Duration(pool.LongestLeaseMS) * time.Millisecond), "Lease": compactDuration(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
+		"Pool": pool, "Callers": callerLimitText(pool.Callers), "Longest": compactDuration(time.Duration(pool.LongestLeaseMS) * time.Millisecond),
+		"Sleep": compactDuration(time.Duration(pool.LongestSleepMS) * time.Millisecond), "Lease": compactDuration(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
 		"Admin": p.may(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
 	}}, err
 }
@@ -25,7 +26,8 @@ func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 		return "", "", err
 	}
 	for field, same := range map[string]bool{
-		"capacity": isUnchanged(r.PostForm, "capacity"), "lease_ms": isUnchanged(r.PostForm, "lease"), "callers": isUnchanged(r.PostForm, "callers"), "longest_lease_ms": isUnchanged(r.PostForm, "longest"), "windows": isUnchanged(r.PostForm, "windows"),
+		"capacity": isUnchanged(r.PostForm, "capacity"), "lease_ms": isUnchanged(r.PostForm, "lease"), "callers": isUnchanged(r.PostForm, "callers"), "longest_lease_ms": isUnchanged(r.PostForm, "longest"),
+		"longest_sleep_ms": isUnchanged(r.PostForm, "sleep"), "windows": isUnchanged(r.PostForm, "windows"),
 		"limits": r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)),
 	} {
 		if same {
@@ -56,9 +58,13 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	if settings["callers"], err = parseCallerLimit(r.PostFormValue("callers")); err != nil {
 		return nil, err
 	}
-	if longest := strings.TrimSpace(r.PostFormValue("longest")); longest != "" {
-		if settings["longest_lease_ms"], err = parseMS(longest); err != nil {
-			return nil, newFormError("Longest lease: " + err.Error() + ".")
+	for _, optional := range []struct{ input, field, label string }{
+		{"longest", "longest_lease_ms", "Longest lease"}, {"sleep", "longest_sleep_ms", "Longest sleep"},
+	} {
+		if text := strings.TrimSpace(r.PostFormValue(optional.input)); text != "" {
+			if settings[optional.field], err = parseMS(text); err != nil {
+				return nil, newFormError(optional.label + ": " + err.Error() + ".")
+			}
 		}
 	}
 	if r.PostForm.Has("windows") {

@@ -103,7 +103,7 @@ func (b *testReplica) fillLedger(dsn string, s ledgerSize) {
 			FROM (SELECT b.id, b.pool, row_number() OVER (PARTITION BY b.pool ORDER BY b.id, i) AS n FROM batches b, generate_series(1, b.total) i) AS numbered ORDER BY id, n`,
 		`UPDATE tasks SET state = CASE WHEN id % 83 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 83 = 0 THEN 'no route to host' ELSE '' END, finished_at = now()
 			WHERE pool = ` + first + ` AND batch <= (SELECT max(id) / 2 FROM batches WHERE pool = ` + first + `)`,
-		`INSERT INTO devices (id, created_at, last_seen) SELECT DISTINCT device, now(), now() FROM tasks`,
+		`INSERT INTO devices (id, created_at, last_seen, quiet_until) SELECT DISTINCT device, now(), now(), now() FROM tasks`,
 		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 			SELECT id, batch, pool, n, device, id, id || '.1.x', 1, now(), now() + interval '1 hour', now() + interval '2 hours', 3600000
 			FROM (SELECT *, row_number() OVER (PARTITION BY pool ORDER BY id) - 1 AS n FROM tasks WHERE state = 'pending') AS numbered WHERE n < 40`,

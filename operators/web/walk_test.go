@@ -162,8 +162,8 @@ func (f *walkFleet) insertPools(s walkSize) {
 		`UPDATE tasks SET state = 'succeeded', error = '', attempts = 1, output = json_build_object('took_s', 30 + id % 7),
 			finished_at = now() - interval '1 hour' * (2 + id % 5) - interval '1 day' * (id % 3) WHERE batch = (SELECT max(id) FROM batches)`,
 		`UPDATE tasks SET state = 'failed', error = CASE WHEN id % 2 = 0 THEN 'checksum mismatch' ELSE 'no route to host' END WHERE batch = (SELECT max(id) FROM batches) AND right(device, 5)::int % 7 = 3 AND id % 3 = 0`,
-		`INSERT INTO devices (id, tags, created_at, last_seen, blocked) SELECT device, jsonb_build_object('area', 'area-' || right(device, 5)::int % 7), now() - interval '9 days',
-			CASE WHEN min(id) % 11 > 0 THEN now() END, min(id) % 97 = 0 FROM tasks WHERE id % 5 > 0 OR batch = (SELECT max(id) FROM batches) GROUP BY device`,
+		`INSERT INTO devices (id, tags, created_at, last_seen, quiet_until, blocked) SELECT device, jsonb_build_object('area', 'area-' || right(device, 5)::int % 7), now() - interval '9 days',
+			CASE WHEN min(id) % 11 > 0 THEN now() END, CASE WHEN min(id) % 11 > 0 THEN now() END, min(id) % 97 = 0 FROM tasks WHERE id % 5 > 0 OR batch = (SELECT max(id) FROM batches) GROUP BY device`,
 		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 			SELECT id, batch, pool, n, device, nextval('grant_token'), id || '.1.x', 1, now() - interval '5 minutes', now() + interval '1 hour', now() + interval '2 hours', 3600000
 			FROM (SELECT *, row_number() OVER (PARTITION BY pool ORDER BY id) - 1 AS n FROM tasks WHERE state = 'pending' AND pool <> 'p-0020') AS numbered WHERE n < CASE WHEN pool = 'p-0018' THEN 17 ELSE 5 END`,
@@ -180,8 +180,8 @@ func (f *walkFleet) insertPools(s walkSize) {
 func (f *walkFleet) createStuckPool(tasks int) {
 	f.Helper()
 	f.callAPI("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
-	f.exec(`INSERT INTO devices (id, tags, blocked, created_at, last_seen)
-		SELECT 'east-' || kind || '-' || lpad(n::text, 4, '0'), jsonb_build_object('account', 'a-' || n % 3), kind = 'blocked', now(), now()
+	f.exec(`INSERT INTO devices (id, tags, blocked, created_at, last_seen, quiet_until)
+		SELECT 'east-' || kind || '-' || lpad(n::text, 4, '0'), jsonb_build_object('account', 'a-' || n % 3), kind = 'blocked', now(), now(), now()
 		FROM (VALUES ('ran'), ('limited'), ('blocked'), ('shut')) AS kinds (kind), generate_series(0, $1) n`, tasks)
 	names := func(kind string, n int) (list []string) {
 		for i := range n {

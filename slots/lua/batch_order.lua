@@ -304,13 +304,14 @@ end
 
 -- order.position: returns the position of the want (a task of the device) in the queue: the number of
 -- the grant, counted from the next grant of the pool (1), with which the want is expected to get a slot.
--- The position is at least 1 and at most the number of waiters plus 1.
+-- The position is at least 1 and at most the number of waiters plus 1. The second result is the rank of the
+-- want among the waiters of its batch, from 1.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)
   local room = math.max(order.urgent_room(q), 0)
-  -- rank is the rank of the want among the waiters of its batch, from 1.
-  local rank = count_waiters(q, want.batch, want.order .. '|' .. device) + 1
+  local batch_rank = count_waiters(q, want.batch, want.order .. '|' .. device) + 1
+  local rank = batch_rank
   -- weights is the sum of the weights of all batches that have waiters, including this batch.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
   -- It is assumed that all of the next `lead` grants go to this batch. lead is the number of slots that
@@ -325,7 +326,7 @@ function order.position(q, device, want)
   if b.lane == '' then
     rank = rank + math.min(room, q.state.urgent)
   end
-  return math.max(math.min(rank, order.queue_size(q) + 1), 1)
+  return math.max(math.min(rank, order.queue_size(q) + 1), 1), batch_rank
 end
 
 return order

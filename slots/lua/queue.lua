@@ -87,11 +87,16 @@ local KEEP_DIVISOR = 20
 -- Limits the budget for kept slots, in ms. keep_for_poller chooses no poller while state.kept is more
 -- than MAX_KEPT_AHEAD / capacity ms after the present time.
 local MAX_KEPT_AHEAD = 200000
--- Maximum time until a poller is asked to report again, as a number of report periods.
+-- Maximum time until a poller is asked to report again, as a number of report periods. pace.sleep raises
+-- this maximum for waiters far back in their batch (next_report).
 local MAX_POLLER_PERIODS = 3
 -- Maximum time until a device that can be notified is asked to report again, as a number of report
--- periods.
+-- periods. pace.sleep raises this maximum, too.
 local MAX_NOTIFIED_PERIODS = 8
+-- A waiter far back in its batch sleeps for its expected wait divided by SLEEP_DIVISOR. So the waiters of the
+-- batch together ask about SLEEP_DIVISOR times for each slot that falls free, and slots find enough waiters
+-- even if the capacity is raised or most devices fail.
+local SLEEP_DIVISOR = 10
 -- If this number of offers lapsed in a row, later offers last for a shorter time (SHORTER_FACTOR).
 local LAPSED_SERIES = 10
 -- After LAPSED_SERIES lapsed offers in a row, the duration of an offer is divided by this factor.
@@ -339,6 +344,8 @@ end
 --     hold     mean time for which a slot is held; 0 if unknown
 --     soonest  minimum time until a refused device is asked to report again
 --     period   time between two reports of a device; if it is 0, no device waits
+--     sleep    maximum time until a waiter far back in its batch is asked to report again (next_report); 0
+--              means that only the maximum numbers of periods apply
 --     offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
 function queue.start(keys, ...)
   local ok, q = pcall(open_for_change, keys, ...)
@@ -352,9 +359,10 @@ end
 
 -- next_report: returns two values for waiter w: the time (ms, not rounded) after which it is asked to
 -- report again, and its position (1 means that it gets the next grant). chance (0 to 1) makes the
--- times of several devices different. If w is a poller of an urgent batch that has precedence,
--- urgent_rank is its rank, from 0. For every other waiter, urgent_rank is nil or false.
-local function next_report(q, w, chance, urgent_rank)
+-- times of several devices different. batch_rank is the rank of w among the waiters of its batch, from 1. If
+-- w is a poller of an urgent batch that has precedence, urgent_rank is its rank, from 0. For every other
+-- waiter, urgent_rank is nil or false.
+local function next_report(q, w, chance, batch_rank, urgent_rank)
   -- rank is urgent_rank, or the rank of w (from 0) among the pollers that are owed a slot. If w has no
   -- such rank, rank is false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
@@ -381,6 +389,9 @@ local function next_report(q, w, chance, urgent_rank)
     wait = wait + period
     max_wait = MAX_NOTIFIED_PERIODS * period
   end
+  -- The sleep depends on the batch alone, not on foreseen: if all batches before it were cancelled, the
+  -- waiters of this batch must still report soon enough.
+  max_wait = math.max(max_wait, math.min(batch_rank * interval / SLEEP_DIVISOR, q.pace.sleep))
   return math.min(wait, max_wait) * spread, math.max(ahead, 1)
 end
 
@@ -398,7 +409,7 @@ function queue.join(q, device, want, reach, chance)
     w = move_waiter(q, w, nil)
   end
   local b = order.load_batch(q, want.batch, want)
-  local place = order.position(q, device, want)
+  local place, batch_rank = order.position(q, device, want)
   w = w or { device = device, batch = want.batch, order = want.order }
   w.foreseen = math.min(reach == 0 and foreseen or math.huge, q.state.grants + place)
   w.reach = reach
@@ -410,7 +421,7 @@ function queue.join(q, device, want, reach, chance)
     and order.held_per_weight(q, b) < 0
     and place <= order.urgent_room(q)
     and place - 1
-  local after, position = next_report(q, w, chance, urgent_rank)
+  local after, position = next_report(q, w, chance, batch_rank, urgent_rank)
   w.due = q.now + math.max(math.floor(after), q.pace.soonest)
   if q.pace.period > 0 then
     move_waiter(q, w, reach > 0 and 'T' or 'P')
