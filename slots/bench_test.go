@@ -86,12 +86,22 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// BenchmarkBesideWaiters measures a refused acquire, and a release whose slot is offered to the
-// next waiter. The cost must not depend on the number of waiters or of batches.
+// BenchmarkBesideWaiters measures a refused acquire beside other waiters, with a Redis server and with the Redis of the embedded
+// mode. The cost must not depend on the number of waiters or of batches.
 func BenchmarkBesideWaiters(b *testing.B) {
+	b.Run("redis", func(b *testing.B) {
+		benchmarkBesideWaiters(b, func(b *testing.B) string { b.Helper(); return servers.StartRedis(b).Addr })
+	})
+	b.Run("in process", func(b *testing.B) {
+		benchmarkBesideWaiters(b, func(b *testing.B) string { b.Helper(); return servers.InProcessRedis(b).Addr })
+	})
+}
+
+func benchmarkBesideWaiters(b *testing.B, start func(b *testing.B) string) {
+	b.Helper()
 	for _, line := range []struct{ waiters, batches int }{{0, 1}, {1000, 1}, {50_000, 1}, {50_000, 200}, {50_000, 2000}} {
 		b.Run(fmt.Sprintf("%d of %d batches", line.waiters, line.batches), func(b *testing.B) {
-			client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
+			client := redis.NewUniversalClient(redisconn.Options(start(b)))
 			b.Cleanup(func() { _ = client.Close() })
 			s, pace := slots.New(client), slots.Pace{MeanHold: time.Minute, MinWait: time.Second, ReportPeriod: time.Hour, OfferTTL: time.Hour}
 			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit)); err != nil {

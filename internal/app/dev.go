@@ -15,13 +15,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/localdev"
+	"github.com/fleetslots/dispatcher/internal/memoryredis"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -161,11 +160,10 @@ func openEmbedded(ctx context.Context, data string, opened *cleanup) (backends, 
 	if _, err := ledger.Migrate(ctx); err != nil {
 		return backends{}, err
 	}
-	memory := miniredis.NewMiniRedis()
 	password := credentials.NewToken() // every user of this machine can connect to the port
-	memory.RequireAuth(password)
-	if err := memory.StartAddr("127.0.0.1:0"); err != nil {
-		return backends{}, err
+	memory, err := memoryredis.Start(password)
+	if err != nil {
+		return backends{}, err //nolint:wrapcheck // says what it was doing
 	}
 	opened.add("in-process redis", func() error { memory.Close(); return nil })
 	options := redisconn.Options(memory.Addr())

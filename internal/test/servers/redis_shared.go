@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/memoryredis"
 )
 
 // SharedRedis is one Redis and one Cluster node for all the tests of a package, because a node takes seconds to start. The zero value is
@@ -74,10 +75,15 @@ func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	return RedisAt{Addr: addr, Cluster: true}
 }
 
-// InProcessRedis returns a Redis that only this test uses.
+// InProcessRedis returns a Redis that only this test uses: that of the embedded mode, but without a password.
 func InProcessRedis(tb testing.TB) RedisAt {
 	tb.Helper()
-	return RedisAt{Addr: miniredis.RunT(tb).Addr(), InProcess: true}
+	server, err := memoryredis.Start("")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(server.Close)
+	return RedisAt{Addr: server.Addr(), InProcess: true}
 }
 
 // Close ends the servers that were started.

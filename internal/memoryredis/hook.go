@@ -1,0 +1,178 @@
+package memoryredis
+
+import (
+	"bufio"
+	"bytes"
+	"strconv"
+	"sync"
+
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// minIndexed is the number of members from which a sorted set gets an index. miniredis sorts fewer members fast enough.
+const minIndexed = 32
+
+// hook sees each command before miniredis runs it, also the commands that a script calls. It runs the commands of clients one at
+// a time, so that nothing changes a sorted set between the commands of a script. It answers the range commands of scripts from
+// the index, and lets miniredis run everything else.
+type hook struct {
+	server *server.Server
+
+	mu      sync.Mutex
+	clients map[*server.Peer]*client
+
+	turn sync.Mutex             // held while a command of a client runs, and guards the fields below
+	sets map[string]*orderedSet // by key: the index of the sorted sets that scripts have read
+	off  bool                   // a client has used another database: nothing is indexed any more
+}
+
+// client is a connection. Only its own goroutine uses it.
+type client struct {
+	isRunning bool // its command runs now, so that the hook must let the command pass
+}
+
+func newHook(s *server.Server) *hook {
+	return &hook{server: s, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
+}
+
+// run is the server.Hook. It returns true if the command is done.
+func (h *hook) run(c *server.Peer, command string, args ...string) bool {
+	from := h.clientOf(c)
+	switch {
+	case from == nil:
+		return h.answer(c, command, args)
+	case from.isRunning:
+		return false
+	}
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	from.isRunning = true
+	h.server.Dispatch(c, append([]string{command}, args...))
+	from.isRunning = false
+	h.trackClient(command, args)
+	return true
+}
+
+// clientOf returns the client of a connection, or nil if c is the peer that miniredis makes for the calls of a script. miniredis gives
+// such a peer a context before its first command; a connection has none before its first command.
+func (h *hook) clientOf(c *server.Peer) *client {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.Ctx == nil && h.clients[c] == nil {
+		h.clients[c] = &client{}
+		c.OnDisconnect(func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			delete(h.clients, c)
+		})
+	}
+	return h.clients[c]
+}
+
+// trackClient forgets the sorted sets that a command of a client may have changed. Commands that a script has called were
+// tracked by answer.
+func (h *hook) trackClient(command string, args []string) {
+	switch command {
+	case "EVAL", "EVALSHA":
+	case "EXEC", "FLUSHALL", "FLUSHDB":
+		clear(h.sets)
+	default:
+		h.trackChange(command, args)
+	}
+}
+
+// trackChange forgets the sorted sets that are named in a command, unless the command only reads.
+func (h *hook) trackChange(command string, args []string) {
+	if command == "SWAPDB" || command == "SELECT" && (len(args) == 0 || args[0] != "0") {
+		h.off = true
+		clear(h.sets)
+	}
+	if h.server.IsReadOnlyCommand(command) {
+		return
+	}
+	for _, arg := range args {
+		delete(h.sets, arg)
+	}
+}
+
+// answer handles a command of a script: it answers the command from the index, or tracks what the command changes and returns
+// false, so that miniredis runs it.
+func (h *hook) answer(c *server.Peer, command string, args []string) bool {
+	if h.off {
+		return false
+	}
+	switch command {
+	case "HGET", "HSET", "HDEL", "HMGET", "HLEN", "TIME": // they change no sorted set, and are most commands
+		return false
+	case "ZADD":
+		h.trackAdd(args)
+		return false
+	case "ZREM": // without this, the number of members shows that the index must be read again
+		if len(args) > 1 && h.sets[args[0]] != nil {
+			h.sets[args[0]].remove(args[1:])
+		}
+		return false
+	}
+	query, isQuery := queries[command]
+	if !isQuery {
+		h.trackChange(command, args)
+		return false
+	}
+	set := h.indexOf(c, args)
+	return set != nil && query(set, c, args[1:])
+}
+
+// trackAdd adds the members of a ZADD to the index. A ZADD with options is not followed: the index of its sorted set is forgotten.
+func (h *hook) trackAdd(args []string) {
+	if len(args) == 0 || h.sets[args[0]] == nil {
+		return
+	}
+	set, pairs := h.sets[args[0]], args[1:]
+	for ; len(pairs) >= 2; pairs = pairs[2:] {
+		score, err := strconv.ParseFloat(pairs[0], 64)
+		if err != nil {
+			delete(h.sets, args[0])
+			return
+		}
+		set.add(score, pairs[1])
+	}
+}
+
+// indexOf returns the index of the sorted set that is the first argument, or nil if the set has fewer than minIndexed members.
+// If the number of members is not that of the sorted set, keys have expired, and the index is read again.
+func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
+	if len(args) == 0 {
+		return nil
+	}
+	key := args[0]
+	size, isNumber := h.call(c, "ZCARD", key).(int)
+	if !isNumber || size < minIndexed {
+		delete(h.sets, key)
+		return nil
+	}
+	if set := h.sets[key]; set != nil && set.size() == size {
+		return set
+	}
+	members, _ := h.call(c, "ZRANGE", key, "0", "-1", "WITHSCORES").([]any)
+	set := newOrderedSet(members)
+	if set.size() != size {
+		return nil
+	}
+	h.sets[key] = set
+	return set
+}
+
+// call runs a command as the script that peer belongs to, and returns the reply, or nil after an error.
+func (h *hook) call(peer *server.Peer, command ...string) any {
+	var reply bytes.Buffer
+	to := bufio.NewWriter(&reply)
+	own := server.NewPeer(to)
+	own.Ctx = peer.Ctx
+	h.server.Dispatch(own, command)
+	own.Flush()
+	parsed, err := server.ParseReply(bufio.NewReader(&reply))
+	if err != nil {
+		return nil
+	}
+	return parsed
+}

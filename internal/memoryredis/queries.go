@@ -1,0 +1,130 @@
+package memoryredis
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// queries are the range commands that the index answers. A query gets the arguments behind the key. It returns false, and has
+// written nothing, if the arguments have another form than those of our scripts: then miniredis runs the command.
+var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool{ //nolint:gochecknoglobals // a constant
+	"ZCOUNT":        (*orderedSet).countByScore,
+	"ZLEXCOUNT":     (*orderedSet).countByName,
+	"ZRANGEBYLEX":   (*orderedSet).rangeByName,
+	"ZRANGEBYSCORE": (*orderedSet).rangeByScore,
+	"ZRANK":         (*orderedSet).writeRank,
+}
+
+func (s *orderedSet) countByScore(c *server.Peer, args []string) bool {
+	from, to, ok := s.scoreRange(args)
+	if ok = ok && len(args) == 2; ok {
+		c.WriteInt(to - from)
+	}
+	return ok
+}
+
+func (s *orderedSet) countByName(c *server.Peer, args []string) bool {
+	from, to, ok := s.nameRange(args)
+	if ok = ok && len(args) == 2; ok {
+		c.WriteInt(to - from)
+	}
+	return ok
+}
+
+func (s *orderedSet) rangeByScore(c *server.Peer, args []string) bool {
+	from, to, ok := s.scoreRange(args)
+	return ok && s.writeRange(c, from, to, args[2:])
+}
+
+func (s *orderedSet) rangeByName(c *server.Peer, args []string) bool {
+	from, to, ok := s.nameRange(args)
+	return ok && s.writeRange(c, from, to, args[2:])
+}
+
+func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
+	if len(args) != 1 {
+		return false
+	}
+	if i, found := s.rank(args[0]); found {
+		c.WriteInt(i)
+	} else {
+		c.WriteNull()
+	}
+	return true
+}
+
+// writeRange writes the members from index from up to, but without, index to. options are none, or LIMIT, an offset and a count; a
+// negative count means all.
+func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) bool {
+	if len(options) != 0 {
+		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
+			return false
+		}
+		offset, err1 := strconv.Atoi(options[1])
+		count, err2 := strconv.Atoi(options[2])
+		if err1 != nil || err2 != nil || offset < 0 {
+			return false
+		}
+		from = min(from+offset, to)
+		if count >= 0 {
+			to = min(to, from+count)
+		}
+	}
+	c.WriteLen(to - from)
+	for _, e := range s.entries[from:to] {
+		c.WriteBulk(e.member)
+	}
+	return true
+}
+
+// scoreRange returns the entries whose scores are between the first two arguments: they begin at index from and end before index to.
+func (s *orderedSet) scoreRange(args []string) (from, to int, ok bool) {
+	if len(args) < 2 {
+		return 0, 0, false
+	}
+	low, lowOpen, ok1 := parseScore(args[0])
+	high, highOpen, ok2 := parseScore(args[1])
+	from = s.firstIndex(func(e entry) bool { return e.score > low || !lowOpen && e.score == low })
+	to = s.firstIndex(func(e entry) bool { return e.score > high || highOpen && e.score == high })
+	return from, max(from, to), ok1 && ok2
+}
+
+// parseScore parses a bound of a range of scores, such as 5, (5 or -inf. isOpen is true if the bound itself is outside.
+func parseScore(bound string) (score float64, isOpen, ok bool) {
+	number, isOpen := strings.CutPrefix(bound, "(")
+	score, err := strconv.ParseFloat(number, 64)
+	return score, isOpen, err == nil && !math.IsNaN(score)
+}
+
+// nameRange returns the entries whose names are between the first two arguments. All entries must have the same score, because Redis
+// defines no order of the names otherwise.
+func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
+	if len(args) < 2 || s.entries[0].score != s.entries[len(s.entries)-1].score {
+		return 0, 0, false
+	}
+	isFromInside, ok1 := parseNameBound(args[0], false)
+	isBehind, ok2 := parseNameBound(args[1], true)
+	if !ok1 || !ok2 {
+		return 0, 0, false
+	}
+	from = s.firstIndex(func(e entry) bool { return isFromInside(e.member) })
+	to = s.firstIndex(func(e entry) bool { return isBehind(e.member) })
+	return from, max(from, to), true
+}
+
+// parseNameBound parses a bound of a range of names: "-", "+", "[name" or "(name". The function that it returns reports whether a name is
+// at the bound or behind it; which of them counts as behind depends on isEnd.
+func parseNameBound(bound string, isEnd bool) (isReached func(name string) bool, ok bool) {
+	if bound == "-" || bound == "+" {
+		return func(string) bool { return bound == "-" }, true
+	}
+	if bound == "" || bound[0] != '[' && bound[0] != '(' {
+		return nil, false
+	}
+	name, isOpen := bound[1:], bound[0] == '('
+	countsEqual := isOpen == isEnd // "[a" begins at a, and "(a" ends before a
+	return func(other string) bool { return other > name || countsEqual && other == name }, true
+}
