@@ -33,20 +33,19 @@ func settingsReference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-All settings of ` + "`dispatcher serve`" + `. ` + "`make docs`" + ` writes this page from the code, and a test fails if the page is out of date.
+All settings of ` + "`dispatcher serve`" + `. ` + "`make docs`" + ` writes this page from the code.
 
-The sources of a setting, the later one wins: its default, a YAML file (` + "`serve --config FILE`" + `), the environment, a flag. An empty value
-counts as not set. An unknown name is an error, so that a misspelt setting does not silently keep its default. These variables are ignored:
+A flag has precedence over the environment, the environment over a YAML file (` + "`serve --config FILE`" + `), and the file over the
+default. An empty value counts as not set. An unknown name is an error, except these variables, which are ignored:
 
-| variable | why |
+| variable | used by |
 | --- | --- |
-| ` + "`DISPATCHER_PORT*`, `DISPATCHER_SERVICE_*`" + ` | Kubernetes sets them |
-| ` + "`DISPATCHER_URL`, `DISPATCHER_TOKEN`, `DISPATCHER_TOKEN_FILE`" + ` | the command line uses them |
-| ` + "`DISPATCHER_POOL`, `DISPATCHER_SLOT`, `DISPATCHER_LEASE`" + ` | ` + "`dispatcher run`" + ` sets them for its command |
+| ` + "`DISPATCHER_PORT*`, `DISPATCHER_SERVICE_*`" + ` | Kubernetes |
+| ` + "`DISPATCHER_URL`, `DISPATCHER_TOKEN`, `DISPATCHER_TOKEN_FILE`" + ` | the command line |
+| ` + "`DISPATCHER_POOL`, `DISPATCHER_SLOT`, `DISPATCHER_LEASE`" + ` | the command of ` + "`dispatcher run`" + ` |
 
-The YAML file is one mapping of keys to text. A key is the variable's name without ` + "`DISPATCHER_`" + `, in lower case. Durations have units
-(` + "`300ms`, `10s`, `5m`" + `). A secret has no flag, because every user of a machine can see arguments. A secret may be in a file: the variable
-with the suffix ` + "`_FILE`" + ` names the file.
+The YAML file is one mapping of keys to text. Durations have units (` + "`300ms`, `10s`, `5m`" + `). A secret has no flag. A
+secret may be in a file, which the variable with the suffix ` + "`_FILE`" + ` names.
 
 | variable | YAML key | flag | default | values | |
 | --- | --- | --- | --- | --- | --- |
