@@ -10,14 +10,14 @@ import (
 	"strconv"
 )
 
-// conn is one keep-alive connection of a device or of many in turn. It costs less than
-// a client of net/http, so that a row measures the server.
+// conn is one keep-alive HTTP connection, which a device or several devices in turn use. It needs less processor
+// time than a client of net/http, so that a row measures the server and not the client.
 type conn struct {
 	net.Conn
 	in              *bufio.Reader
 	request         []byte
 	body            []byte
-	usesDeviceToken bool // devices have tokens of their own: see insertDeviceTokens
+	usesDeviceToken bool // true if reports use the tokens of insertDeviceTokens instead of the fleet token
 }
 
 func dial(addr string) (*conn, error) {
@@ -42,7 +42,7 @@ func (c *conn) finishTask(device string, task, token int64) error {
 	return err
 }
 
-// postReport sends a report and returns the body of the answer, which the next call overwrites.
+// postReport sends a report of the device and returns the body of the response. The next call overwrites the body.
 func (c *conn) postReport(device string, report []byte) ([]byte, error) {
 	token := fleetToken
 	if c.usesDeviceToken {
@@ -101,7 +101,7 @@ func (c *conn) readReply() ([]byte, error) {
 	return c.body, nil
 }
 
-// parseGrant reads the task and the token of a reply; 0: nothing was granted.
+// parseGrant returns the ids of the task and the token in a reply. If nothing was granted, task is 0.
 func parseGrant(reply []byte) (task, token int64) {
 	_, rest, found := bytes.Cut(reply, []byte(`"task":{`))
 	if !found {

@@ -6,7 +6,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// measureCPU counts the processor time that each process takes for what do does.
+// measureCPU calls do and adds to the result how much processor time each process used meanwhile.
 func (s *testbed) measureCPU(do func() figures) figures {
 	if *statements {
 		s.resetStatementStats()

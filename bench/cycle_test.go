@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// deviceClient is one connection of a device, or of many in turn.
+// deviceClient is one connection, which a device or several devices in turn use.
 type deviceClient interface {
-	// requestTask reports idle; task 0: nothing was granted.
+	// requestTask sends a report of an idle device. If nothing was granted, task is 0.
 	requestTask(device string) (task, token int64, err error)
-	// finishTask returns the result of a task, and asks for no other.
+	// finishTask sends the result of a task. The report does not ask for another task.
 	finishTask(device string, task, token int64) error
 	Close() error
 }
 
-// load lets clients act for devices, each of them in turn.
+// load is a set of clients that act for the devices, one device after the other.
 type load struct {
 	clients        []deviceClient
 	devices        []string
-	stepsPerDevice int           // how often a device acts before the next one does
-	wrapsAround    bool          // begins anew behind the last device
-	span           time.Duration // at most
-	stepsPerSecond float64       // so many steps a second, each at its time; 0: as many as the clients can
+	stepsPerDevice int           // number of steps of a device before the next device acts
+	wrapsAround    bool          // whether the load begins again after the last device
+	span           time.Duration // maximum duration
+	stepsPerSecond float64       // number of steps per second, each at its scheduled time; 0 means as many as the clients can do
 }
 
-// step is what a client does once for a device. scheduled is the time at which the step was to begin. The step adds
-// what it measures to totals.
+// step is what a client does once for one device. scheduled is the time at which the step was to begin. The step
+// adds its measurements to totals.
 type step func(c deviceClient, device string, scheduled time.Time, totals *figures) error
 
 // newHTTPLoad returns a load in which each device acts once. Its clients have connections to every replica.
@@ -44,7 +44,8 @@ func (s *testbed) newHTTPLoad(size scale, devices []string) load {
 	return l
 }
 
-// run lets the clients act until each device has had its turn or the time is over. Then it closes the clients.
+// run lets the clients act until each device has had its turn or the time is over. Then it closes the clients. do
+// is the step of a device.
 func (l load) run(s *testbed, do step) figures {
 	var next atomic.Int64
 	var sum figures
@@ -98,7 +99,7 @@ func (l load) runClient(s *testbed, c deviceClient, next *atomic.Int64, began ti
 	return totals, nil
 }
 
-// sleepUntil waits until the time due or the end of the test.
+// sleepUntil waits until the time due. It returns earlier if the test ends.
 func (s *testbed) sleepUntil(due time.Time) {
 	select {
 	case <-time.After(time.Until(due)):
@@ -106,9 +107,9 @@ func (s *testbed) sleepUntil(due time.Time) {
 	}
 }
 
-// runCycle runs one task of a device: one report gets the grant, and a second report sends the result. A refused
-// report is sent again until the time is over. due is the time at which the first report was to be sent. runCycle adds
-// what it measures to totals.
+// runCycle runs one task of a device: one report gets the grant, and a second report sends the result. If the first
+// report is refused, it is sent again until the time is over. due is the time at which the first report was to be
+// sent. runCycle adds its measurements to totals.
 func runCycle(c deviceClient, device string, due time.Time, totals *figures) error {
 	task, token, err := c.requestTask(device)
 	for totals.recordReport(&due); task == 0; totals.recordReport(&due) {
@@ -160,23 +161,24 @@ func reportIdle(c deviceClient, device string, due time.Time, totals *figures) e
 	return nil
 }
 
-// measureFirstReports measures the first reports of devices that nobody has registered.
+// measureFirstReports measures the first reports of devices that are not registered yet.
 func measureFirstReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	l := s.newHTTPLoad(size, numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond))))
 	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// insertDeviceTokens gives each device a token that its name tells.
+// insertDeviceTokens is a statement that gives each device a token of its own, which the load can derive from the
+// name of the device.
 const insertDeviceTokens = `INSERT INTO tokens (device, hash, created_at) SELECT id, sha256(('own-' || id)::bytea), now() FROM devices`
 
-// measureIdleReports measures reports of devices without tasks. Each device has a token of its own, and has reported
-// some times before.
+// measureIdleReports measures reports of devices that have no tasks. Each device has a token of its own and has
+// reported several times before.
 func measureIdleReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	known := s.registerDevices("d", 2*size.queuedTasks)
 	s.runSQL(insertDeviceTokens)
-	for range 3 { // the first use of a token is news of its device, which is looked at again
+	for range 3 { // the first use of a token is news about its device, so the ledger is read again
 		before := s.newHTTPLoad(size, known)
 		before.span = time.Minute
 		useDeviceTokens(before).run(s, reportIdle)

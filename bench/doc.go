@@ -1,6 +1,6 @@
-// Package bench measures how many durable cycles a second the dispatcher does, and what a
-// cycle costs each process; see docs/performance.md. It runs the built program on real
-// servers, and beside it, in the same run, job queues and the plain classic. It is a module
-// of its own, because the job queues are no dependency of the dispatcher, and holds
-// nothing but tests.
+// Package bench measures how many durable cycles (a task from grant to result) the dispatcher does per second, and
+// how much processor time each process needs for a cycle; see docs/performance.md. It runs the built program on
+// real servers. In the same run, for comparison, it measures job queues and a classic hand-written dispatcher (the
+// type classicDispatcher). The package is a module of its own, because the dispatcher does not depend on the job
+// queues. It contains only tests.
 package bench

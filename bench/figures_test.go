@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// figures are what one round of a row has measured.
+// figures are the measurements of one round of a row (a line of the table).
 type figures struct {
-	count        int // of what the row is about
-	refused      int // asked and not granted, or not answered in time
+	count        int // number of things that the row counts, such as cycles
+	refused      int // number of requests for a task that were refused or not answered in time
 	elapsed      time.Duration
-	deadline     time.Time          // after which nothing is begun
-	countByTenth [10]int            // of count, by the tenth of the span
-	reportTimes  []time.Duration    // of each report
-	cpu          map[string]float64 // seconds, by process
+	deadline     time.Time          // time after which no step begins
+	countByTenth [10]int            // count, by the tenth of the time span
+	reportTimes  []time.Duration    // duration of each report
+	cpu          map[string]float64 // processor seconds, by process
 }
 
 func (f figures) perSecond() float64 { return float64(f.count) / f.elapsed.Seconds() }
@@ -29,7 +29,7 @@ func (f figures) cpuMicros(process string) float64 {
 	return f.cpu[process] / float64(max(f.count, 1)) * 1e6
 }
 
-// quantileMillis returns the quantile q of the durations of the reports, in milliseconds.
+// quantileMillis returns the quantile q (0 to 1) of the durations of the reports, in milliseconds.
 func (f figures) quantileMillis(q float64) float64 {
 	slices.Sort(f.reportTimes)
 	return f.reportTimes[int(q*float64(len(f.reportTimes)-1))].Seconds() * 1e3
@@ -44,8 +44,8 @@ func (f *figures) add(more figures) {
 	}
 }
 
-// trendText says how the last tenth of the time compares with the first; nothing when the row
-// ended before.
+// trendText returns a text that compares the rate in the last tenth of the time with the rate in the first tenth.
+// It is empty if the row ended before the last tenth.
 func (f figures) trendText() string {
 	if f.countByTenth[0] == 0 || f.countByTenth[9] == 0 {
 		return ""
@@ -53,7 +53,8 @@ func (f figures) trendText() string {
 	return fmt.Sprintf(", last tenth %.2f of the first", float64(f.countByTenth[9])/float64(f.countByTenth[0]))
 }
 
-// processes in the order of their columns; the sum is the last one.
+// processNames returns the names of the processes in the order of their columns. The table has one more column, the
+// sum.
 func processNames() []string { return []string{"postgres", "redis", "broker", "server", "load"} }
 
 // markdownTable returns the table of the rows in Markdown. Its figures are medians over the rounds.
@@ -119,7 +120,7 @@ func formatMicros(micros float64) string {
 	return fmt.Sprintf("%.0f", micros)
 }
 
-// formatRate groups the digits of a rate.
+// formatRate formats a rate with a comma between groups of three digits.
 func formatRate(rate float64) string {
 	text := fmt.Sprintf("%.0f", rate)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -128,7 +129,8 @@ func formatRate(rate float64) string {
 	return text
 }
 
-// describeMachine says what was measured on what.
+// describeMachine returns a text about the machine and the versions of the programs with which the table was
+// measured.
 func describeMachine(t *testing.T) string {
 	t.Helper()
 	model := "unknown processor"

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestMain lets this program be one of the servers that the dispatcher is compared with,
-// in a process of its own.
+// TestMain runs the tests. If BENCH_HELPER is set, this program is instead one of the servers with which the
+// dispatcher is compared, in a process of its own.
 func TestMain(m *testing.M) {
 	switch os.Getenv("BENCH_HELPER") {
 	case "bare":
@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// deviceReport is what a device sends, and replied what it gets; the same as the dispatcher's.
+// deviceReport is the report of a device, and reportReply is the reply. Both have the same form as those of the
+// dispatcher.
 type (
 	deviceReport struct {
 		Results []struct {
@@ -74,12 +75,13 @@ func serveHelper(answer func(ctx context.Context, device string, r deviceReport)
 	panic(http.ListenAndServe(os.Getenv("BENCH_LISTEN"), mux))
 }
 
-// replyNone says that there is no task, whatever it is asked.
+// replyNone answers every report with the reply that there is no task.
 func replyNone(context.Context, string, deviceReport) (reportReply, error) {
 	return reportReply{Reason: "none", ReportAfterMS: 30_000}, nil
 }
 
-// measureBareHTTP measures what HTTP and JSON cost alone: the server always answers that there is no task.
+// measureBareHTTP measures HTTP and JSON alone, without a dispatcher: the server answers every report with the
+// reply that there is no task.
 func measureBareHTTP(s *testbed, size scale) figures {
 	s.startHelper("bare")
 	l := s.newHTTPLoad(size, numberedNames("d", size.queuedTasks))
@@ -87,13 +89,13 @@ func measureBareHTTP(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// classicDispatcher is what is often written: the device's pending task is selected, a counter in
-// Redis raised up to a limit, and the task updated with its result. It neither survives a
-// crash nor a message that comes twice.
+// classicDispatcher is a simple dispatcher as it is often written. It selects the pending task of the device,
+// increments a counter in Redis up to a limit, and updates the task with its result. It loses track if it crashes,
+// and also if a message arrives twice.
 type classicDispatcher struct {
 	selectPending, updateEnded *sql.Stmt
 	redis                      *redis.Client
-	incrementBelow             *redis.Script // the plain semaphore
+	incrementBelow             *redis.Script // script that increments the counter up to the limit
 }
 
 func openClassic(dsn, addr string) (*classicDispatcher, error) {

@@ -17,9 +17,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// inProcessClient calls the handler of reports, as the workers of a job queue are called in process.
+// inProcessClient calls the handler of reports directly, in this process, just as a job queue calls its workers.
 type inProcessClient struct {
-	ctx        context.Context //nolint:containedctx // of the whole run
+	ctx        context.Context //nolint:containedctx // context of the whole run
 	dispatcher *dispatcher.Dispatcher
 }
 
@@ -46,8 +46,9 @@ func (c inProcessClient) finishTask(device string, task, token int64) error {
 
 func (inProcessClient) Close() error { return nil }
 
-// measureInProcess has a replica set up what is there, and then the dispatcher in this process,
-// with the passes that an app runs. The columns of the processes have it under load.
+// measureInProcess measures a dispatcher that runs in this process, with the background passes of an app. First a
+// replica creates the pool, the devices and the tasks. In the table, the dispatcher's processor time is in the
+// column load, because it runs in the process of the load.
 func measureInProcess(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -81,7 +82,8 @@ func (s *testbed) newDispatcher() *dispatcher.Dispatcher {
 	return d
 }
 
-// startPasses starts the passes of an app that concern reports. When startPasses returns, each pass has run once.
+// startPasses starts those background passes of an app that concern reports. When it returns, each pass has run
+// once.
 func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var all sync.WaitGroup
@@ -117,7 +119,7 @@ func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 				case <-ctx.Done():
 					return
 				case <-tick.C:
-					_ = pass.run(ctx) // what fails is tried again, as in an app
+					_ = pass.run(ctx) // if a run fails, the next run tries again, as in an app
 				}
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Set by `make bench-load`.
+// These flags are set by `make bench-load`.
 var (
 	fullSize   = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
 	titleWords = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
@@ -21,18 +21,18 @@ var (
 	binary     = flag.String("binary", "", "the dispatcher that is measured; built if empty")                              //nolint:gochecknoglobals // a flag of the test
 )
 
-// scale is the size of a measurement.
+// scale is the size of a measurement: how many connections, devices and tasks it uses.
 type scale struct {
 	rounds             int
 	span               time.Duration
 	conns              int // keep-alive connections
-	callers            int // goroutines that call the handler in process
-	queuedTasks        int // tasks just queued
+	callers            int // goroutines that call the handler of reports in this process
+	queuedTasks        int // tasks that are queued just before a row is measured
 	mqttDevices        int // devices that are connected to the broker
-	manyTasks          int // tasks queued in the row with many
-	pools              int // in the row with many
-	tasksPerDevice     int // tasks of a device in the row with many
-	maxCyclesPerSecond int // cycles a second that no row reaches: so many devices and jobs are enough
+	manyTasks          int // tasks queued in the row "1,000,000 queued"
+	pools              int // pools in the row "3,000 pools"
+	tasksPerDevice     int // tasks of each device in the row "500 tasks a device"
+	maxCyclesPerSecond int // a rate that no row reaches; it determines how many devices and jobs are enough
 }
 
 func measurementScale() scale {
@@ -45,9 +45,9 @@ func measurementScale() scale {
 	return scale{rounds: 1, span: 100 * time.Millisecond, conns: 4, callers: 8, mqttDevices: 40, queuedTasks: 40, manyTasks: 200, pools: 5, tasksPerDevice: 10, maxCyclesPerSecond: 1000}
 }
 
-// TestLoad prints the table. Rounds alternate: each measures every row once, so that what
-// else the machine does hits all rows alike. Only -whole measures; without it the harness
-// itself is tested, at a size that says nothing about time.
+// TestLoad prints the table. Each round measures every row once, so that other work of the machine affects all rows
+// alike. It measures only with -whole. Without -whole it only tests the harness, at a size that is too small for
+// meaningful times.
 func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other: they are measured
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
@@ -62,7 +62,7 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 			began := time.Now()
 			done, ok := measure(ctx, t, r, size)
 			if !ok {
-				return // said, or skipped, by the row
+				return // the row has already logged the failure, or was skipped
 			}
 			measured[r.title] = append(measured[r.title], done)
 			printNow("round %d of %d, %s: %.0f %s/s%s (%.0f s)", round+1, size.rounds, r.title, done.perSecond(), r.unit, done.trendText(), time.Since(began).Seconds())
@@ -75,7 +75,7 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 	printNow("\n%s\n%s", page, describeMachine(t))
 }
 
-// measure runs a row on servers of its own.
+// measure runs a row on servers that no other row uses. ok is false if the row failed.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done figures, ok bool) {
 	t.Helper()
 	t.Run(r.title, func(t *testing.T) {
@@ -91,7 +91,7 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done figures
 	return done, ok
 }
 
-// printNow prints a line at once, because the whole table takes many minutes.
+// printNow prints a line at once if -whole is set, because the whole table takes many minutes.
 func printNow(format string, args ...any) {
 	if *fullSize {
 		_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...)

@@ -3,7 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
-	wire "encoding/binary" // binary is a flag of the test
+	wire "encoding/binary" // renamed, because this package has a flag named binary
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// MQTT's packet types that a device meets, in the upper half of the first byte.
+// These are the types of MQTT packets that a device sends or receives, in the upper half of the first byte of a
+// packet.
 const (
 	connectPacket   = 0x10
 	connackPacket   = 0x20
@@ -22,20 +23,21 @@ const (
 	qos1            = 0x02
 )
 
-// replyTimeout is longer than a server takes that works.
+// replyTimeout is longer than a working server ever needs for a reply.
 const replyTimeout = 10 * time.Second
 
-// mqttSession is the connection of one device to the broker. It has packets made by hand and
-// no goroutine, so that ten thousand cost little beside what is measured.
+// mqttSession is the connection of one device to the broker. It builds its packets by hand and uses no goroutine,
+// so that ten thousand sessions need little processor time compared with the servers that are measured.
 type mqttSession struct {
 	net.Conn
 	in       *bufio.Reader
 	topic    string
-	body     []byte // of the packet that was read last
+	body     []byte // content of the packet that was read last
 	packetID uint16
 }
 
-// openMQTTSession connects a device, and subscribes to a topic: that of its replies.
+// openMQTTSession connects a device to the broker, and subscribes to filter, the topic of the replies to the
+// device.
 func openMQTTSession(addr, device, filter string) (*mqttSession, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -79,7 +81,7 @@ func encodePacket(kind byte, body []byte) []byte {
 	return append(wire.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
 }
 
-// readPacket leaves the packet in body, and returns its first byte.
+// readPacket reads one packet. It stores the content in s.body and returns the first byte.
 func (s *mqttSession) readPacket() (byte, error) {
 	kind, err := s.in.ReadByte()
 	if err != nil {
@@ -97,7 +99,7 @@ func (s *mqttSession) readPacket() (byte, error) {
 	return kind, err
 }
 
-// exchangeReport publishes one, and returns the reply to it, which the next call overwrites.
+// exchangeReport publishes a report and returns the reply to it. The next call overwrites the reply.
 func (s *mqttSession) exchangeReport() ([]byte, error) {
 	s.packetID = max(s.packetID+1, 1)
 	_ = s.SetReadDeadline(time.Now().Add(replyTimeout))
@@ -111,7 +113,7 @@ func (s *mqttSession) exchangeReport() ([]byte, error) {
 			return nil, err
 		}
 		if kind&0xf0 != publishPacket {
-			continue // the broker has the report
+			continue // the broker has acknowledged the report; the reply follows
 		}
 		reply := s.body[2+len(s.topic)+len("/reply"):]
 		if kind&qos1 != 0 {
@@ -126,11 +128,11 @@ func (s *mqttSession) exchangeReport() ([]byte, error) {
 	}
 }
 
-// mqttSessions is the sessions of devices. Each device has one report under way: there are far
-// more of them than connections of the load.
+// mqttSessions holds the session of each device. A device has only one report in flight. There are far more
+// sessions than clients of the load.
 type mqttSessions map[string]*mqttSession
 
-// requestTask reports idle.
+// requestTask sends a report of an idle device over its session.
 func (f mqttSessions) requestTask(device string) (task, token int64, err error) {
 	reply, err := f[device].exchangeReport()
 	switch {
@@ -149,5 +151,5 @@ func (mqttSessions) finishTask(string, int64, int64) error {
 	return errors.New("an idle device has no task to end")
 }
 
-// Close leaves the sessions open: other parts of the load use them.
+// Close leaves the sessions open, because other clients of the load use them.
 func (mqttSessions) Close() error { return nil }

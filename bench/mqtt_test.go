@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	wire "encoding/binary" // binary is a flag of the test
+	wire "encoding/binary" // renamed, because this package has a flag named binary
 	"fmt"
 	"os"
 	"runtime"
@@ -17,29 +17,31 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// measureIdleMQTT measures reports of devices without tasks. Each device has a connection to the broker.
+// measureIdleMQTT measures reports of devices that have no tasks. Each device has its own connection to the broker.
 func measureIdleMQTT(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startReplicas(1)
 	return s.measureMQTTReports(size, s.registerDevices("d", size.mqttDevices))
 }
 
-// measureMQTTTransport measures what the MQTT transport of a replica costs without a decision: the answer is always
-// that there is no task.
+// measureMQTTTransport measures the MQTT transport of a replica alone, without decisions: every report is answered
+// with the reply that there is no task.
 func measureMQTTTransport(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startHelper("transport")
 	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// measureMQTTSubscriber measures the highest rate that the broker and these devices allow: a subscriber only answers.
+// measureMQTTSubscriber measures the highest rate of reports that the broker and these devices allow. Instead of a
+// dispatcher there is a subscriber that only answers.
 func measureMQTTSubscriber(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startHelper("answers")
 	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// startBroker starts the broker, which has a file for each device, as this process does.
+// startBroker starts the broker. Both the broker and this process need an open file for each device, so it raises
+// the limit of open files.
 func (s *testbed) startBroker(size scale) {
 	var files syscall.Rlimit
 	s.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
@@ -47,11 +49,12 @@ func (s *testbed) startBroker(size scale) {
 		s.t.Fatalf("a process may open %d files, want %d", files.Max, want)
 	}
 	files.Cur = files.Max
-	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // said by the program, it holds for those that it starts
+	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // Set by this program, the limit also applies to the processes that it starts.
 	s.broker = servers.StartMosquittoWithLimits(s.t)
 }
 
-// measureMQTTReports measures reports of devices that report in turn, some of them at the same time.
+// measureMQTTReports measures reports of these devices over MQTT. The devices report in turn, several of them at
+// the same time.
 func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 	all := make(mqttSessions, len(devices))
 	var mu sync.Mutex
@@ -70,7 +73,7 @@ func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 			one.Close()
 		}
 	}()
-	for range 3 { // as with idle reports over HTTP
+	for range 3 { // as measureIdleReports does over HTTP
 		if s.t.Failed() {
 			return figures{}
 		}
@@ -87,7 +90,7 @@ func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// noTaskHandler says that there is no task, whatever it is asked.
+// noTaskHandler answers every report with the reply that there is no task.
 type noTaskHandler struct{ devices.Handler }
 
 func (noTaskHandler) HandleReport(_ context.Context, _ devices.Caller, r devices.Report) (devices.Reply, error) {
@@ -107,17 +110,17 @@ func serveTransport() {
 	for !client.Connected() {
 		runtime.Gosched()
 	}
-	serveHelper(replyNone) // says that it is ready
+	serveHelper(replyNone) // shows the parent process that this process is ready
 }
 
-// serveAnswers gives every report the same answer. It has the dispatcher's subscription,
-// and writes what it has to say when nothing more is there to be read.
+// serveAnswers gives every report the same answer. It has the same subscription as the dispatcher. It sends the
+// answers that it has collected as soon as no more reports wait to be read.
 func serveAnswers() {
 	s, err := openMQTTSession(os.Getenv("BENCH_MQTT"), "answers", "$share/dispatcher/fleet/v1/+/report")
 	if err != nil {
 		panic(err)
 	}
-	go serveHelper(replyNone) // says that it is ready
+	go serveHelper(replyNone) // shows the parent process that this process is ready
 	s.in = bufio.NewReaderSize(s.Conn, 64<<10)
 	out := bufio.NewWriterSize(s.Conn, 64<<10)
 	for packet := uint16(1); ; packet = max(packet+1, 1) {

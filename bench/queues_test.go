@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// noopJob is a job of River.
+// noopJob is a job of the job queue River that does nothing.
 type noopJob struct {
 	Device string `json:"device"`
 }
@@ -67,7 +67,8 @@ func measureRiver(s *testbed, size scale) figures {
 	return s.measureWorkers(size.span, &done, len(jobs), completed)
 }
 
-// measureAsynq measures jobs of asynq. They are only in Redis, which loses the jobs of the last second if it is killed.
+// measureAsynq measures jobs of the job queue asynq. Its jobs are stored only in Redis. If Redis is killed, it
+// loses the jobs of the last second.
 func measureAsynq(s *testbed, size scale) figures {
 	to := asynq.RedisClientOpt{Addr: s.redis.Addr}
 	client := asynq.NewClient(to)
@@ -89,20 +90,21 @@ func measureAsynq(s *testbed, size scale) figures {
 	return s.measureWorkers(size.span, &done, jobs, func() int { return int(done.Load()) })
 }
 
-// measureWorkers measures workers that find their jobs by themselves, once they have begun.
+// measureWorkers measures the workers of a job queue, which fetch their jobs by themselves. The measurement begins
+// when the first job is done.
 func (s *testbed) measureWorkers(span time.Duration, done *atomic.Int64, jobs int, completed func() int) figures {
 	s.waitFor(time.Minute, func() bool { return done.Load() > 0 })
 	return s.measureCPU(func() (f figures) {
 		began := time.Now()
 		s.waitFor(span, func() bool { return int(done.Load()) == jobs })
-		s.waitFor(span, func() bool { return int(done.Load()) < jobs || completed() == jobs }) // written down
+		s.waitFor(span, func() bool { return int(done.Load()) < jobs || completed() == jobs }) // wait until the queue has stored all results
 		f.count = completed()
 		f.elapsed = time.Since(began)
 		return f
 	})
 }
 
-// measureBatches of 10,000 tasks over the API, one after the other.
+// measureBatches measures the queueing of batches of 10,000 tasks over the API, one batch after the other.
 func measureBatches(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -116,7 +118,7 @@ func measureBatches(s *testbed, size scale) figures {
 	})
 }
 
-// measureCopies measures how fast Postgres copies rows like those of tasks into a table with one index.
+// measureCopies measures how fast Postgres copies rows that are like the rows of tasks into a table with one index.
 func measureCopies(s *testbed, size scale) figures {
 	s.runSQL(`CREATE TABLE copied (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, batch bigint NOT NULL, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL)`)
 	pool, devices := s.openPgxPool(), numberedNames("d", size.queuedTasks)
@@ -146,7 +148,7 @@ func (s *testbed) must(err error) {
 	}
 }
 
-// waitFor waits for the end of what the queues do by themselves.
+// waitFor waits until ended returns true, for at most span. The job queues work by themselves meanwhile.
 func (s *testbed) waitFor(span time.Duration, ended func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

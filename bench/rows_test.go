@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// row is one line of the table.
+// row is one line of the table of measurements.
 type row struct {
 	title   string
-	unit    string // of what is counted
+	unit    string // what is counted, for example cycles
 	measure func(s *testbed, size scale) figures
 }
 
@@ -61,7 +61,7 @@ func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	}
 }
 
-// measureOneTaskEach measures the row with which the other rows are compared: each device has one task.
+// measureOneTaskEach measures the row with which all other rows are compared: each device has one task.
 func measureOneTaskEach(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -78,8 +78,8 @@ func measureTwoReplicas(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// measureManyTasksEach measures a few devices with many tasks each, queued in batches of 10,000. Each device has a
-// connection of its own.
+// measureManyTasksEach measures a few devices that have many tasks each, queued in batches of 10,000. Each device
+// has its own connection.
 func measureManyTasksEach(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -94,7 +94,8 @@ func measureManyTasksEach(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// measureManyQueued measures a queue with very many tasks. Only the first of the devices that have a task report.
+// measureManyQueued measures a ledger with very many queued tasks. Of the devices with a task, only the first ones
+// report.
 func measureManyQueued(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")
@@ -104,7 +105,8 @@ func measureManyQueued(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices[:asking]).run(s, runCycle) })
 }
 
-// measureManyPools measures many pools. Devices that report one after the other have tasks in different pools.
+// measureManyPools measures many pools. Devices that report one after the other have their tasks in different
+// pools.
 func measureManyPools(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	devices := s.registerDevices("d", max(size.queuedTasks, size.pools)/size.pools*size.pools)
@@ -120,8 +122,8 @@ func measureManyPools(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// measureHalfRate first finds the maximum rate, and then measures half of this rate. Each cycle has a scheduled time,
-// from which the duration of its first report is measured.
+// measureHalfRate first measures the maximum rate of cycles, and then runs cycles at half of this rate. Each cycle
+// has a scheduled time, from which the duration of its first report is measured.
 func measureHalfRate(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// ledgerSize is how much an installation holds.
+// ledgerSize is the amount of data in the ledger of an installation.
 type ledgerSize struct {
 	pools, batchesPerPool, tasksPerBatch            int // batches of each pool, and tasks of each batch
 	devices                                         int
-	longBatchTasks, busyDevices, tasksPerBusyDevice int // tasks of one batch in the first pool; devices of the second, and tasks of each
+	longBatchTasks, busyDevices, tasksPerBusyDevice int // number of tasks in the long batch of the first pool; number of devices with many tasks in the second pool, and of tasks of each of them
 }
 
-// measuredPaths returns the paths of the pages and lists of operators that are measured. The first pool has a long
-// batch, and the second pool has devices with many tasks.
+// measuredPaths returns the paths of the operators' pages and lists that are measured. In the ledger, the first
+// pool has a long batch, and the second pool has devices with many tasks.
 func measuredPaths() []string {
 	all := []string{
 		"/", "/pools/p-0001", "/pools/p-0002", "/pools/p-0003", "/batches", "/batches/1", "/batches/2", "/batches/11", "/tasks", "/tasks?state=pending", "/tasks?state=succeeded",
@@ -37,9 +37,9 @@ func measuredPaths() []string {
 	return append(all, "/metrics")
 }
 
-// TestScale measures each page and list of 1,000,000 devices, 1,000,000 open tasks and 3,000
-// pools against ten of each, with what the passes of the replica take meanwhile, and how
-// much memory the replica takes under load:
+// TestScale measures each page and each list of operators with 1,000,000 devices, 1,000,000 open tasks and 3,000
+// pools, and compares them with an installation that has ten of each. It also measures what the passes of the
+// replica need meanwhile, and how much memory the replica needs under load:
 //
 //	cd bench && go test -v -run TestScale . -whole -timeout 1h
 func TestScale(t *testing.T) {
@@ -78,8 +78,8 @@ func TestScale(t *testing.T) {
 	printNow("%d reports in a minute; memory of the replica: %s", done.count, s.memoryStatus())
 }
 
-// reportAnyDevice sends one report of a device, whether or not it gets a task, and adds the duration to totals. due is
-// the time at which the report was to be sent.
+// reportAnyDevice sends one report of a device, whether or not a task is granted, and adds its duration to totals.
+// due is the time at which the report was to be sent.
 func reportAnyDevice(c deviceClient, device string, due time.Time, totals *figures) error {
 	_, _, err := c.requestTask(device)
 	totals.recordReport(&due)
@@ -87,7 +87,7 @@ func reportAnyDevice(c deviceClient, device string, due time.Time, totals *figur
 	return ignoreBusy(err)
 }
 
-// fillLedger writes what is planted into the ledger.
+// fillLedger fills the ledger with data of this size.
 func (s *testbed) fillLedger(f ledgerSize) {
 	const id = `'d-' || lpad((%s)::text, 7, '0')`
 	device := func(n string) string { return fmt.Sprintf(id, n) }
@@ -101,7 +101,7 @@ func (s *testbed) fillLedger(f ledgerSize) {
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 1, 'p-0001', %s FROM generate_series(0, %d) n`, device("n"), f.longBatchTasks-1),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 2, 'p-0002', %s FROM generate_series(0, %d) n`, device(fmt.Sprintf("n %% %d", f.busyDevices)), f.busyDevices*f.tasksPerBusyDevice-1),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, %s FROM batches b, generate_series(1, %d) n WHERE b.id > 10`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),
-		// As much has ended.
+		// Besides the open tasks, about as many tasks have ended.
 		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batchesPerPool, f.tasksPerBatch, f.pools),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device, state, error, finished_at) SELECT b.id, b.pool, %s, CASE WHEN b.id %% 97 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN b.id %% 97 = 0 THEN 'no route to host' ELSE '' END, now()
 			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),
@@ -117,7 +117,7 @@ func (s *testbed) fillLedger(f ledgerSize) {
 	}
 }
 
-// runTaskPerPool does a task in each pool, so that there is something to measure of all.
+// runTaskPerPool runs one task in each pool, so that each pool has something to show.
 func (s *testbed) runTaskPerPool() {
 	asks := s.startableDevices()
 	l := s.newHTTPLoad(scale{conns: 16, span: time.Minute}, asks)
@@ -139,8 +139,8 @@ func (s *testbed) startableDevices() (devices []string) {
 	return slices.Compact(devices)
 }
 
-// measurePageCost says what a page costs: the blocks of Postgres that it looks at, the time of its
-// statements and of processors, the shortest time, and its length.
+// measurePageCost measures one page. It returns as text how many blocks of Postgres the page reads, the processor
+// times of Postgres and of the server, the shortest duration, and the length of the page.
 func (s *testbed) measurePageCost(path string) string {
 	const times = 5
 	s.fetchPage(path)
@@ -149,7 +149,7 @@ func (s *testbed) measurePageCost(path string) string {
 	shortest, length := time.Hour, 0
 	for range times {
 		if path == "/metrics" {
-			s.sleepUntil(time.Now().Add(1100 * time.Millisecond)) // a reading of its own for each
+			s.sleepUntil(time.Now().Add(1100 * time.Millisecond)) // so that each request reads the values anew
 		}
 		took, n := s.fetchPage(path)
 		shortest, length = min(shortest, took), n
@@ -176,7 +176,7 @@ func (s *testbed) fetchPage(path string) (time.Duration, int) {
 	return time.Since(begin), len(body)
 }
 
-// sessionCookie returns the cookie of a signed-in operator. The first call signs in.
+// sessionCookie returns the session cookie of an operator. The first call signs in.
 func (s *testbed) sessionCookie() string {
 	if s.cookie != "" {
 		return s.cookie
@@ -191,7 +191,7 @@ func (s *testbed) sessionCookie() string {
 	return s.cookie
 }
 
-// memoryStatus returns the present and the highest resident memory of the replica, as the kernel shows them.
+// memoryStatus returns the present and the highest resident memory of the replica as the kernel reports them.
 func (s *testbed) memoryStatus() (status string) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.servers[0].Pid()))
 	s.must(err)

@@ -22,18 +22,18 @@ const (
 	fleetToken = "fleet-token-of-the-benchmark"
 )
 
-// testbed is what one row runs on: servers of its own, each in a process of its own. The
-// load comes from this process.
+// testbed is the environment of one row: servers that only this row uses, each in its own process. The load runs in
+// this process.
 type testbed struct {
-	ctx      context.Context //nolint:containedctx // of the whole run: Ctrl-C ends it
+	ctx      context.Context //nolint:containedctx // context of the whole run: Ctrl-C ends it
 	t        *testing.T
 	dsn      string
 	postgres *servers.PostgresServer
 	redis    *servers.RedisServer
-	broker   *servers.MosquittoServer // of rows over MQTT
-	servers  []*servers.Process       // replicas, or the program that is measured instead
-	addrs    []string                 // of them
-	cookie   string                   // of an operator that is signed in
+	broker   *servers.MosquittoServer // only for rows over MQTT
+	servers  []*servers.Process       // replicas, or the helper program that is measured instead
+	addrs    []string                 // addresses of the processes in servers
+	cookie   string                   // session cookie of an operator
 }
 
 func newTestbed(ctx context.Context, t *testing.T) *testbed {
@@ -46,7 +46,7 @@ func newTestbed(ctx context.Context, t *testing.T) *testbed {
 	return s
 }
 
-// buildProgram is the program, for a test without -binary.
+// buildProgram builds the dispatcher for a test without the flag -binary, and returns the path of the program.
 var buildProgram = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // once for all rows
 	path := filepath.Join("..", "bin", "tests", "dispatcher-bench")
 	out, err := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-o", filepath.Join("bin", "tests", "dispatcher-bench"), "./cmd/dispatcher").CombinedOutput()
@@ -68,7 +68,7 @@ func programPath(t *testing.T) string {
 	return path
 }
 
-// startReplicas starts replicas.
+// startReplicas starts this number of replicas.
 func (s *testbed) startReplicas(replicas int) {
 	path := programPath(s.t)
 	for range replicas {
@@ -80,7 +80,8 @@ func (s *testbed) startReplicas(replicas int) {
 	}
 }
 
-// startHelper starts this program once more, as a server that the dispatcher is compared with.
+// startHelper starts this test program as another process. It is then the server with this name, with which the
+// dispatcher is compared.
 func (s *testbed) startHelper(name string) {
 	path, err := os.Executable()
 	if err != nil {
@@ -91,7 +92,7 @@ func (s *testbed) startHelper(name string) {
 	})
 }
 
-// brokerSetting returns the setting with the address of the broker, or nil if there is no broker.
+// brokerSetting returns a setting with the address of the broker. If there is no broker, it returns nil.
 func (s *testbed) brokerSetting(setting string) []string {
 	if s.broker == nil {
 		return nil
@@ -116,7 +117,7 @@ func (s *testbed) startServer(path string, args []string, probe string, settings
 	s.servers, s.addrs = append(s.servers, process), append(s.addrs, addr)
 }
 
-// stopServers ends the replicas in order: what they have set up stays.
+// stopServers stops the replicas cleanly. The data that they have created stays.
 func (s *testbed) stopServers() {
 	for _, server := range s.servers {
 		server.Stop()
@@ -136,7 +137,7 @@ func checkReady(url string) error {
 	return nil
 }
 
-// sendOperatorJSON sends a request of an operator.
+// sendOperatorJSON sends a request of an operator with a JSON body.
 func (s *testbed) sendOperatorJSON(method, path string, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -166,12 +167,12 @@ func (s *testbed) sendOperatorRequest(method, path, contentType string, body io.
 	}
 }
 
-// createPool makes one that has a slot for each caller.
+// createPool creates a pool with more slots than the load has clients.
 func (s *testbed) createPool(name string) {
 	s.sendOperatorJSON(http.MethodPut, "/v1/pools/"+name, map[string]any{"capacity": 1000})
 }
 
-// queueBatches makes batches with a task for each entry.
+// queueBatches queues batches in the pool. There is one task for each entry of devices.
 func (s *testbed) queueBatches(pool string, devices []string) {
 	s.forEachChunk(devices, func(some []string) {
 		s.sendOperatorJSON(http.MethodPost, "/v1/batches", map[string]any{"pool": pool, "kind": "probe", "devices": some})
@@ -200,7 +201,7 @@ func (s *testbed) forEachChunk(devices []string, do func(some []string)) {
 	}
 }
 
-// runConcurrently does n things, some at a time.
+// runConcurrently calls do n times, at most 16 calls at a time.
 func (s *testbed) runConcurrently(n int, do func(i int)) {
 	var next atomic.Int64
 	var all sync.WaitGroup

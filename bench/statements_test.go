@@ -5,12 +5,12 @@ import (
 	"flag"
 	"strings"
 
-	_ "github.com/lib/pq" // reads pg_stat_statements
+	_ "github.com/lib/pq" // the driver with which pg_stat_statements is read
 )
 
 var statements = flag.Bool("statements", false, "show what the statements of each row cost; costs a tenth itself") //nolint:gochecknoglobals // a flag of the test
 
-// enableStatementStats lets Postgres count its statements, from its next start on.
+// enableStatementStats makes Postgres collect statistics of its statements. It restarts Postgres.
 func (s *testbed) enableStatementStats() {
 	s.runSQL(`ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'`)
 	s.postgres.Stop()
@@ -18,10 +18,11 @@ func (s *testbed) enableStatementStats() {
 	s.runSQL("CREATE EXTENSION pg_stat_statements")
 }
 
-// resetStatementStats what was set up.
+// resetStatementStats deletes the statistics of statements that Postgres has collected so far.
 func (s *testbed) resetStatementStats() { s.runSQL("SELECT pg_stat_statements_reset()") }
 
-// printSlowestStatements prints the statements that took longest.
+// printSlowestStatements prints the statements on which Postgres spent the most time. count is the number of cycles
+// by which the times are divided.
 func (s *testbed) printSlowestStatements(count int) {
 	for _, r := range s.runSQL(`SELECT format('%8s calls %9s ms %8s us each %8s us of one  %6s bytes of WAL  %s', calls, total_exec_time::numeric(12,1),
 		(total_exec_time*1000/calls)::numeric(12,1), (total_exec_time*1000/$1)::numeric(12,1), wal_bytes/$1, left(regexp_replace(query, '\s+', ' ', 'g'), 120))

@@ -223,7 +223,8 @@ func TestRefusedReportNamesItsID(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotReadHasNoID checks that a report without a readable body has no ID, so that its refusal over MQTT has no re.
+// TestWhatIsNotReadHasNoID checks a report whose body cannot be read: it has no ID. So its refusal over MQTT has no
+// field re.
 func TestWhatIsNotReadHasNoID(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
@@ -267,7 +268,7 @@ func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
 	}
 }
 
-// jsonMembers returns n members of a JSON object, each with a comma after it.
+// jsonMembers returns the text of n members of a JSON object, each with a comma after it.
 func jsonMembers(n int) (all string) {
 	for i := range n {
 		all += fmt.Sprintf(`"a%d":1,`, i)
@@ -326,7 +327,7 @@ func progressJSON(n string) string {
 	return fmt.Sprintf(`{"running":[{"task":1,"token":2,"progress":%s}]}`, n)
 }
 
-// nestedArray returns a JSON array that nests depth deep.
+// nestedArray returns the text of JSON arrays that are nested depth levels deep.
 func nestedArray(depth int) string {
 	return strings.Repeat("[", depth) + strings.Repeat("]", depth)
 }

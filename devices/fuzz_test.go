@@ -55,7 +55,8 @@ func FuzzDecodeReport(f *testing.F) {
 	})
 }
 
-// checkRefusal checks that a refusal has a reason, a code and a detail, and that valid JSON is not refused as invalid JSON.
+// checkRefusal checks the error for a refused report: it has a reason, a code and a detail. Valid JSON must not be
+// refused as invalid JSON.
 func checkRefusal(t *testing.T, body []byte, err error) {
 	t.Helper()
 	var refused *Error
@@ -67,7 +68,8 @@ func checkRefusal(t *testing.T, body []byte, err error) {
 	}
 }
 
-// checkReport checks that the decoded report is within the limits and that a result without a code is complete.
+// checkReport checks that a decoded report is within the limits, and that a result without an error code is
+// complete.
 func checkReport(t *testing.T, report Report) {
 	t.Helper()
 	texts := []json.RawMessage{report.Attributes}
@@ -91,7 +93,8 @@ func checkReport(t *testing.T, report Report) {
 	}
 }
 
-// checkStoredJSON checks that kept JSON is valid JSON and valid UTF-8, without U+0000 and lone surrogates.
+// checkStoredJSON checks JSON from a report that will be stored: it is valid JSON and valid UTF-8, without U+0000
+// and without lone surrogates.
 func checkStoredJSON(t *testing.T, text json.RawMessage) {
 	t.Helper()
 	if text == nil {
@@ -102,7 +105,7 @@ func checkStoredJSON(t *testing.T, text json.RawMessage) {
 	}
 }
 
-// encodeReport encodes a report as a device would. It copies raw JSON unchanged.
+// encodeReport encodes a report as a device would. It copies the raw JSON in the report unchanged.
 func encodeReport(report Report) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `{"id":%s,"accept":%t,"attributes":%s,"results":[`, quote(report.ID), report.Accept, orNull(report.Attributes))

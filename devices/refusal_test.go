@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestRefusalsAreThoseOfThePage compares Refusals with the table of errors in protocol.md: each
-// status with its reason, and whether the device sends the same report again.
+// TestRefusalsAreThoseOfThePage compares Refusals with the table of errors in docs/protocol.md. Each status must
+// have the same reason, and the same statement of whether the device sends the report again.
 func TestRefusalsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAReportThatIsAbandonedLeavesNoSlotBehind checks that a report is completed if the device disconnects in
-// the middle of it. So no slot is left for reconciliation to free.
+// TestAReportThatIsAbandonedLeavesNoSlotBehind checks a device that disconnects while its report is handled. The
+// report is completed nevertheless, so it leaves no slot behind that only a reconciliation would free.
 func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -43,8 +43,8 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	}
 }
 
-// TestALostClaimIsGivenBackAfterTheDeviceLeft checks that a slot is released if the ledger refuses the claim
-// and the device has disconnected.
+// TestALostClaimIsGivenBackAfterTheDeviceLeft checks a claim that the ledger refuses after the device has
+// disconnected: its slot is released.
 func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -65,8 +65,8 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAReaperThatIsStoppedFreesWhatItReaped checks that a pass of Reap that is stopped after the change of
-// the ledger still frees the slots in the semaphore.
+// TestAReaperThatIsStoppedFreesWhatItReaped checks a pass of Reap that is stopped after it has changed the ledger:
+// it still frees the slots in the semaphore.
 func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -82,8 +82,8 @@ func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAGrantThatCannotBeReapedKeepsNoOtherSlot checks that the slots of the other ended grants are free
-// immediately, and not only after a reconciliation.
+// TestAGrantThatCannotBeReapedKeepsNoOtherSlot checks a pass of Reap in which one of several ended grants cannot be
+// reaped. The slots of the other grants are free immediately, and not only after a reconciliation.
 func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fakeAccounts is a fake account list of a broker. Its calls can fail or hang.
+// fakeAccounts is a fake broker that stores accounts of devices. Its calls can fail or hang.
 type fakeAccounts struct {
 	mu           sync.Mutex
 	secrets      map[devices.ID]string
@@ -87,7 +87,7 @@ func (a *fakeAccounts) Disconnect(ctx context.Context, d devices.ID) error {
 	return a.runCall(ctx, "disconnect "+string(d), nil)
 }
 
-// expectCalls checks the calls since the last call of expectCalls.
+// expectCalls checks which calls the fake broker received since the last call of expectCalls.
 func (a *fakeAccounts) expectCalls(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
@@ -165,7 +165,7 @@ func TestAnImportSetsTheAccounts(t *testing.T) {
 	}
 }
 
-// shortStagingStore is a ledger that keeps the accounts of an import for a short time.
+// shortStagingStore is a ledger that keeps the staged accounts of an import only for a short time.
 type shortStagingStore struct{ *store.Store }
 
 func (h shortStagingStore) SetStagedAccounts(ctx context.Context, stage store.Stage, ids []string, _ time.Duration, set func(context.Context) error) error {
@@ -176,7 +176,7 @@ func (h shortStagingStore) StageAccounts(ctx context.Context, stage store.Stage,
 	return h.Store.StageAccounts(ctx, stage, list, existing, 2*time.Second)
 }
 
-// If the broker fails one part of an import, the part is sent again.
+// The broker fails for one part of an import. This part is sent again, and the import succeeds.
 func TestAnImportOutlastsASlip(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -194,7 +194,7 @@ func TestAnImportOutlastsASlip(t *testing.T) {
 	}
 }
 
-// The ledger refuses an import before any account is created.
+// The ledger refuses an import. It does so before any account is created at the broker.
 func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -206,8 +206,7 @@ func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	a.expectCalls(t)
 }
 
-// An import that fails at the broker leaves no account and no device behind. The same holds for an import
-// whose client disconnects.
+// An import fails at the broker, or its client disconnects. No account and no device is left behind.
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -242,7 +241,7 @@ func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	fails(ctx, newDevices(70), context.Canceled)
 }
 
-// unknownOutcomeStore is a ledger that commits an import and returns ErrOutcomeUnknown.
+// unknownOutcomeStore is a ledger that commits an import but returns ErrOutcomeUnknown.
 type unknownOutcomeStore struct{ *store.Store }
 
 func (u unknownOutcomeStore) ImportDevices(
@@ -252,7 +251,7 @@ func (u unknownOutcomeStore) ImportDevices(
 	return nil, errors.Join(err, store.ErrOutcomeUnknown)
 }
 
-// If it is unknown whether an import was committed, and it was, its accounts stay.
+// It is unknown whether an import was committed. It was, so its accounts at the broker stay.
 func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -313,7 +312,7 @@ func TestEnrollmentSetsTheAccount(t *testing.T) {
 	}
 }
 
-// If the broker hangs, only one transaction waits for it.
+// The broker hangs. Only one transaction of the ledger waits for it.
 func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -342,7 +341,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	}
 }
 
-// reportOverBroker sends an idle report of a session at the broker. reportID may be empty.
+// reportOverBroker sends a report of an idle device over its session at the broker. reportID may be empty.
 func (b *testBench) reportOverBroker(device devices.ID, reportID string) (devices.Reply, error) {
 	b.t.Helper()
 	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: reportID})
@@ -365,7 +364,8 @@ func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	b.must(b.AuthenticateSession(b.ctx, "d1", second))
 }
 
-// A session that outlives its device or the tokens of the device does not authenticate it.
+// A session at the broker is still open after its device was deleted or the tokens of the device were revoked. This
+// session does not authenticate the device.
 func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

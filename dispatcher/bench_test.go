@@ -27,7 +27,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The servers of all tests of this package. There is one of each kind per test binary; TestMain ends them.
+// The servers that all tests of this package share: one of each kind per test binary. TestMain ends them.
 var (
 	sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	sharedRedis    servers.SharedRedis    //nolint:gochecknoglobals // see above
@@ -59,8 +59,8 @@ type testBench struct {
 	ageGrants     func(tb testing.TB, by time.Duration) // makes the grants of pool "a" look older
 }
 
-// runOnBackends runs a test on the embedded stores and on real servers. It is for tests of promises, and for
-// tests of behavior in which the two databases differ.
+// runOnBackends runs a test once on the embedded stores and once on real servers. It is for tests of promises, and
+// for tests of behaviour in which SQLite and Postgres differ.
 func runOnBackends(t *testing.T, test func(b *testBench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -73,7 +73,7 @@ func runOnBackends(t *testing.T, test func(b *testBench), changes ...func(*dispa
 	})
 }
 
-// runOnServers runs a test on real servers. In the long suite it runs it on the embedded stores, too.
+// runOnServers runs a test on real servers. In the long suite it also runs the test on the embedded stores.
 func runOnServers(t *testing.T, test func(b *testBench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	if !testing.Short() {
@@ -86,7 +86,7 @@ func runOnServers(t *testing.T, test func(b *testBench), changes ...func(*dispat
 	})
 }
 
-// newEmbeddedBench returns a bench on the stores of `dev`.
+// newEmbeddedBench returns a bench on the embedded stores, which the command `dev` uses.
 func newEmbeddedBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
@@ -95,8 +95,8 @@ func newEmbeddedBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testB
 	return b
 }
 
-// newLightBench returns a bench on SQLite and on the shared Redis. The scripts take a tenth of the time that they take in
-// miniredis. It is for properties that do not depend on the kind of store.
+// newLightBench returns a bench on SQLite and the shared Redis server, which runs scripts ten times as fast as the
+// embedded Redis (miniredis). It is for properties that do not depend on the kind of store.
 func newLightBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
 	return newSQLiteBench(tb, sharedRedis.NewDatabase(tb), changes...)
@@ -118,8 +118,8 @@ func newServerBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBen
 	return b
 }
 
-// newGrantAger returns a function that makes the grants of pool "a" look older. A test can thereby choose when
-// leases end, and no lease ends early on a machine that stalls.
+// newGrantAger returns a function that makes the grants of pool "a" look older. With it, a test decides when leases
+// end, and no lease ends early on a machine that stalls.
 func newGrantAger(driver, dsn, interval string) func(tb testing.TB, by time.Duration) {
 	return func(tb testing.TB, by time.Duration) {
 		tb.Helper()
@@ -151,7 +151,7 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, cha
 		ledger.OnNews(b.Marks.FollowCommit)
 		b.followMarks()
 	}
-	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // reads the clock of the ledger, as a replica does when it starts
+	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // this reads the clock of the ledger, as a starting replica does
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
@@ -162,7 +162,8 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, cha
 	return b
 }
 
-// followMarks runs the pass of the marks. After it, missing marks are trusted for two seconds.
+// followMarks runs the pass that brings the marks up to date (a mark says that a device has work). After it, a
+// missing mark is trusted for two seconds.
 func (b *testBench) followMarks() {
 	b.t.Helper()
 	if err := b.Marks.Follow(b.ctx); err != nil {
@@ -184,7 +185,7 @@ func (b *testBench) createBatch(pool string, change func(*store.Batch), devices 
 	return b.queueTasks(pool, change, tasksFor(devices))
 }
 
-// queueTimedTask queues one task with times of its own and returns its id.
+// queueTimedTask queues one task that has its own times (not_before, not_after) and returns the id of the task.
 func (b *testBench) queueTimedTask(task store.NewTask) int64 {
 	b.t.Helper()
 	b.queueTasks("a", nil, oneTask(task))
@@ -222,8 +223,8 @@ func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
 	}
 }
 
-// sendReport decodes the report from JSON and sends it. If the dispatcher could not decide, sendReport sends it
-// again, as a device does, because a machine that stalls for some seconds is no failure.
+// sendReport sends a report, which is given as JSON. If the dispatcher could not decide, sendReport sends the
+// report again, as a device does: a machine that stalls for some seconds is no failure.
 func (b *testBench) sendReport(device, body string) devices.Reply {
 	b.t.Helper()
 	reply, err := b.tryReport(device, body)
@@ -242,7 +243,7 @@ func (b *testBench) sendReport(device, body string) devices.Reply {
 // maxRetries is the maximum number of retries of a report in a test whose stores work.
 const maxRetries = 5
 
-// isUndecided reports whether a report had no effect, so that it can be sent again.
+// isUndecided reports whether the reply means that the report had no effect, so that it can be sent again.
 func isUndecided(reply devices.Reply, err error) bool {
 	return errors.Is(err, devices.ErrUnavailable) ||
 		reply.Reason == devices.ReasonUnavailable && len(reply.Acks)+len(reply.Renewed)+len(reply.Cancel) == 0
@@ -257,7 +258,7 @@ func (b *testBench) tryReport(device, body string) (devices.Reply, error) {
 	return b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}, report)
 }
 
-// expectGrant sends an idle report, expects a grant and returns the task.
+// expectGrant sends a report of an idle device, expects that a task is granted, and returns the task.
 func (b *testBench) expectGrant(device string) devices.Task {
 	b.t.Helper()
 	reply := b.sendReport(device, `{"id":"g"}`)
@@ -285,17 +286,17 @@ func (b *testBench) expectReason(device, body string, want devices.Reason) devic
 	return reply
 }
 
-// resultReport returns a report with one result of a grant.
+// resultReport returns the text of a report with one result of a granted task.
 func resultReport(t devices.Task, status, moreFields string) string {
 	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}]}`, t.ID, t.Token, status, moreFields)
 }
 
-// runningReport returns a report that lists a grant as running.
+// runningReport returns the text of a report that lists a granted task as running.
 func runningReport(t devices.Task) string {
 	return fmt.Sprintf(`{"id":"u","running":[{"task":%d,"token":%d}]}`, t.ID, t.Token)
 }
 
-// sendResult sends a result and checks its outcome.
+// sendResult sends the result of a granted task and checks the outcome of the result.
 func (b *testBench) sendResult(device string, t devices.Task, status, moreFields string, want devices.Outcome) devices.Reply {
 	b.t.Helper()
 	reply := b.sendReport(device, resultReport(t, status, moreFields))

@@ -22,8 +22,8 @@ func (b *testBench) createDevice(id devices.ID) (token string) {
 	return token
 }
 
-// TestADeviceOfAnOperatorIsNotEnrolled checks that a device gets no token by enrollment if an operator
-// created its token, even if the device has not used that token.
+// TestADeviceOfAnOperatorIsNotEnrolled checks a device whose token an operator created: it gets no other token by
+// enrollment, even if it has never used that token.
 func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, useEnrollMode)
@@ -41,8 +41,8 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	}
 }
 
-// TestADeviceThatCameByItselfIsEnrolled checks that a device that registered in the mode any gets a token
-// after the mode has changed to enroll.
+// TestADeviceThatCameByItselfIsEnrolled checks a device that registered itself in the mode any. After the mode was
+// changed to enroll, the device gets a token.
 func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, useEnrollMode)
@@ -64,8 +64,8 @@ func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 	}
 }
 
-// TestABlockOutlivesDeletion checks that a deleted device is still blocked if it is registered again in any
-// way, until an operator unblocks it.
+// TestABlockOutlivesDeletion checks a device that is blocked and then deleted. However it is registered again, it
+// is still blocked until an operator unblocks it.
 func TestABlockOutlivesDeletion(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(*testBench){
@@ -120,9 +120,9 @@ func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	}
 }
 
-// TestATokenUsedAtTheBrokerEndsTheFleets checks that a device with its own token cannot use the fleet token
-// after a session at a broker that checks passwords itself. Such a broker does not report which token it
-// accepted.
+// TestATokenUsedAtTheBrokerEndsTheFleets checks a device with its own token that had a session at a broker. The
+// broker checks passwords itself and does not report which token it accepted. After this session, the device can no
+// longer use the fleet token.
 func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 	t.Parallel()
 	b, _ := newAccountsBench(t)

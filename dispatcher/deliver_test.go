@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateClaimStore returns a claim so late that little of the lease is left.
+// lateClaimStore is a ledger that returns a claim so late that little of the lease is left.
 type lateClaimStore struct{ dispatcher.Store }
 
 func (s lateClaimStore) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
@@ -21,8 +21,8 @@ func (s lateClaimStore) Claim(ctx context.Context, claims []store.Claim, wait bo
 	return outcomes, err
 }
 
-// TestAGrantWithNoTimeLeftIsNotDelivered checks that no task is sent if the remaining time is below the
-// minimum of lease_ms.
+// TestAGrantWithNoTimeLeftIsNotDelivered checks a grant whose remaining lease is below the minimum of lease_ms: its
+// task is not sent to the device.
 func TestAGrantWithNoTimeLeftIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.Store = lateClaimStore{c.Store} })

@@ -16,11 +16,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// In these tests offers last for a minute and no pass runs. So an offer for a device that disconnected is
-// withdrawn because of the departure, or not at all.
+// In the tests of this file, offers last for a minute and no pass runs. So if the offer of a disconnected device is
+// withdrawn, the departure of the device was the cause.
 
-// No slot is kept for a device whose connection broke. This holds for a slot that becomes free afterwards,
-// and for a slot that was offered to the device before.
+// The connection of a device's parked report breaks. No slot is kept for this device: neither a slot that becomes
+// free afterwards nor a slot that was offered to it before.
 func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(b *testBench, leaves *pendingReport, free func()){
@@ -61,8 +61,8 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	}
 }
 
-// The end of an older connection does not count as a departure if the device has a newer report at another
-// replica, even if the replica of the older report does not know of the newer one.
+// A device has a newer report at another replica when the connection of its older report ends. This end does not
+// count as a departure, even if the replica of the older report does not know of the newer one.
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -95,7 +95,8 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	})
 }
 
-// departureSemaphore counts the updates that a waiter is away, and calls beforeDeparture at each of them.
+// departureSemaphore is a semaphore that counts the updates saying that a waiter is away. It calls beforeDeparture
+// at each of them.
 type departureSemaphore struct {
 	dispatcher.Semaphore
 	beforeDeparture func()
@@ -124,7 +125,7 @@ func (s *departureSemaphore) OfferSlots(ctx context.Context, pool string, pace s
 	return s.Semaphore.OfferSlots(ctx, pool, pace, updates)
 }
 
-// hookedParking lets a test observe and delay the calls about parked reports.
+// hookedParking lets a test observe and delay the calls that concern parked reports.
 type hookedParking struct {
 	waiters.Parking
 	beforeNewest func()        // called before a report is announced
@@ -155,9 +156,9 @@ func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report
 	return gone, err
 }
 
-// A device stays reachable if it reports at another replica while the queue is informed of its departure. Two
-// cases are checked: the new report is announced before that update, or after it while its device was already
-// in the queue.
+// A device disconnects, and while the queue is being informed of this, it reports at another replica. It must stay
+// reachable. There are two cases: the new report is announced before that update, or after it while the device was
+// already in the queue.
 func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"announced before", "announced after"} {
@@ -208,7 +209,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	}
 }
 
-// The ledger does not list a device as reachable after the connection of its parked report broke.
+// The connection of a parked report breaks. After that, the ledger does not list the device as reachable.
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

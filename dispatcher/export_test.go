@@ -1,6 +1,7 @@
 package dispatcher
 
-// DisableCoalescing makes each report use calls of its own for reads and claims, for comparison with coalesced calls.
+// DisableCoalescing makes each report read and claim with calls of its own. A benchmark compares this with the
+// usual calls, which reports share.
 func (d *Dispatcher) DisableCoalescing() {
 	d.ledgerCalls.views.MaxConcurrent, d.ledgerCalls.views.MaxSize = 1000, 1
 	d.ledgerCalls.claims.MaxConcurrent, d.ledgerCalls.claims.MaxSize = 1000, 1

@@ -20,7 +20,7 @@ func TestWithoutTheSemaphoreNothingIsGranted(t *testing.T) {
 	b.createBatch("a", nil, "d1", "d2")
 	g := b.expectGrant("d1")
 	spies.failCalls("Acquire", "Release")
-	// Results are recorded and acknowledged, but nothing is granted.
+	// While Redis is down, results are recorded and acknowledged, but nothing is granted.
 	reply := b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 	if reply.Reason != devices.ReasonNone {
 		t.Errorf("reason %s", reply.Reason)
@@ -53,8 +53,9 @@ func TestWithoutTheLedgerNothingIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestAnUnknownCommitNeitherGrantsNorReleases checks that a claim with an unknown outcome leads to no reply
-// with a task and to no release of the slot. The next report finds the grant, which was committed.
+// TestAnUnknownCommitNeitherGrantsNorReleases checks a claim whose outcome is unknown. The device gets no reply
+// with a task, and the slot is not released. The claim was committed, so the next report of the device gets its
+// grant.
 func TestAnUnknownCommitNeitherGrantsNorReleases(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -84,8 +85,8 @@ func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	b.expectGrant("d1")
 }
 
-// TestTheCapHoldsWhileRedisIsWiped wipes Redis repeatedly while devices report. It checks that the grants in
-// the ledger never exceed the capacity, and that all tasks are done.
+// TestTheCapHoldsWhileRedisIsWiped deletes all data of Redis again and again while devices report. The grants in
+// the ledger must never exceed the capacity of the pool, and at the end all tasks are done.
 func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -120,7 +121,7 @@ func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	})
 }
 
-// wipeRedis empties Redis and checks that the grants in the ledger do not exceed the capacity.
+// wipeRedis deletes all data of Redis. Then it checks that the grants in the ledger do not exceed the capacity.
 func (b *testBench) wipeRedis(capacity int) {
 	b.t.Helper()
 	if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
@@ -131,7 +132,7 @@ func (b *testBench) wipeRedis(capacity int) {
 	}
 }
 
-// completeTasks sends reports until the device has done the given number of tasks.
+// completeTasks sends reports of the device until it has done this number of tasks.
 func completeTasks(b *testBench, device string, tasks int, onAck func()) {
 	body := `{"id":"next"}`
 	deadline := time.Now().Add(2 * time.Minute)

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The semaphore gets the first task of each batch. If there are more batches than it accepts, a random choice
-// makes sure that each batch is tried sometimes.
+// A device has tasks in many batches. The semaphore gets the first task of each batch. If there are more batches
+// than it accepts, they are chosen at random, so each batch is tried at some time.
 func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	t.Parallel()
 	const batches = slots.MaxWants + 50

@@ -18,8 +18,8 @@ import (
 type failingSemaphore struct {
 	dispatcher.Semaphore
 	isDown        atomic.Bool
-	hangingPool   atomic.Value // the pool for which calls do not return
-	failingPool   atomic.Value // the pool for which calls fail
+	hangingPool   atomic.Value // the pool whose calls do not return
+	failingPool   atomic.Value // the pool whose calls fail
 	outages       atomic.Int64
 	snapshotCalls atomic.Int64
 }
@@ -38,7 +38,7 @@ func (s *failingSemaphore) Snapshot(ctx context.Context, pool string) (slots.Sna
 
 func (s *failingSemaphore) Outages() int64 { return s.outages.Load() }
 
-// forgetfulStore returns no changed pools while forgets is true.
+// forgetfulStore is a ledger that returns no changed pools while forgets is true.
 type forgetfulStore struct {
 	dispatcher.Store
 	forgets   atomic.Bool
@@ -87,8 +87,8 @@ func (b *testBench) expectCapacity(pool string, want int) {
 	}
 }
 
-// TestFollowTellsOfChanges checks that one pass applies a change of a pool, whichever replica took the
-// change.
+// TestFollowTellsOfChanges checks a change of a pool that is stored in the ledger but not yet in Redis. One pass of
+// Follow writes it to Redis, whichever replica made the change.
 func TestFollowTellsOfChanges(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -116,7 +116,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	})
 }
 
-// TestFollowAsksNothingOfAKnownChange checks that a change that the semaphore knows causes no further calls.
+// TestFollowAsksNothingOfAKnownChange checks a change of a pool that the semaphore already has: Follow makes no
+// further calls for it.
 func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := newFollowBench(t)
@@ -131,8 +132,8 @@ func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	}
 }
 
-// TestFollowTellsLaterWhatItCouldNotTell checks that a change that could not be written is written later,
-// even if it is no longer among the recent changes.
+// TestFollowTellsLaterWhatItCouldNotTell checks a change of a pool that could not be written to Redis. Follow
+// writes it later, even if the change is no longer among the recent changes.
 func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -149,8 +150,8 @@ func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	b.expectCapacity("a", 2)
 }
 
-// TestFollowReconcilesOnceAfterAnOutage checks that all pools are reconciled exactly once as soon as a failed
-// semaphore answers again.
+// TestFollowReconcilesOnceAfterAnOutage checks a semaphore (Redis) that failed and answers again: Follow reconciles
+// each pool exactly once.
 func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -178,8 +179,9 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	}
 }
 
-// After an outage each pool is reconciled once, as soon as the semaphore answers for it. While a node does
-// not answer, the pools of other nodes are not reconciled again, and the ledger is not read.
+// After an outage of some Redis nodes, Follow reconciles each pool once, as soon as the semaphore answers for this
+// pool. While one node still does not answer, the pools of the other nodes are not reconciled again, and the ledger
+// is not read.
 func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -205,8 +207,8 @@ func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	}
 }
 
-// TestFollowTellsWhileAPoolHangs checks that a change of a pool is written although the pools of a node that
-// does not answer use up the time of the pass.
+// TestFollowTellsWhileAPoolHangs checks a change of pool a while another Redis node does not answer. The change is
+// written, although the pools of this node use up the time of the pass.
 func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -227,8 +229,8 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	}
 }
 
-// TestFollowForgetsDeletedPools checks that a change that could not be written is dropped if its pool is
-// deleted.
+// TestFollowForgetsDeletedPools checks a change of a pool that could not be written to Redis. If the pool is then
+// deleted, Follow drops the change.
 func TestFollowForgetsDeletedPools(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := newFollowBench(t)
@@ -244,7 +246,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	b.followPools()
 }
 
-// A replica forgets a pool that another replica deleted, and makes no further calls for it.
+// A pool is deleted at one replica. Every other replica forgets the pool and makes no further calls for it.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

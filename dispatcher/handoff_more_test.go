@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// One step offers a free slot to the first device that can use it. It passes over devices that are blocked or
-// busy in another pool, and devices whose batch starts nothing.
+// One step of the pass offers a free slot to the first device that can use it. It passes over devices that are
+// blocked, devices that are busy in another pool, and devices whose batch starts nothing.
 func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -41,7 +41,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.awaitWoken(w, "able")
 	next := b.expectSessionReason("able", devices.ReasonGranted)
 
-	// The busy device kept its position, and is woken after it has reported again.
+	// The busy device has kept its position in the queue. After it has reported again, it is woken.
 	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{ReportPeriod: minute, OfferTTL: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line %+v, %v: want who was busy, and nobody else", line, err)
@@ -51,8 +51,8 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.awaitWoken(w, "able", "busy")
 }
 
-// A device with work in several pools starts in a pool that keeps a slot for it. The slot that another pool
-// keeps for it goes to the next device.
+// A device has work in two pools, and both keep a slot for it. It starts in one of them. The slot that the other
+// pool keeps for it goes to the next device.
 func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -73,13 +73,14 @@ func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	b.reportOverSession("one", resultReport(*one.Task, "succeeded", "")) // now both pools keep a slot for the device
 	b.awaitWoken(w, "waits", "waits")
 	got := b.expectSessionReason("waits", devices.ReasonGranted)
-	if got.Task.Pool != "a" { // the pool of the older batch
+	if got.Task.Pool != "a" { // pool a, because its batch is older
 		t.Errorf("granted in %s, want a", got.Task.Pool)
 	}
 	b.awaitWoken(w, "waits", "waits", "next") // the slot of pool b is offered at once
 }
 
-// A kept slot goes before a free slot in the pool of an older batch.
+// A device has tasks in two pools. One pool keeps a slot for it, and the other pool, with the older batch, has a
+// free slot. The device gets the kept slot.
 func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -100,7 +101,8 @@ func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	}
 }
 
-// lossySemaphore loses offers, as if its replica ended between the release and the wake-up.
+// lossySemaphore is a semaphore that loses offers, as if the replica died between the release of a slot and the
+// wake-up.
 type lossySemaphore struct {
 	dispatcher.Semaphore
 	lostOffers atomic.Int64
@@ -117,8 +119,8 @@ func (s *lossySemaphore) Serve(ctx context.Context, calls []slots.Call) []slots.
 	return served
 }
 
-// If Redis loses all data, the next reports restore the queue in its previous order, because the order
-// depends on the tasks and not on the order of the reports.
+// Redis loses all data, including the queue. The next reports restore the queue in its previous order, because the
+// order depends on the tasks and not on the order of the reports.
 func TestTheLineComesBackInItsOrder(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -137,7 +139,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// If a device does not report after its offer, the slot goes to the next device.
+// A device does not report after its offer. The slot goes to the next device.
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -154,7 +156,8 @@ func TestAnOfferLapses(t *testing.T) {
 	b.awaitWoken(w, "silent", "next")
 }
 
-// If many devices are unreachable, their offers lapse sooner than the offer for a device that is only slow.
+// Many devices that cannot be reached have offers. Their offers lapse sooner than the offer of a device that is
+// only slow.
 func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	t.Parallel()
 	w, least := &wakeRecorder{}, 600*time.Millisecond
@@ -184,7 +187,7 @@ func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	}
 }
 
-// The waiters of a paused batch are removed from the queue at once.
+// A batch is paused. Its waiters are removed from the queue at once.
 func TestABatchLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := newServerBench(t, withWaker(&wakeRecorder{}))

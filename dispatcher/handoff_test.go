@@ -23,11 +23,11 @@ type wakeRecorder struct {
 	lastHolds map[string]time.Duration // hold time of the last offer of each device
 }
 
-// resendAfter is the time after which Redis returns an offer again if the update OfferSent has not arrived. On a
-// busy machine the update can be late, and then a device is woken twice for one offer.
+// resendAfter is the time after which Redis returns an offer again if it has not received the update OfferSent. On
+// a busy machine this update can be late; then a device is woken twice for one offer.
 const resendAfter = 500 * time.Millisecond
 
-// Wake records a wake-up.
+// Wake records that the device was woken for an offer, and how long the slot is held for it.
 func (w *wakeRecorder) Wake(device devices.ID, hold time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,14 +44,14 @@ func (w *wakeRecorder) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
-// offeredDevices returns the woken devices, each device once for each offer.
+// offeredDevices returns the devices that were woken, each device once for each of its offers.
 func (w *wakeRecorder) offeredDevices() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.offers)
 }
 
-// wokenDevices returns the devices of all wake-ups.
+// wokenDevices returns the device of each wake-up, also if it was woken twice for one offer.
 func (w *wakeRecorder) wokenDevices() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,13 +64,13 @@ func (w *wakeRecorder) shortestHold() time.Duration {
 	return w.minHold
 }
 
-// withWaker configures a dispatcher that reaches devices by push.
+// withWaker configures a dispatcher that can wake devices by a push. w records the wake-ups.
 func withWaker(w *wakeRecorder) func(*dispatcher.Config) {
 	// Offers last for a minute, so that no offer lapses because the machine stalls.
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, minute }
 }
 
-// reportOverSession sends a report of a session at the broker.
+// reportOverSession sends a report of the device over its session at the broker.
 func (b *testBench) reportOverSession(device, body string) devices.Reply {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
@@ -97,7 +97,7 @@ func (b *testBench) expectSessionReason(device string, want devices.Reason) devi
 	return reply
 }
 
-// registerDevices registers devices that report by a session at the broker.
+// registerDevices registers devices that report over a session at the broker.
 func (b *testBench) registerDevices(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
@@ -107,7 +107,7 @@ func (b *testBench) registerDevices(names ...string) {
 	}
 }
 
-// awaitWoken waits until exactly these devices were woken. A device is named once for each offer.
+// awaitWoken waits until exactly these devices were woken. A device is listed once for each of its offers.
 func (b *testBench) awaitWoken(w *wakeRecorder, want ...string) {
 	b.t.Helper()
 	slices.Sort(want)
@@ -119,7 +119,7 @@ func (b *testBench) awaitWoken(w *wakeRecorder, want ...string) {
 	}
 }
 
-// runFillPasses runs the pass `hand on` repeatedly, as a replica does.
+// runFillPasses runs the pass `hand on` again and again until the test ends, as a replica does.
 func (b *testBench) runFillPasses() {
 	done := make(chan struct{})
 	var wait sync.WaitGroup
@@ -141,8 +141,8 @@ func (b *testBench) runFillPasses() {
 	})
 }
 
-// A free slot is kept for the first device in the queue, which is woken. Another device that reports in the
-// meantime does not get the slot.
+// A device frees its slot. The slot is kept for the first device in the queue, and this device is woken. Another
+// device that reports in the meantime does not get the slot.
 func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
@@ -170,8 +170,8 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 	}
 }
 
-// Devices that sleep, and are in no queue, are found in the ledger: immediately by the replica that took the
-// change, and by the pass.
+// Devices with a new task sleep: they are in no queue. They are found in the ledger, at once by the replica that
+// queued the task, and otherwise by the pass.
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, findSleepers := range map[string]func(b *testBench){

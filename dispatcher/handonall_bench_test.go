@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkHandOnAll measures a pass over 3,000 full pools with one waiting device each. The device either
-// polls or can be woken. In addition to the elapsed time it shows the work of this process and of Redis for
-// each pass. A replica runs two passes a second.
+// BenchmarkHandOnAll measures one pass of `hand on` over 3,000 full pools, each with one waiting device. The device
+// either polls or can be woken. For each pass, the benchmark reports the elapsed time and the work of this process
+// and of Redis. A replica runs two passes a second.
 func BenchmarkHandOnAll(b *testing.B) {
 	const pools = 3000
 	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "told": slots.ReachPush} {
@@ -42,7 +42,7 @@ func BenchmarkHandOnAll(b *testing.B) {
 	}
 }
 
-// requestSlot requests a slot for a device. If no slot is free, the device enters the queue.
+// requestSlot requests a slot of the pool for a device. If no slot is free, the device joins the queue.
 func (b *testBench) requestSlot(pool, device string, task int64, reach slots.Reach) {
 	b.t.Helper()
 	pace := slots.Pace{MeanHold: minute, MinWait: minute, ReportPeriod: time.Hour, OfferTTL: minute}
@@ -61,7 +61,7 @@ func processCPU(tb testing.TB) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// redisUsage returns the CPU time and the number of commands of Redis so far.
+// redisUsage returns the CPU time that Redis has used so far, and the number of commands that it has run.
 func (b *testBench) redisUsage() (cpu time.Duration, commands float64) {
 	b.t.Helper()
 	text, err := b.redis.Info(b.ctx, "cpu", "stats").Result()

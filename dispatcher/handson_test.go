@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newFullPoolBench returns a bench with a full pool "a". The device "holds" holds its slot, "waits" waits for it, and
-// "sleeps" has no work there. All three are reached by push.
+// newFullPoolBench returns a bench with pool "a", whose only slot is held by the device "holds". The device "waits"
+// waits for this slot, and the device "sleeps" has no task in the pool. All three devices can be woken by a push.
 func newFullPoolBench(t *testing.T) (b *testBench, w *wakeRecorder, held devices.Task) {
 	t.Helper()
 	w = &wakeRecorder{}
@@ -29,8 +29,8 @@ func newFullPoolBench(t *testing.T) (b *testBench, w *wakeRecorder, held devices
 	return b, w, held
 }
 
-// awaitStart waits until passes wake the device, not counting the first wakesBefore wake-ups, and expects
-// that the device is granted its task.
+// awaitStart waits until passes wake the device. Wake-ups up to the number wakesBefore do not count. Then the
+// device reports and must be granted its task.
 func (b *testBench) awaitStart(w *wakeRecorder, wakesBefore int, device string) devices.Task {
 	b.t.Helper()
 	b.awaitCondition("waking of "+device, func() bool {
@@ -74,7 +74,8 @@ func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 	}
 }
 
-// A device that sleeps is only known to the ledger, and is woken as soon as a task of it may start.
+// The device "sleeps" is in no queue, so only the ledger knows it. It is woken as soon as one of its tasks may
+// start, whatever the change was.
 func TestWhateverMayStartWakesASleeper(t *testing.T) {
 	t.Parallel()
 	inHalfAYear := []store.Window{{Cron: fmt.Sprintf("0 0 1 %d *", (time.Now().UTC().Month()+5)%12+1), Duration: "1m"}}

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The history of a working fleet contains every grant once, and never two devices in one slot at the same
-// time, regardless of how their grants end.
+// A fleet works for a while, and its grants end in different ways. The history of the pool must contain every grant
+// once, and must never show two devices in one slot at the same time.
 func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The time of the first report after a grant depends on the hold times of its kind, as soon as these are
-// known.
+// A device is granted a task. The time at which it is to report next depends on how long tasks of this kind usually
+// hold their slots, as soon as this is known.
 func TestResultsAreExpectedByKind(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Jitter: func() float64 { return 0.5 }})
@@ -30,14 +30,14 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 	expect("long", 10*time.Minute)
 }
 
-// A task that takes far longer than is usual in its pool reports at intervals that depend on its lease, and
-// not every second.
+// A task takes far longer than is usual in its pool. Its device is asked to report at intervals that depend on the
+// lease, and not every second.
 func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	for _, test := range []struct {
 		mean, works, lease time.Duration
-		most               int // maximum number of reports until it is done, including the one with its result
+		most               int // maximum number of reports until the task is done, including the one with its result
 	}{
 		{time.Second, 12 * time.Second, 300 * time.Second, 3},
 		{time.Second, 100 * time.Second, 300 * time.Second, 12},
@@ -58,8 +58,8 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	}
 }
 
-// A device that reports only when it is asked to holds its slot not much longer than it works, even if the
-// mean was wrong at first.
+// A device reports only at the times that the replies name. It holds its slot not much longer than it works, even
+// if the mean hold time was wrong at first.
 func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))

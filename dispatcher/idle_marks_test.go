@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stoppedClock is a clock that only advances if a test calls advance.
+// stoppedClock is a clock that advances only if the test calls advance.
 type stoppedClock struct{ elapsed atomic.Int64 }
 
 func (c *stoppedClock) now() time.Time {
@@ -20,7 +20,8 @@ func (c *stoppedClock) now() time.Time {
 
 func (c *stoppedClock) advance(d time.Duration) { c.elapsed.Add(int64(d)) }
 
-// runWithMarks runs a test on a bench that counts the reads of the ledger. The device "d" was admitted before.
+// runWithMarks runs a test on a bench that counts the reads of the ledger. The device "d" has already reported
+// once.
 func runWithMarks(t *testing.T, test func(b *testBench, s *storeSpies, clock *stoppedClock)) {
 	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
@@ -36,7 +37,8 @@ func runWithMarks(t *testing.T, test func(b *testBench, s *storeSpies, clock *st
 	}
 }
 
-// expectLedgerRead sends a report of d, and checks the reason and whether the ledger was read for it.
+// expectLedgerRead sends a report of device d. It checks the reason in the reply, and whether the ledger was read
+// for this report.
 func (b *testBench) expectLedgerRead(s *storeSpies, what string, want devices.Reason, wantRead bool) devices.Reply {
 	b.t.Helper()
 	s.takeCallCount("Views")
@@ -47,8 +49,8 @@ func (b *testBench) expectLedgerRead(s *storeSpies, what string, want devices.Re
 	return reply
 }
 
-// TestIdleReportsSpareTheLedger checks that a report of a device that is known to have no work does not read
-// the ledger, and that the next report finds a task that was queued.
+// TestIdleReportsSpareTheLedger checks a device without a mark, which is known to have no work. Its report is
+// answered without a read of the ledger. When a task is queued for it, its next report finds the task.
 func TestIdleReportsSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, clock *stoppedClock) {
@@ -79,7 +81,7 @@ func TestIdleReportsSpareTheLedger(t *testing.T) {
 	})
 }
 
-// A device keeps its mark until the own time of its task has come.
+// The task of a device may start only at a later time. The device keeps its mark until then.
 func TestATaskOfALaterTimeKeepsItsMark(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
@@ -93,8 +95,8 @@ func TestATaskOfALaterTimeKeepsItsMark(t *testing.T) {
 	})
 }
 
-// A device is asked to report soon after the own time of its task. It starts the task then, and never
-// earlier.
+// The task of a device may start only at a later time. The device is asked to report soon after this time. It
+// starts the task then, and never earlier.
 func TestATaskStartsAtItsOwnTime(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, _ *storeSpies, _ *stoppedClock) {
@@ -115,8 +117,8 @@ func TestATaskStartsAtItsOwnTime(t *testing.T) {
 	})
 }
 
-// TestAMarkStaysForWhatWasQueuedDuringTheLook checks that a mark is not deleted if a task was queued during
-// the read of the ledger, which did not include the task.
+// TestAMarkStaysForWhatWasQueuedDuringTheLook checks a report that finds no work in the ledger while a task is
+// being queued. The read did not include the task, so the mark of the device must not be deleted.
 func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
@@ -134,8 +136,8 @@ func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	})
 }
 
-// TestWhoMayReportIsLookedAtAgain checks that the ledger is read again after a change of who may report for a
-// device.
+// TestWhoMayReportIsLookedAtAgain checks an idle device without a mark. When it is changed who may report for the
+// device, its next report reads the ledger again.
 func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *testBench) error{
@@ -161,8 +163,8 @@ func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestLostMarksAreMadeAgain checks that marks are restored after Redis lost them, and that no missing mark is
-// trusted before.
+// TestLostMarksAreMadeAgain checks a Redis that has lost the marks. They are restored, and until then a missing
+// mark is not trusted.
 func TestLostMarksAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
@@ -181,8 +183,9 @@ func TestLostMarksAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestLooksWithoutMarksHaveALane checks that the reports of a fleet without marks cannot use all reads of the
-// ledger. The reports that are refused are asked to come again distributed over a whole report period.
+// TestLooksWithoutMarksHaveALane checks a fleet whose marks are lost, so that every report needs the ledger. These
+// reports cannot use up all reads of the ledger. The reports that are refused are asked to come again, distributed
+// over a whole report period.
 func TestLooksWithoutMarksHaveALane(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, clock *stoppedClock) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// manualClock is a clock of elapsed time that only advances if a test calls advance.
+// manualClock is a clock that advances only if the test calls advance.
 type manualClock struct {
 	mu      sync.Mutex
 	current time.Time
@@ -28,7 +28,7 @@ func (e *manualClock) advance(by time.Duration) {
 	e.current = e.current.Add(by)
 }
 
-// idleSeconds returns the idle slot-seconds that a replica counted for pool a.
+// idleSeconds returns the idle slot-seconds that a replica has counted for pool a (seconds times free slots).
 func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -45,8 +45,8 @@ func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	return 0
 }
 
-// runWithManualClock runs a test on a dispatcher whose own clock only advances if the test moves it. The ledger's
-// clock runs as usual.
+// runWithManualClock runs a test on a dispatcher whose own clock advances only if the test advances it. The clock
+// of the ledger runs as usual.
 func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock, r func() float64)) {
 	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
@@ -59,8 +59,8 @@ func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock
 	}
 }
 
-// countIdleAfter advances the replica's clock by elapsed and calls CountIdle, which counts if the ledger has enough idle
-// time to assign.
+// countIdleAfter advances the replica's clock by elapsed and then calls CountIdle. CountIdle counts only if the
+// ledger has enough time that no replica has counted yet.
 func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
 	clock.advance(elapsed)
@@ -69,8 +69,8 @@ func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	}
 }
 
-// awaitIdleCount calls countIdleAfter until the count grows, and returns the increase. Before each call it advances the
-// replica's clock by interval.
+// awaitIdleCount calls countIdleAfter until the counted idle time grows, and returns by how much it grew. Before
+// each call it advances the replica's clock by interval.
 func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, count func() float64) float64 {
 	b.t.Helper()
 	before := count()
@@ -85,7 +85,7 @@ func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, c
 	return count() - before
 }
 
-// The number of idle slots is the number of free slots that devices that are present could use.
+// The number of idle slots of a pool is the number of free slots that present devices could use.
 func TestIdleSlotsAreCounted(t *testing.T) {
 	t.Parallel()
 	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
@@ -102,8 +102,8 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
-		// The calls are one second apart on the replica's clock, and the ledger assigns at least 0.9 s to
-		// each. Sums of such values are not exact.
+		// The replica's clock advances one second between the calls. Of the ledger's time, at least 0.9 s is
+		// assigned to each call. Sums of such values are not exact.
 		if n := b.awaitIdleCount(clock, time.Second, count); n < 1.799 || n > 2.001 {
 			b.t.Errorf("%f slot-seconds in one second, want those of two slots", n)
 		}
@@ -122,7 +122,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 	})
 }
 
-// A full pool has no idle slots. Time before the last call of the replica does not count as idle.
+// A full pool has no idle slots. Time before the replica's last call does not count as idle, either.
 func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
 	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
@@ -141,14 +141,14 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 			b.t.Errorf("%f slot-seconds of a full pool", n)
 		}
 		b.sendResult("d1", g, "succeeded", "", "recorded")
-		// The ledger assigns at least 0.9 s.
+		// The ledger assigns at least 0.9 s to the call.
 		if n := b.awaitIdleCount(clock, 10*time.Millisecond, count); n > 0.011 {
 			b.t.Errorf("%f slot-seconds, but the replica looked 10 ms ago", n)
 		}
 	})
 }
 
-// Two replicas together count as much as one replica would.
+// Two replicas count idle time at once. Together they count as much as one replica would.
 func TestReplicasShareIdleTime(t *testing.T) {
 	t.Parallel()
 	clock, first, second := &manualClock{current: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()

@@ -9,13 +9,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// setPoolWindows sets the windows of pool "a" in the ledger and in the semaphore.
+// setPoolWindows sets the windows of pool "a", both in the ledger and in the semaphore.
 func (b *testBench) setPoolWindows(windows []store.Window) {
 	b.t.Helper()
 	b.changePool("", func(spec *store.PoolSpec) { spec.Windows = windows })
 }
 
-// callersAhead returns the number of waiting callers ahead of a holder.
+// callersAhead returns how many waiting callers are ahead of this holder.
 func (b *testBench) callersAhead(holder string) int {
 	b.t.Helper()
 	found, err := b.store.CallerBoundOf(b.ctx, "a", b.leaseTask(holder))
@@ -23,13 +23,13 @@ func (b *testBench) callersAhead(holder string) int {
 	return found.Ahead
 }
 
-// tooLongRequest returns a request for a lease that does not fit into openWindows.
+// tooLongRequest returns a request for a lease that is too long for the window of openWindows.
 func tooLongRequest() dispatcher.LeaseRequest {
 	return dispatcher.LeaseRequest{Holder: "too-long", Lease: 24 * time.Hour, Wait: long}
 }
 
-// A caller whose lease does not fit into the rest of the window blocks no slot. A caller behind it gets the
-// slot.
+// The first caller in the queue asks for a lease that does not fit into the rest of the window of pool "a". It
+// blocks no slot: the caller behind it gets the slot.
 func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -48,7 +48,8 @@ func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// The same holds for the window of the batch that contains the leases.
+// The first caller asks for a lease that does not fit into the window of the batch that contains the leases. It
+// blocks no slot: the caller behind it gets the slot.
 func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -61,7 +62,8 @@ func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// When its own obstacle is gone, a caller counts again as ahead of the callers that came later.
+// A caller let others go first because its own lease was blocked. When this is over, the caller counts again as
+// ahead of the callers that came after it.
 func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -78,7 +80,7 @@ func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	})
 }
 
-// An obstacle for all callers of a pool does not change their order.
+// Pool "a" is blocked for all callers. This does not change the order of the callers.
 func TestAShutPoolKeepsTheOrderOfCallers(t *testing.T) {
 	t.Parallel()
 	for name, shut := range map[string]func(*testBench){

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expectKeepsPosition checks that a holder keeps its position for at most store.PositionTTL after the time at which it is to
-// ask again. Until then it counts as ahead of others.
+// expectKeepsPosition checks how long a holder keeps its position in the queue: at most store.PositionTTL after the
+// time at which it is to ask again. Until then it counts as ahead of others.
 func (b *testBench) expectKeepsPosition(holder string, askAgainIn time.Duration) {
 	b.t.Helper()
 	task := b.readTask(b.leaseTask(holder))
@@ -24,7 +24,8 @@ func (b *testBench) expectKeepsPosition(holder string, askAgainIn time.Duration)
 	}
 }
 
-// A caller that was passed over, got its place in the queue back and then disconnects blocks no other caller.
+// A waiting caller let another caller go first, got its place in the queue back, and then disconnects. It blocks no
+// other caller.
 func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -42,7 +43,7 @@ func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	})
 }
 
-// A caller that gets its response before its wait is over, and does not ask again, blocks no other caller.
+// A caller gets its response before its wait is over and does not ask again. It blocks no other caller.
 func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("its replica stops", func(t *testing.T) {
@@ -80,7 +81,8 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	})
 }
 
-// If a request of a holder disconnects, the wait of a later request of the same holder is not shortened.
+// A holder has sent two requests for a lease, and the connection of the first one breaks. The wait of the second
+// request is not shortened.
 func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -88,7 +90,7 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	b.expectLease("held")
 	first := b.startLeaseWait(b.Dispatcher, "waits", 2*long)
 	b.startLeaseWait(b.Dispatcher, "waits", long)
-	<-first.done // the later request ended it
+	<-first.done // the later request of the same holder ended the first one
 	if e := b.tryAcquire("behind"); e.Cause.Code != decision.CodeCallersFull || e.Cause.Position != 2 {
 		t.Errorf("%+v, want that one waits before it", e.Cause)
 	}
@@ -97,8 +99,8 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	}
 }
 
-// A request without a wait ends the wait of an earlier request of its holder, and afterwards blocks no other
-// caller.
+// A holder waits for a lease and then sends a request without a wait. The earlier wait ends, and afterwards the
+// holder blocks no other caller.
 func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -110,14 +112,13 @@ func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	b.expectKeepsPosition("waits", 0)
 }
 
-// acquireUnnamed requests a lease without the name of a holder, so the request cannot be repeated for the same
-// lease.
+// acquireUnnamed requests a lease without naming a holder. Such a request cannot be repeated to get the same lease.
 func (b *testBench) acquireUnnamed(ctx context.Context, wait time.Duration) (dispatcher.Lease, error) {
 	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Wait: wait, OnPark: func() {}})
 }
 
-// If the connection of a caller without a name breaks during the commit of its grant, or before the response,
-// its slot is freed. A caller with a name gets its lease again.
+// The connection of a caller breaks during the commit of its grant, or before the response. If the caller named no
+// holder, its slot is freed. If it named a holder, it gets its lease when it asks again.
 func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -148,7 +149,7 @@ func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	}
 }
 
-// A caller without a name that gets an error cannot ask for its lease again, so its slot is freed.
+// A caller that named no holder gets an error. It cannot ask for its lease again, so its slot is freed.
 func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -162,7 +163,7 @@ func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A caller without a name that disconnects leaves the queue at once.
+// A waiting caller that named no holder disconnects. It leaves the queue at once.
 func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

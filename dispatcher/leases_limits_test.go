@@ -12,11 +12,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// oneAnHourPerHolder allows each holder one start an hour.
+// oneAnHourPerHolder is a policy that allows each holder one start an hour.
 const oneAnHourPerHolder = `[{"name":"each","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]`
 
-// createLimitedLeasePool creates pool "a" with policies. Its callers hold at most maxCallerSlots slots; if maxCallerSlots is 0,
-// only the capacity limits them.
+// createLimitedLeasePool creates pool "a" with these policies (limits). Its callers may hold at most maxCallerSlots
+// slots. If maxCallerSlots is 0, only the capacity limits them.
 func (b *testBench) createLimitedLeasePool(capacity, maxCallerSlots int, limits string) {
 	b.t.Helper()
 	spec := store.PoolSpec{Capacity: capacity, Lease: minute, Limits: json.RawMessage(limits)}
@@ -27,7 +27,7 @@ func (b *testBench) createLimitedLeasePool(capacity, maxCallerSlots int, limits 
 	b.must(err)
 }
 
-// A lease that was granted after a wait is counted for its holder, and for no other holder.
+// A holder gets a lease after a wait. The policy counts this start for the holder, and for no other holder.
 func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -46,8 +46,8 @@ func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// If a policy with the action drop refuses a lease, the request waits and is not dropped. A request without a
-// wait leaves no task behind.
+// A policy with the action drop refuses a lease. The request waits; it is not dropped. A request without a wait is
+// refused and leaves no task behind.
 func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -64,7 +64,7 @@ func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// Callers that wait because of a policy do not block a slot for the callers behind them.
+// A policy keeps some callers waiting. They do not block a slot for the callers behind them.
 func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -82,7 +82,7 @@ func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// If a caller gives up its wait, the next caller gets the slot that it blocked.
+// A caller that blocks a slot gives up its wait. The next caller gets this slot.
 func TestACallerThatGivesUpLetsTheNextOneLook(t *testing.T) {
 	t.Parallel()
 	b, s := newSpiedBench(t)

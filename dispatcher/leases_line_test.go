@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Callers that wait because callers hold the maximum number of slots get slots in the order of their arrival,
-// as soon as a slot is free. A repeated request keeps its position.
+// Several callers wait because callers hold their maximum number of slots. As soon as slots are free, they get them
+// in the order of their arrival. If a caller repeats its request, it keeps its position.
 func TestCallersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -39,7 +39,7 @@ func TestCallersWaitInTheirOrder(t *testing.T) {
 	})
 }
 
-// leaseTask returns the task id of the open lease of a holder.
+// leaseTask returns the id of the task that stands for the open lease of the holder.
 func (b *testBench) leaseTask(holder string) int64 {
 	b.t.Helper()
 	views, err := b.store.DeviceViews(b.ctx, []string{store.HolderDevice("ci", holder)})
@@ -49,7 +49,7 @@ func (b *testBench) leaseTask(holder string) int64 {
 	return views[0].Candidates[0].Task
 }
 
-// If a caller frees a slot at one replica, a caller that waits at another replica gets it.
+// A caller frees a slot at one replica. A caller that waits at another replica gets this slot.
 func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -62,8 +62,8 @@ func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	})
 }
 
-// A holder that gives up its wait leaves no entry in the queue, and its request gets a response. Another caller
-// cannot end the wait.
+// A holder gives up its wait for a lease. It leaves no entry in the queue, and its waiting request gets a response.
+// Another caller cannot end this wait.
 func TestWaitingIsGivenUp(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -92,8 +92,8 @@ func TestWaitingIsGivenUp(t *testing.T) {
 	})
 }
 
-// If a lease is granted while its holder gives up the wait, the holder holds it, and only its token can end
-// it.
+// A holder gives up its wait at the moment at which its lease is granted. The holder then holds the lease, and only
+// its token can end it.
 func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	b, s := newSpiedBench(t)
@@ -115,8 +115,8 @@ func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A caller that does not ask again expires and then blocks no other caller. The metric counts the requests of
-// callers, and no caller is recorded as a device.
+// A waiting caller does not ask again. It expires, and after that it blocks no other caller. The metric counts the
+// requests of callers, and no caller is recorded as a device.
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()

@@ -9,11 +9,13 @@ import (
 	"testing"
 )
 
-// promiseCell names the tests of one promise of the README for one difference between callers and devices. A cell
-// that begins with "cannot: " gives the reason why the difference cannot break the promise.
+// promiseCell is one cell of a table: it names the tests of one promise of the README for one way in which callers
+// differ from devices. If the cell begins with "cannot: ", it gives the reason why the difference cannot break the
+// promise.
 type promiseCell string
 
-// callerDifference is one way in which a caller differs from a device, with a cell for each promise.
+// callerDifference is one row of the table: one way in which a caller differs from a device, with a cell for each
+// promise.
 type callerDifference struct {
 	name string
 
@@ -25,7 +27,7 @@ const (
 	notReadForSlots = "cannot: no decision about a slot reads it"
 )
 
-// callerDifferences returns the table. A new difference gets a row.
+// callerDifferences returns the rows of the table. Each new difference between callers and devices gets a row.
 func callerDifferences() []callerDifference {
 	return []callerDifference{
 		{
@@ -113,8 +115,8 @@ func (d callerDifference) cellsByPromise() map[string]promiseCell {
 	}
 }
 
-// Each difference between a caller and a device has a cell for each promise of the README. The tests that a
-// cell names must exist.
+// For each difference between a caller and a device, the table must have a cell for each promise of the README. The
+// tests that a cell names must exist.
 func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	t.Parallel()
 	all := moduleTestNames(t)
@@ -132,7 +134,7 @@ func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	}
 }
 
-// moduleTestNames returns the names of all tests.
+// moduleTestNames returns the names of all tests of this module.
 func moduleTestNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// acquireWithLength acquires a slot of pool "a" with a lease of the given length.
+// acquireWithLength requests a lease of this length in pool "a", and returns it.
 func (b *testBench) acquireWithLength(holder string, length time.Duration) dispatcher.Lease {
 	b.t.Helper()
 	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: holder, Lease: length})
@@ -21,9 +21,9 @@ func (b *testBench) acquireWithLength(holder string, length time.Duration) dispa
 	return got
 }
 
-// TestAShorterRenewalKeepsTheClockGuard checks a caller that was promised an hour and renews with 30 s,
-// before or after a step forward of the database clock. No replica may end the lease, because the caller may
-// use it for the hour.
+// TestAShorterRenewalKeepsTheClockGuard checks a caller that was promised a lease of an hour and then renews it
+// with 30 s, before or after the database clock steps forward. No replica may end the lease early, because the
+// caller may use it for the hour.
 func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	t.Parallel()
 	for name, step := range map[string]struct{ before, after time.Duration }{
@@ -46,8 +46,8 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	}
 }
 
-// expectClockDistrusted starts a replica. The stored times of the database clock and the host's clock show the
-// replica that the database clock stepped. expectClockDistrusted checks that it ends no lease within a minute.
+// expectClockDistrusted starts a new replica. The stored times of the two clocks show it that the database clock
+// stepped. So it must not end any lease within a minute.
 func (b *testBench) expectClockDistrusted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)
@@ -72,8 +72,8 @@ func (b *testBench) expectClockDistrusted() {
 	}
 }
 
-// TestALeaseIsShortenedOnlyAtItsEnd checks that a renewal with a shorter length changes nothing while the
-// lease has more time left, and gives its length otherwise.
+// TestALeaseIsShortenedOnlyAtItsEnd checks a renewal with a shorter length. While the lease has more time left than
+// that, the renewal changes nothing. Otherwise the lease gets the new length.
 func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -99,8 +99,8 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	})
 }
 
-// promisedLease records the responses for one lease of a caller. All times are relative to its request. Time
-// passes by the clock and by the ageing of the grant.
+// promisedLease records the responses about one lease of a caller. All times are relative to the request for the
+// lease. Time passes by the clock, and also because the test makes the grant older.
 type promisedLease struct {
 	b             *testBench
 	task          int64
@@ -113,7 +113,8 @@ type promisedLease struct {
 
 func (p *promisedLease) elapsed() time.Duration { return p.aged + time.Since(p.start) }
 
-// renewAfter lets time pass and renews the lease. It returns false if the lease has ended.
+// renewAfter waits for the time pause and then renews the lease with this length. It returns false if the lease has
+// ended.
 func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) bool {
 	p.b.ageGrants(p.b.t, pause)
 	p.aged += pause
@@ -134,9 +135,9 @@ func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) boo
 	return true
 }
 
-// TestNoRenewalTakesAnAnswerBack checks renewals with random lengths, also near the end of the longest run.
-// The end in a response is never earlier than the end in an earlier response. The length that the clock guard
-// waits for is never shorter than the time in a response.
+// TestNoRenewalTakesAnAnswerBack checks renewals with random lengths, also near the end of the longest run. No
+// response names an earlier end of the lease than an earlier response did. The clock guard never waits for a
+// shorter time than a response named.
 func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// testCaller returns the caller of the tests.
+// testCaller returns the caller that the tests use: a program that leases slots.
 func testCaller() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 
 // createCallerPool creates pool "a" with five slots and leases of a minute, in which callers may hold at most
@@ -25,7 +25,7 @@ func (b *testBench) createCallerPool(maxCallerSlots int) {
 	b.putPoolA(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &maxCallerSlots})
 }
 
-// putPoolA sets pool "a".
+// putPoolA creates pool "a" or changes its settings.
 func (b *testBench) putPoolA(spec store.PoolSpec) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", "a", spec)
@@ -34,7 +34,7 @@ func (b *testBench) putPoolA(spec store.PoolSpec) {
 
 func (b *testBench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
 
-// tryAcquire requests a lease without a wait.
+// tryAcquire requests a lease for the holder and does not wait if no slot is free.
 func (b *testBench) tryAcquire(holder string) dispatcher.Lease {
 	b.t.Helper()
 	got, err := b.acquireWithRetries(holder)
@@ -44,8 +44,8 @@ func (b *testBench) tryAcquire(holder string) dispatcher.Lease {
 	return got
 }
 
-// acquireWithRetries requests a lease, and repeats the request while the dispatcher returns unavailable. The dispatcher
-// does so on a busy machine if Redis granted the slot more than 3 s ago.
+// acquireWithRetries requests a lease, and repeats the request while the dispatcher returns unavailable. On a busy
+// machine it does so if Redis assigned the slot more than 3 s ago.
 func (b *testBench) acquireWithRetries(holder string) (got dispatcher.Lease, err error) {
 	for range maxRetries {
 		got, err = b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: holder})
@@ -56,7 +56,7 @@ func (b *testBench) acquireWithRetries(holder string) (got dispatcher.Lease, err
 	return got, err
 }
 
-// expectLease requests a lease, expects that it is granted at once, and returns the grant.
+// expectLease requests a lease for the holder. It must be granted at once. expectLease returns the grant.
 func (b *testBench) expectLease(holder string) store.Grant {
 	b.t.Helper()
 	got := b.tryAcquire(holder)
@@ -66,7 +66,7 @@ func (b *testBench) expectLease(holder string) store.Grant {
 	return *got.Grant
 }
 
-// leaseRequest is a request for a lease that waits in the queue.
+// leaseRequest is a caller's request for a lease that waits in the queue.
 type leaseRequest struct {
 	b          *testBench
 	holder     string
@@ -77,13 +77,14 @@ type leaseRequest struct {
 	err        error
 }
 
-// startLeaseWait requests a lease, and returns when the request waits.
+// startLeaseWait requests a lease for the holder. It returns as soon as the request waits in the queue.
 func (b *testBench) startLeaseWait(d *dispatcher.Dispatcher, holder string, wait time.Duration) *leaseRequest {
 	b.t.Helper()
 	return b.startLeaseRequest(d, dispatcher.LeaseRequest{Holder: holder, Wait: wait})
 }
 
-// startLeaseRequest is startLeaseWait for a request in pool "a" with further fields.
+// startLeaseRequest requests a lease in pool "a" with the fields of r. Like startLeaseWait, it returns as soon as
+// the request waits.
 func (b *testBench) startLeaseRequest(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *leaseRequest {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.ctx)
@@ -105,7 +106,7 @@ func (b *testBench) startLeaseRequest(d *dispatcher.Dispatcher, r dispatcher.Lea
 	return a
 }
 
-// awaitGrant returns the grant with which the wait ends.
+// awaitGrant waits until the request gets its lease and returns the grant.
 func (a *leaseRequest) awaitGrant() store.Grant {
 	a.b.t.Helper()
 	select {
@@ -166,7 +167,8 @@ func TestALeaseGoesFromGrantToEnd(t *testing.T) {
 	})
 }
 
-// expectLost renews a lease and ends it, and checks that both calls return that the holder has lost it.
+// expectLost renews a lease and then ends it. Both calls must return that the holder has lost the lease, with this
+// reason.
 func (b *testBench) expectLost(g store.Grant, reason string) {
 	b.t.Helper()
 	var lost *dispatcher.LostError
@@ -185,8 +187,8 @@ func (b *testBench) expectLost(g store.Grant, reason string) {
 	}
 }
 
-// A lease that is not renewed is reaped, and its slot is granted to the next holder. The former holder cannot
-// change the new lease.
+// A holder does not renew its lease. The lease is reaped, and its slot is granted to the next holder. The former
+// holder cannot change the new lease.
 func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -210,7 +212,7 @@ func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	})
 }
 
-// A request without a wait that is refused leaves no task, no waiter and no slot behind.
+// A request without a wait is refused. It leaves no task, no waiter and no held slot behind.
 func TestATryLeavesNothing(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -229,8 +231,8 @@ func TestATryLeavesNothing(t *testing.T) {
 	})
 }
 
-// Callers and devices together never hold more slots than the capacity, and callers never more than their
-// maximum.
+// Callers and devices share a pool. Together they never hold more slots than the capacity, and the callers never
+// hold more than their maximum.
 func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -273,7 +275,7 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	})
 }
 
-// Concurrent requests of one holder get the same lease.
+// A holder sends several requests for a lease at the same time. All of them get the same lease.
 func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -306,8 +308,8 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	})
 }
 
-// If the slot for a request without a wait cannot be confirmed, the result is an error and not a refusal, and
-// nothing is left behind.
+// A request without a wait gets a slot in Redis that the ledger cannot confirm. The result is an error and not a
+// refusal, and nothing is left behind.
 func TestATryThatCannotBeConfirmed(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -322,7 +324,7 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 	}
 }
 
-// If the number of slots that callers hold cannot be read, no caller is granted a slot, but devices are.
+// The number of slots that callers hold cannot be read. Then no caller is granted a slot, but devices still are.
 func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -336,8 +338,8 @@ func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	b.expectHeld(1)
 }
 
-// If a request without a wait is refused, and another request of the holder gets a slot before the reason is
-// read, the first request returns that lease.
+// A request without a wait is refused. Before the reason is read, another request of the same holder gets a slot.
+// Then the first request returns that lease.
 func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -354,7 +356,7 @@ func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	}
 }
 
-// If Redis loses all its data, no lease ends and no slot is granted twice.
+// Redis loses all its data while leases are held. No lease ends, and no slot is granted twice.
 func TestLeasesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -379,8 +381,8 @@ func TestLeasesOutliveRedis(t *testing.T) {
 	})
 }
 
-// A holder loses a slot that is released by force. If a release is only requested, the next renewal returns
-// that the holder should end the lease.
+// An operator releases the slot of a holder by force: the holder loses the lease. If the operator only asks for the
+// release, the next renewal tells the holder that it should end the lease.
 func TestLeasesAreReleasedByForce(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -401,7 +403,7 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 	})
 }
 
-// openWindows returns a daily window that opened a minute ago and stays open for almost one more hour.
+// openWindows returns a daily window that opened a minute ago and closes in almost one hour.
 func (b *testBench) openWindows() []store.Window {
 	b.t.Helper()
 	now, err := b.store.Clock(b.ctx)
@@ -410,8 +412,8 @@ func (b *testBench) openWindows() []store.Window {
 	return []store.Window{{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: "1h", Timezone: "UTC"}}
 }
 
-// A caller with a short lease of its own starts while a lease of the length of the pool no longer fits into
-// the window.
+// Only part of the window of pool "a" is left, too little for a lease of the usual length. A caller that asks for a
+// shorter lease gets it.
 func TestALeaseOfItsOwnLengthFitsTheWindow(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {

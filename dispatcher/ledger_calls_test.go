@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// claimRecorder grants and records all claims.
+// claimRecorder is a fake ledger that grants every claim and records it.
 type claimRecorder struct {
 	Ledger
 	claims []store.Claim
@@ -25,8 +25,8 @@ func (n *claimRecorder) Claim(_ context.Context, claims []store.Claim, _ bool) (
 	return out, nil
 }
 
-// TestWhatWaitedTooLongIsNotClaimed checks that a coalesced call leaves out exactly the claims that are older
-// than claimAge.
+// TestWhatWaitedTooLongIsNotClaimed checks a call that sends the claims of several reports together: it leaves out
+// exactly the claims that have waited longer than claimAge.
 func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
@@ -50,8 +50,8 @@ func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 	}
 }
 
-// TestAPanicMayHaveHadItsEffect checks that after a panic the outcome of a call counts as unknown, so the
-// call is not repeated and its slot is not released.
+// TestAPanicMayHaveHadItsEffect checks a call to the ledger that panics: its outcome is unknown, so the call is not
+// repeated and the slot is not released.
 func TestAPanicMayHaveHadItsEffect(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]bool{

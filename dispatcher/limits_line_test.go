@@ -11,13 +11,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// withLongOffers makes offers last longer than any test. If another device gets the slot, the offer was given back.
+// withLongOffers makes offers last longer than any test. So if another device gets an offered slot, the offer was
+// given back and did not lapse.
 func withLongOffers(w *wakeRecorder) func(*dispatcher.Config) {
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
 
-// createContestedPool creates a pool with one slot, which "first" holds. The account of "limited" has started a task
-// already, the account of "free" has not. Both devices wait, in this order.
+// createContestedPool creates a pool with one slot, which the device "first" holds. The account of the device
+// "limited" has used up its policy; the account of the device "free" has not. Both devices wait in the queue, in
+// this order.
 func (b *testBench) createContestedPool(enqueue func(device string)) (held devices.Task) {
 	b.t.Helper()
 	b.createPool("a", 1, long)
@@ -35,8 +37,9 @@ func (b *testBench) createContestedPool(enqueue func(device string)) (held devic
 	return held
 }
 
-// TestALimitedDeviceKeepsNoSlot checks that a slot that is offered to a limited device goes on at once when
-// the device is refused. If its policies are known to refuse, the device is not offered the slot at all.
+// TestALimitedDeviceKeepsNoSlot checks a slot that is offered to the device "limited", which its policy refuses.
+// When the device is refused, the slot goes at once to the next device. If it is known beforehand that the policy
+// refuses, the slot is not offered to the device at all.
 func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {
@@ -64,8 +67,8 @@ func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	}
 }
 
-// TestALimitedDeviceThatPollsHoldsNobodyUp checks that the device behind a limited device gets the slot, even
-// if the limited device was to report first.
+// TestALimitedDeviceThatPollsHoldsNobodyUp checks that the device behind the device "limited" gets the slot, even
+// if "limited" polls and was to report first.
 func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -78,8 +81,8 @@ func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestALimitedParkedReportLetsTheNextHaveTheSlot checks that the next device gets the slot, and that the
-// parked report of the limited device continues to wait.
+// TestALimitedParkedReportLetsTheNextHaveTheSlot checks a device with a parked report that its policy refuses: the
+// next device gets the slot, and the parked report continues to wait.
 func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -93,8 +96,8 @@ func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// TestSleepersThatAreLimitedAreNotWoken checks that limited devices that sleep are not woken, and do not
-// block the search for devices that are not limited.
+// TestSleepersThatAreLimitedAreNotWoken checks sleeping devices whose policies refuse a start: they are not woken,
+// and they do not block the search for other sleeping devices.
 func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -127,8 +130,8 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	}
 }
 
-// TestAHolderIsNotLimited checks that a running task can be renewed and redelivered and its result recorded,
-// even if its policies refuse starts now.
+// TestAHolderIsNotLimited checks a device with a running task whose policies would refuse a start now: the task can
+// be renewed and redelivered, and its result is recorded.
 func TestAHolderIsNotLimited(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

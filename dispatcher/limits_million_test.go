@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hundredADay is a policy with a window that contains a million attempts.
+// hundredADay is a policy of 100 starts a day for each account. Its window contains a million attempts in the test.
 const hundredADay = `[{"name":"a-day","per":"tags.account","algorithm":"sliding","windows":[{"max":100,"per_ms":86400000}]}]`
 
-// TestRebuildOfAMillion measures the time until a policy can be checked if its window has a million attempts
-// of 10,000 accounts:
+// TestRebuildOfAMillion measures how long it takes until a policy can be checked again whose window has a million
+// attempts of 10,000 accounts:
 //
 //	MILLION=1 go test ./dispatcher -run 'TestRebuildOfAMillion$' -v
 func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
@@ -57,7 +57,7 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 	t.Logf("believed after %s and %d reports that waited for it; heap %d MB at most", took.Round(time.Millisecond), reports, <-most>>20)
 }
 
-// highestHeap measures the heap until stop is closed, and returns the maximum.
+// highestHeap measures the size of the heap again and again until stop is closed. It returns the maximum.
 func highestHeap(stop chan struct{}) (maxBytes uint64) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -24,14 +24,14 @@ func (b *testBench) putProfile(name, policies string) {
 	b.must(err)
 }
 
-// createProfiledDevice registers a device with a profile.
+// createProfiledDevice registers a device that has this profile (a set of policies for devices).
 func (b *testBench) createProfiledDevice(id, profile string) {
 	b.t.Helper()
 	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Profile: profile}, []byte(id), nil)
 	b.must(err)
 }
 
-// runNextTask reports as the device, expects its next task and sends the result.
+// runNextTask sends a report of the device, expects that its next task is granted, and sends the result.
 func (b *testBench) runNextTask(device string) {
 	b.t.Helper()
 	task := b.expectGrant(device)
@@ -41,9 +41,9 @@ func (b *testBench) runNextTask(device string) {
 	}
 }
 
-// TestProfilesLimitDevicesOverAllBatches checks that the policies of a profile apply only to its devices, in
-// all batches, and that `why` names them. Changes apply at once and count earlier starts. The policies still
-// apply after Redis lost all data.
+// TestProfilesLimitDevicesOverAllBatches checks the policies of a profile. They apply only to devices of the
+// profile, in all batches, and `why` names them. A change applies at once, and earlier starts count. The policies
+// still apply after Redis has lost all data.
 func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -87,8 +87,8 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestProfilePoolAndBatchTogether checks that a start is counted only if the policies of pool, batch and
-// profile all allow it.
+// TestProfilePoolAndBatchTogether checks a task to which policies of its pool, its batch and its device's profile
+// apply: its start is counted only if all of them allow it.
 func TestProfilePoolAndBatchTogether(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -118,8 +118,8 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestAnOutageDoubtsOnlyWhatItLetPass checks which rules are filled again after an outage: only rules that
-// let a start pass while they could not be checked, even if the start is old.
+// TestAnOutageDoubtsOnlyWhatItLetPass checks which rules are filled again after an outage: only the rules by which
+// a start passed while they could not be checked, even if that start is old.
 func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	t.Parallel()
 	var passed atomic.Int64
@@ -135,7 +135,7 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	for d, account := range map[string]string{"d1": "x", "d2": "y", "d3": "y"} {
 		b.createAccountDevice(d, account)
 	}
-	b.createProfiledDevice("d4", "slow") // it waits during the outage
+	b.createProfiledDevice("d4", "slow") // device d4 waits during the outage
 	b.createBatch("a", nil, "d1", "d2", "d3", "d4")
 	b.expectGrant("d1") // Redis knows the rule now
 	loses.isDown.Store(true)
@@ -154,7 +154,7 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	b.expectReason("d3", `{"id":"1"}`, devices.ReasonLimited)
 }
 
-// TestProfilesAreSettled checks that another replica counts a start that a replica could not settle.
+// TestProfilesAreSettled checks a start that one replica could not settle: another replica counts it.
 func TestProfilesAreSettled(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -178,7 +178,8 @@ func TestProfilesAreSettled(t *testing.T) {
 			b.t.Errorf("settled %+v", done)
 		}
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		// If the start were not counted, only its reservation would refuse, and only for seconds.
+		// If the start were not counted, only its open reservation would refuse the task, for some seconds and not
+		// for an hour.
 		if e := b.explainTask(b.deviceTaskIDs("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
 			b.t.Errorf("not counted: %+v", e.Causes)
 		}

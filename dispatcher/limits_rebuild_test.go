@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStartsStore is a ledger in which reads of the starts of pool "a" wait until release is closed.
+// slowStartsStore is a ledger in which a read of the starts of pool "a" waits until release is closed.
 type slowStartsStore struct {
 	dispatcher.Store
 
@@ -36,9 +36,9 @@ func (s *slowStartsStore) Starts(ctx context.Context, pool string, before int64,
 	return s.Store.Starts(ctx, pool, before, limit)
 }
 
-// TestARebuildHoldsUpNobodyElse checks that a slow read of the starts of a pool delays only this pool. Its
-// devices are refused at once and asked to come again. Other pools with policies, and other tasks of the same
-// devices, are served.
+// TestARebuildHoldsUpNobodyElse checks a policy of pool "a" whose counts are rebuilt by a slow read of the starts.
+// Only this pool is delayed: its devices are refused at once and asked to come again. Other pools with policies,
+// and other tasks of the same devices, are served.
 func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	slow := &slowStartsStore{release: make(chan struct{})}
@@ -75,15 +75,15 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	b.awaitCondition("pool a to be known", func() bool { return b.sendReport("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
 }
 
-// failingReservations fails every reservation.
+// failingReservations is a limiter that fails every reservation.
 type failingReservations struct{ policies.Reservations }
 
 func (failingReservations) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
 	return nil, limits.ErrUnavailable
 }
 
-// TestWhatIsNotCheckedIsCounted checks that a start that cannot be checked is counted as unchecked, both if
-// it passes and if it waits.
+// TestWhatIsNotCheckedIsCounted checks starts whose policies cannot be checked: the metric counts each as
+// unchecked, whether it passes or waits.
 func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	t.Parallel()
 	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
@@ -104,7 +104,7 @@ func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	}
 }
 
-// limitCheckCount returns the number of checks with an outcome, summed over all policies.
+// limitCheckCount returns how many checks of policies had this outcome, summed over all policies.
 func limitCheckCount(t *testing.T, registry *prometheus.Registry, outcome string) (n float64) {
 	t.Helper()
 	families, err := registry.Gather()
@@ -123,8 +123,8 @@ func limitCheckCount(t *testing.T, registry *prometheus.Registry, outcome string
 	return n
 }
 
-// TestALimitedDeviceComesWhenItMay checks that a limited device is not asked to report before its policy
-// allows the start, nor much later.
+// TestALimitedDeviceComesWhenItMay checks when a device is asked to report again if a policy refuses it: not before
+// the policy allows the start, and not much later.
 func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

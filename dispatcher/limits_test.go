@@ -32,15 +32,16 @@ func (b *testBench) createLimitedPool(capacity int) {
 	b.must(err)
 }
 
-// createAccountDevice registers a device of an account.
+// createAccountDevice registers a device that belongs to this account.
 func (b *testBench) createAccountDevice(id, account string) {
 	b.t.Helper()
 	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Tags: map[string]string{"account": account}}, []byte(id), nil)
 	b.must(err)
 }
 
-// TestALimitedDeviceIsToldWhenAndHoldsNoSlot checks that a limited device is refused with a time, holds no
-// slot, and is granted tasks that are not limited. `why` shows the policy, the window and the time.
+// TestALimitedDeviceIsToldWhenAndHoldsNoSlot checks a device whose account has used up a policy. It is refused with
+// the time at which it may start, holds no slot, and is granted tasks that are not limited. `why` shows the policy,
+// the window and the time.
 func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -75,7 +76,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestRefusalsAreFree checks that a start that is refused because the pool is full counts in no policy.
+// TestRefusalsAreFree checks a start that is refused because the pool is full: no policy counts it.
 func TestRefusalsAreFree(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -95,8 +96,8 @@ func TestRefusalsAreFree(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestDuplicatesWait checks that tasks with equal content wait, and that a task with other content does not
-// wait behind them.
+// TestDuplicatesWait checks a duplicate policy: tasks with equal content wait, and a task with other content does
+// not wait behind them.
 func TestDuplicatesWait(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -126,7 +127,7 @@ func TestDuplicatesWait(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestLimitsSurviveRedis checks that a Redis that lost all data counts the starts that the ledger has.
+// TestLimitsSurviveRedis checks a Redis that has lost all data: the starts that the ledger has still count.
 func TestLimitsSurviveRedis(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -135,15 +136,15 @@ func TestLimitsSurviveRedis(t *testing.T) {
 			b.createAccountDevice(d, []string{"x", "x", "y", "y"}[i])
 		}
 		b.createBatch("a", nil, "d1", "d2", "d3", "d4")
-		b.sendResult("d1", b.expectGrant("d1"), "succeeded", "", devices.OutcomeRecorded) // an ended attempt
-		b.expectGrant("d3")                                                               // a grant in force
+		b.sendResult("d1", b.expectGrant("d1"), "succeeded", "", devices.OutcomeRecorded) // d1: an ended attempt
+		b.expectGrant("d3")                                                               // d3: a grant in force
 		b.wipeRedis(9)
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)
 	}, withLongPeriod)
 }
 
-// TestPolicyOfARunningPool checks that a new policy counts the starts from before its creation.
+// TestPolicyOfARunningPool checks that a policy that is added to a running pool counts earlier starts, too.
 func TestPolicyOfARunningPool(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -161,8 +162,8 @@ func TestPolicyOfARunningPool(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// lossyReservations fails calls of Settle while failsSettle is true, as if the replica had ended. While isDown is
-// true, it also fails calls of Reserve.
+// lossyReservations is a limiter whose Settle fails while failsSettle is true, as if the replica had died before
+// the call. While isDown is true, Reserve fails, too.
 type lossyReservations struct {
 	policies.Reservations
 
@@ -186,12 +187,12 @@ func (l *lossyReservations) Reserve(ctx context.Context, pool string, checks []l
 	return l.Reservations.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
 }
 
-// useLossyReservations configures a bench with lossyReservations.
+// useLossyReservations is a configuration of a bench: the dispatcher uses lossyReservations as its limiter.
 func useLossyReservations(c *dispatcher.Config) {
 	c.Limits.Reservations = &lossyReservations{Reservations: c.Limits.Reservations}
 }
 
-// lossyFake returns the lossyReservations of a bench that was configured by useLossyReservations.
+// lossyFake returns the lossyReservations of a bench with the configuration useLossyReservations.
 func (b *testBench) lossyFake() *lossyReservations {
 	b.t.Helper()
 	loses, ok := b.limits.Reservations.(*lossyReservations)
@@ -201,8 +202,8 @@ func (b *testBench) lossyFake() *lossyReservations {
 	return loses
 }
 
-// TestWhatNobodyCounted checks that a pass of any replica counts a start that was not settled. Until then its
-// reservation refuses further starts.
+// TestWhatNobodyCounted checks a start that its replica did not settle. A pass of any replica counts it. Until then
+// its open reservation refuses further starts.
 func TestWhatNobodyCounted(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -225,7 +226,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 	}, withLongPeriod, useLossyReservations)
 }
 
-// TestNoPoliciesCostNothing checks that tasks without policies do not use the limiter.
+// TestNoPoliciesCostNothing checks tasks to which no policies apply: the limiter is not called.
 func TestNoPoliciesCostNothing(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -235,8 +236,8 @@ func TestNoPoliciesCostNothing(t *testing.T) {
 	}, func(c *dispatcher.Config) { c.Limits = nil })
 }
 
-// TestPoliciesThatCannotBeAsked checks that a task waits while its policies cannot be checked, unless they
-// have on_error: open.
+// TestPoliciesThatCannotBeAsked checks a task whose policies cannot be checked: it waits, unless the policies have
+// on_error: open.
 func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -252,15 +253,15 @@ func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Limits = nil })
 }
 
-// newLimitsReplica returns a dispatcher on the same servers with a limiter of its own.
+// newLimitsReplica returns another dispatcher (replica) on the same servers. It has a limiter of its own.
 func (b *testBench) newLimitsReplica() *dispatcher.Dispatcher {
 	return dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Limits: policies.NewLimits(limits.New(b.redis)), FleetTokens: []string{fleetToken},
 	})
 }
 
-// TestTwoReplicasNeverBothPass checks that only one of many devices of one account starts if they report
-// concurrently to two replicas.
+// TestTwoReplicasNeverBothPass checks many devices of one account that report to two replicas at the same time,
+// while the policy has room for one start: only one device starts.
 func TestTwoReplicasNeverBothPass(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {

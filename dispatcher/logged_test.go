@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// TestAnOutageIsNotLoggedByEveryReport checks that an outage of Redis is logged once and not for every
-// report. There may be 10,000 reports a second.
+// TestAnOutageIsNotLoggedByEveryReport checks that an outage of Redis is logged once and not for every report,
+// because there may be 10,000 reports a second.
 func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	t.Parallel()
 	var out lockedBuffer
@@ -32,8 +32,8 @@ func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	}
 }
 
-// TestABadEntryIsLogged checks that invalid entries of reports are logged once a second, without the data
-// that the device sent.
+// TestABadEntryIsLogged checks reports with invalid entries: they are logged at most once a second, without the
+// data that the device sent.
 func TestABadEntryIsLogged(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ body, want string }{

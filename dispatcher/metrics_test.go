@@ -23,7 +23,8 @@ func seriesCounts(t *testing.T, r *prometheus.Registry) map[string]int {
 	return n
 }
 
-// A counter exists before its first event, and is deleted with its pool, whatever other labels it has.
+// The counters of a pool exist before their first event. They are deleted with the pool, whatever other labels they
+// have.
 func TestMetricsFollowThePools(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// unusedOfferCase is a case in which a device is refused after an offer in pool b. The device also waits in pool
-// a.
+// unusedOfferCase is a case in which a device has an offer in pool b but is refused there. The device also waits in
+// pool a.
 type unusedOfferCase struct {
 	changeBatches          func(b *testBench, inA, inB int64) // changes the batches of the device
 	body                   string
@@ -28,7 +28,7 @@ func unusedOfferCases() map[devices.Reason]unusedOfferCase {
 	return map[devices.Reason]unusedOfferCase{
 		devices.ReasonFull:        {func(b *testBench, _, inB int64) { b.pauseBatch(inB, "") }, asks, 1, 2},
 		devices.ReasonLimited:     {limit, asks, 0, 2},
-		devices.ReasonUnavailable: {limit, asks, 0, 2}, // policies cannot be checked
+		devices.ReasonUnavailable: {limit, asks, 0, 2}, // the policies cannot be checked
 		devices.ReasonPaused: {func(b *testBench, inA, inB int64) {
 			b.pauseBatch(inA, "")
 			b.pauseBatch(inB, "")
@@ -38,12 +38,12 @@ func unusedOfferCases() map[devices.Reason]unusedOfferCase {
 			b.setWindows(inB, b.closedWindows())
 		}, asks, 0, 1},
 		devices.ReasonDeclined: {func(*testBench, int64, int64) {}, `{"id":"p","accept":false}`, 1, 2},
-		devices.ReasonBusy:     {func(*testBench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // it must stop first
+		devices.ReasonBusy:     {func(*testBench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // the device must first stop a task that it runs
 	}
 }
 
-// TestAnUnusedOfferGoesOn checks that a device that is refused keeps no offer. It stays in the queues in
-// which it may still start, and leaves the other queues.
+// TestAnUnusedOfferGoesOn checks a device that has an offer but is refused: it does not keep the offer. It stays in
+// the queues of the pools in which it may still start, and leaves the other queues.
 func TestAnUnusedOfferGoesOn(t *testing.T) {
 	t.Parallel()
 	for reason, offer := range unusedOfferCases() {
@@ -91,8 +91,8 @@ func (b *testBench) expectUnusedOffer(w *wakeRecorder, offer unusedOfferCase, re
 	b.awaitQueueLength("b", offer.waitersInB)
 }
 
-// TestAParkedDeviceWithoutWorkLeavesTheQueue checks that a parked device leaves the queue if its batch is
-// cancelled and it is then offered a slot.
+// TestAParkedDeviceWithoutWorkLeavesTheQueue checks a device with a parked report whose batch is cancelled. When
+// the device is offered a slot, it leaves the queue.
 func TestAParkedDeviceWithoutWorkLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// TestDevicesComeInTheirPeriodDuringAnOutage checks that devices are asked to come again after some seconds
-// at the beginning of an outage, and after about half a report period once it lasts longer. Frequent reports
+// TestDevicesComeInTheirPeriodDuringAnOutage checks when devices are asked to report again during an outage: after
+// some seconds at its beginning, and after about half a report period once it lasts longer. More frequent reports
 // of a whole fleet would only add load.
 func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 	t.Parallel()
@@ -53,8 +53,8 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 	}
 }
 
-// TestARequestThatEndsIsNoOutage checks that a request of an operator that is cancelled does not count as an
-// outage, so devices are not delayed.
+// TestARequestThatEndsIsNoOutage checks an operator's request that is cancelled: it does not count as an outage, so
+// devices are not delayed.
 func TestARequestThatEndsIsNoOutage(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, _ *storeSpies, clock *stoppedClock) {

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// TestPanicsAreCounted checks that the metric counts a panic.
+// TestPanicsAreCounted checks that a panic that was recovered is counted in the metric.
 func TestPanicsAreCounted(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()

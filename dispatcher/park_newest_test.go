@@ -30,8 +30,8 @@ func TestNewestReportOfADeviceWins(t *testing.T) {
 	notifyOffer(b.Dispatcher, "parked")
 }
 
-// A grant to an older report of a device is not lost. The newer report of the device, which was refused
-// before the grant, gets the same grant.
+// A device has sent a newer report, which was refused, when its older report is granted a task. The grant is not
+// lost: the newer report gets the same grant.
 func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -41,7 +41,7 @@ func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	var newer *pendingReport
 	spies.runBefore("Claim", func() {
 		spies.removeHooks()
-		// The newer report is refused: the older one has the slot, but no grant yet.
+		// The newer report is refused, because the older one has taken the slot but has no grant yet.
 		newer = b.parkReport("d1")
 	})
 	notifyOffer(b.Dispatcher, "d1")

@@ -10,10 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The search for devices of new tasks reads the ledger. While a report is parked, the ledger has its device
-// as reachable after the next run of the pass `reached` at each replica. An older report that could not wait,
-// or a broken connection, does not change this, at whichever replica it was and in whichever order the
-// replicas write.
+// The search for devices of new tasks reads from the ledger which devices can be woken. While a device has a parked
+// report, the ledger must list it as reachable after the next run of the pass `reached` at each replica. An older
+// report that could not wait, or a broken connection, must not change this, at whichever replica it was and in
+// whichever order the replicas write.
 func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	t.Parallel()
 	type replica = *dispatcher.Dispatcher
@@ -53,8 +53,8 @@ func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	}
 }
 
-// The connection of a report breaks while another replica reads the next report of its device, before the
-// next report is announced. The departure is newer than the data that the next report has read.
+// A device's connection breaks. At the same time another replica reads the device's next report and has not
+// announced it yet. The departure is newer than the data that this report has read. The device must stay reachable.
 func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -73,8 +73,8 @@ func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	})
 }
 
-// A parked report counts as a report in each report period. A device that waits for more than three periods
-// is therefore not treated as gone.
+// A device has a parked report and waits for more than three report periods. The parked report counts as a report
+// in each period, so the device is not treated as gone.
 func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
@@ -85,7 +85,7 @@ func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	b.expectReach("d", store.ReachPark)
 }
 
-// makeReachable registers a device and sets its reach in the ledger to a parked report.
+// makeReachable registers a device and stores in the ledger that it can be woken by a parked report.
 func (b *testBench) makeReachable(device string) {
 	b.t.Helper()
 	b.registerDevices(device)
@@ -94,14 +94,14 @@ func (b *testBench) makeReachable(device string) {
 	b.must(b.store.TouchDevices(b.ctx, map[string]store.LastReport{device: {At: d.CreatedAt, Reach: store.ReachPark}}))
 }
 
-// sendPoll sends a report without a wait to a replica.
+// sendPoll sends a report to this replica that does not wait.
 func (b *testBench) sendPoll(replica *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
 	_, err := replica.HandleReport(b.ctx, fleetCaller(device), devices.Report{ID: "polls", Accept: true})
 	b.must(err)
 }
 
-// parkReportAt parks a report at a replica.
+// parkReportAt sends a report of the device to this replica and waits until it is parked.
 func (b *testBench) parkReportAt(replica *dispatcher.Dispatcher, device string) *pendingReport {
 	b.t.Helper()
 	w := b.startReport(replica, fleetCaller(device), `{"id":"waits"}`, long)
@@ -109,7 +109,8 @@ func (b *testBench) parkReportAt(replica *dispatcher.Dispatcher, device string) 
 	return w
 }
 
-// breakParkedReport parks a report at a replica, breaks its connection and waits until the departure is recorded.
+// breakParkedReport parks a report of the device at this replica and breaks its connection. It waits until the
+// replica has recorded the departure.
 func (b *testBench) breakParkedReport(replica *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
 	w := b.parkReportAt(replica, device)

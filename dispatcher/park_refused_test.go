@@ -27,7 +27,7 @@ func TestAWaitEndsWithAReason(t *testing.T) {
 	}
 }
 
-// A report whose result cannot change by waiting gets its reply at once.
+// A report asks to wait, but its result cannot change by waiting. It is not parked: it gets its reply at once.
 func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -46,9 +46,9 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 		want         devices.Reason
 	}{
 		{"d1", runningReport(g), devices.ReasonBusy},
-		{"d1", `{"id":"again"}`, devices.ReasonGranted}, // redelivered
+		{"d1", `{"id":"again"}`, devices.ReasonGranted}, // the task is redelivered
 		{"d2", `{"accept":false}`, devices.ReasonDeclined},
-		{"d2", `{"running":[{"task":1000,"token":7}]}`, devices.ReasonBusy}, // it must stop first
+		{"d2", `{"running":[{"task":1000,"token":7}]}`, devices.ReasonBusy}, // the device must first stop a task that it runs
 		{"blocked", `{}`, devices.ReasonBlocked},
 	} {
 		w := b.startReport(b.Dispatcher, fleetCaller(test.device), test.body, long)
@@ -81,8 +81,8 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	}
 }
 
-// A device that has disconnected is granted nothing. This holds if the departure is known before the report
-// is decided again, and if it is detected during that.
+// A device disconnects while its report is parked. It is granted nothing, whether the departure is known before the
+// report is decided again or is detected during the decision.
 func TestNothingIsGrantedToWhoHasGone(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -115,7 +115,7 @@ func TestRoomForParkedReportsIsBounded(t *testing.T) {
 	b.parkReport("d3")
 }
 
-// A parked report is granted nothing if its device may no longer report.
+// A device loses the right to report while its report is parked. The report is granted nothing.
 func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -164,7 +164,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	}
 }
 
-// If the ledger fails while a parked report is decided again, the reply is unavailable, and nothing is
+// The ledger fails while a parked report is decided again. The device gets the reply unavailable, and nothing is
 // granted.
 func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	t.Parallel()
@@ -177,7 +177,7 @@ func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	}
 }
 
-// failingBoard is a message board whose Redis does not answer.
+// failingBoard is a board of parked reports whose Redis does not answer.
 type failingBoard struct{}
 
 func (failingBoard) RegisterNewest(context.Context, string, time.Duration) (int64, bool, error) {
@@ -190,7 +190,8 @@ func (failingBoard) RecordEnded(context.Context, []parked.Report) ([]parked.Repo
 
 func (failingBoard) Wake(context.Context, []parked.WakeMessage) error { return errDown }
 
-// A report is not parked if older reports of its device cannot be ended.
+// A replica cannot end the older parked reports of a device, because Redis does not answer. Then it does not park
+// the new report of this device.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.Parking = failingBoard{} })

@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A slot that a device frees is granted to the next device, whose report is parked.
+// The report of a device is parked because the pool is full. Another device frees its slot, and the parked report
+// is granted this slot.
 func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -29,7 +30,7 @@ func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	}, withMinuteOffers)
 }
 
-// The same holds if the report is parked at another replica than the one that frees the slot.
+// A report is parked at one replica, and another replica frees a slot. The parked report is granted this slot.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -46,7 +47,7 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	})
 }
 
-// Results are recorded before the wait, and acknowledged in the reply.
+// A parked report also contains results. They are recorded before the wait, and the reply acknowledges them.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -72,7 +73,7 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	b.createBatch("a", nil, "d1", "d2")
 	first := b.expectGrant("d1")
 	w := b.parkReport("d2")
-	for range 3 { // each time another device was faster
+	for range 3 { // three times another device gets the slot first
 		spies.takeCallCount("Acquire")
 		notifyOffer(b.Dispatcher, "d2")
 		b.awaitCondition("look", func() bool { return spies.takeCallCount("Acquire") > 0 })
@@ -85,8 +86,8 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	}
 }
 
-// The queue removes a device that does not report within a report period, but not a device with a parked
-// report.
+// The queue removes a device that does not report within a report period. It does not remove a device whose report
+// is parked.
 func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
@@ -102,11 +103,11 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	}
 }
 
-// A wake-up between the decision and the beginning of the wait is not lost.
+// A device is woken after its report was decided and before the report is parked. This wake-up is not lost.
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
-	other := *b // another replica, because slots of this one would be coalesced with the call in progress
+	other := *b // another replica: slots of this replica would wait for the call that is in progress
 	other.Dispatcher = b.newParkingReplica()
 	b.createPool("a", 1, minute)
 	b.createBatch("a", nil, "d1", "d2")
@@ -122,8 +123,8 @@ func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	}
 }
 
-// The device counts the lease from the sending of its report plus held_ms. So held_ms is the time until the
-// claim begins, however long the claim takes.
+// A device counts its lease from the time at which it sent the report, plus held_ms. So held_ms must be the time
+// until the claim begins, however long the claim takes.
 func TestHeldTimeIsOverBeforeTheLeaseBegins(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64

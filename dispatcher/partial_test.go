@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// partialStore fails to record one result.
+// partialStore is a ledger that fails to record the result of one task.
 type partialStore struct {
 	dispatcher.Store
 	failingTask int64 // id of the task whose result is not recorded
@@ -31,9 +31,9 @@ func (s *partialStore) RecordResults(ctx context.Context, results []store.Result
 	return outcomes
 }
 
-// TestAResultThatFailsSpoilsNothing checks that a result that cannot be recorded does not affect the rest of
-// the report: other results are acknowledged and running tasks are renewed. Nothing new is granted, and the
-// reply is unavailable.
+// TestAResultThatFailsSpoilsNothing checks a report with several results of which one cannot be recorded. The rest
+// of the report is not affected: the other results are acknowledged and running tasks are renewed. Nothing new is
+// granted, and the reply is unavailable.
 func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	ledger := &partialStore{}
@@ -50,20 +50,20 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	if len(reply.Acks) != 1 || reply.Acks[0].Task == done.ID || len(reply.Renewed) != 1 {
 		t.Errorf("reply %+v: want one acknowledged, one renewed", reply)
 	}
-	// As the only result, it does not affect the renewal either.
+	// The failed result is the only result of this report. The running task is still renewed.
 	reply = b.expectReason("d2", fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"running":[{"task":%d,"token":%d}]}`,
 		done.ID, done.Token, runs.ID, runs.Token), devices.ReasonUnavailable)
 	if len(reply.Acks) != 0 || len(reply.Renewed) != 1 {
 		t.Errorf("reply %+v: want none acknowledged, one renewed", reply)
 	}
-	// If the report contains nothing else, there is no reply.
+	// This report contains only the failed result, so there is no reply.
 	if _, err := b.tryReport("d2", resultReport(done, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("nothing recorded: %v", err)
 	}
 }
 
-// TestEveryRunningEntryIsAnswered checks that all entries of running get an answer, also after an entry whose
-// cancellation could not be recorded.
+// TestEveryRunningEntryIsAnswered checks a report with several entries of running tasks: each entry gets an answer,
+// also after an entry whose cancellation could not be recorded.
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -79,9 +79,9 @@ func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	}
 }
 
-// TestAGrantThatEndsBesideItsRedelivery checks a grant that ends during its redelivery by a result at another
-// replica. The same report then gets the next task. After the redelivery, the end is only noticed if the
-// redelivery took long.
+// TestAGrantThatEndsBesideItsRedelivery checks a grant that is being redelivered when another replica records its
+// result, which ends it. The same report then gets the next task. If the grant ends after the redelivery was
+// recorded, the end is noticed only if the redelivery took long.
 func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	t.Parallel()
 	for at, hook := range map[string]func(*storeSpies, string, func()){"before": (*storeSpies).runBefore, "after": (*storeSpies).runAfter} {
@@ -108,8 +108,8 @@ func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	}
 }
 
-// TestWhatRunsIsAskedBackInTimeToRenew checks that report_after_ms, which is a minimum, leaves time to renew
-// the lease.
+// TestWhatRunsIsAskedBackInTimeToRenew checks the reply to a device with a running task: report_after_ms, which is
+// a minimum, leaves enough time to renew the lease.
 func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -122,8 +122,8 @@ func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	}
 }
 
-// TestAnEmptyFleetTokenIsNone checks that a caller without a credential is not authenticated if the
-// configured fleet token is empty.
+// TestAnEmptyFleetTokenIsNone checks a dispatcher whose configured fleet token is empty: a client without a
+// credential is not authenticated.
 func TestAnEmptyFleetTokenIsNone(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })

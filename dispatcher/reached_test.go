@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// touchingStore records the devices that are written and their reach.
+// touchingStore is a ledger that records which devices are written, and with which reach (the way to wake them).
 type touchingStore struct {
 	dispatcher.Store
 	mu           sync.Mutex
@@ -25,8 +25,8 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 	return s.Store.TouchDevices(ctx, seen)
 }
 
-// A task that is queued shortly after a report must find the device. The reach of the device is therefore
-// written soon, but only if the ledger has another reach.
+// A device reports, and a task is queued for it shortly afterwards. The search must find that the device can be
+// woken. So its reach is written to the ledger soon after the report, but only if the ledger has another reach.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestRestoreTakesBackWhatEndedMeanwhile checks a grant that ends after the grants were read and before the
-// pool is restored, so its slot cannot be released. The slot must be free at once, and not only when it
-// counts as an orphan.
+// TestRestoreTakesBackWhatEndedMeanwhile checks a restore of a pool in Redis. A grant ends after the grants were
+// read and before the pool is restored, so its slot could not be released in Redis. The slot must be free right
+// after the restore, and not only when it counts as an orphan.
 func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -32,9 +32,9 @@ func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.expectHeld(1)
 }
 
-// TestReconcileTakesBackWhatEndedMeanwhile checks a grant that ends after the grants were read and before its
-// slot is added to Redis, so there was nothing to release. Without the second read nobody would free the
-// slot.
+// TestReconcileTakesBackWhatEndedMeanwhile checks a reconciliation. A grant ends after the grants were read and
+// before its slot is added to Redis, so there was nothing to release. The reconciliation must read the grant again
+// and free the slot, because nobody else would.
 func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -56,8 +56,8 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAnUnknownPoolIsRestoredOnceForAllReports checks that reports that find a pool unknown at the same time
-// share one restore. There may be thousands.
+// TestAnUnknownPoolIsRestoredOnceForAllReports checks reports that arrive at the same time and find a pool unknown
+// to Redis. There may be thousands of them; they share one restore.
 func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	t.Parallel()
 	const fleet = 20
@@ -70,7 +70,8 @@ func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	t.Errorf("the pool was read %d times for %d reports", reads, fleet)
 }
 
-// countLostPoolReads returns the number of reads of the pool if fleet devices report concurrently.
+// countLostPoolReads lets Redis lose a pool and sends reports of fleet devices at the same time. It returns how
+// often the pool was read from the ledger.
 func countLostPoolReads(t *testing.T, fleet int) int64 {
 	t.Helper()
 	b, spies := newSpiedBench(t)
@@ -90,8 +91,8 @@ func countLostPoolReads(t *testing.T, fleet int) int64 {
 	for _, name := range names {
 		reports.Go(func() { b.expectGrant(name) })
 	}
-	// The semaphore has answered all reports that the pool is unknown. Some of these answers may not have
-	// been handled yet.
+	// The semaphore has answered to all reports that the pool is unknown. Some of these answers may not have been
+	// handled yet.
 	b.awaitCondition("a reading of the pool", func() bool { return spies.slotRequests.Load() >= int64(fleet) && reads.Load() > 0 })
 	close(hold)
 	reports.Wait()
@@ -99,7 +100,7 @@ func countLostPoolReads(t *testing.T, fleet int) int64 {
 	return reads.Load()
 }
 
-// awaitCondition polls until the condition holds, for at most two minutes.
+// awaitCondition checks the condition again and again until it holds, for at most two minutes.
 func (b *testBench) awaitCondition(what string, holds func() bool) {
 	b.t.Helper()
 	deadline := time.After(2 * time.Minute)

@@ -22,8 +22,8 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	}
 }
 
-// TestABadResultIsAMention checks that an invalid result counts as a mention of its grant, so the grant is
-// not redelivered.
+// TestABadResultIsAMention checks a report with an invalid result of a grant. The report mentions the grant, so the
+// grant is not redelivered.
 func TestABadResultIsAMention(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

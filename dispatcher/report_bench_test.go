@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// BenchmarkReport measures sequential reports on real servers: of a device without work, of a device that
-// meets a full pool, and of a device that runs a task from grant to result (two reports).
+// BenchmarkReport measures reports on real servers, one after the other: of a device without work, of a device in a
+// full pool, and of a device that runs one task from grant to result (two reports).
 func BenchmarkReport(b *testing.B) {
 	bench := newServerBench(b)
 	bench.createPool("full", 0, minute)
@@ -43,8 +43,9 @@ func BenchmarkReport(b *testing.B) {
 	})
 }
 
-// BenchmarkReportsAtOnce measures 60 concurrent reports until the last one is granted, as after a batch was
-// queued and its first devices were woken. It compares separate calls with coalesced calls.
+// BenchmarkReportsAtOnce measures 60 reports that are sent at the same time, until the last one has its grant. This
+// happens when a batch was queued and its first devices were woken. It compares separate calls of the stores with
+// calls that reports share.
 func BenchmarkReportsAtOnce(b *testing.B) {
 	const concurrentReports = 60
 	for _, alone := range []bool{true, false} {

@@ -84,8 +84,8 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	}
 }
 
-// Over a broker, a report without an id gets no task, because the device could not date it. This holds for a
-// new task and for a redelivered one.
+// A device reports over a broker without an id in its report. It gets no task, neither a new one nor a redelivered
+// one. Without the id, the device could not tell from which report the lease counts.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

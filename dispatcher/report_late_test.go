@@ -21,12 +21,12 @@ func TestALostGrantIsDeliveredAgain(t *testing.T) {
 			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
 		}
 		b.expectHeld(1)
-		// A report without the grant frees nothing, a report that lists it is busy, and accept:false
-		// declines.
+		// Device d1 holds a grant. A report that does not mention the grant frees nothing. A report that lists it
+		// as running gets the reason busy. A report with accept:false gets the reason declined.
 		b.expectReason("d1", runningReport(first), devices.ReasonBusy)
 		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
 		b.expectHeld(1)
-		// The reply to the result contains the next task.
+		// The reply to the result of the first task contains the next task.
 		reply := b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
 			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
@@ -66,14 +66,14 @@ func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 		b.expectState(over.ID, store.TimedOut)
 		b.expectState(waits.ID, store.Pending)
 
-		// A late success ends a task that is pending again or timed out.
+		// A success that comes late ends a task that is pending again or that timed out.
 		b.sendResult("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
 		b.expectState(waits.ID, store.Succeeded)
 		b.sendResult("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 		b.expectState(over.ID, store.Succeeded)
 		b.sendResult("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 
-		// A late success never changes a task that has a newer grant.
+		// A success that comes late never changes a task that has a newer grant.
 		b.createPool("a", 10, minute)
 		newer := b.expectGrant("again")
 		if newer.Token <= again.Token || newer.Attempt != 2 {

@@ -83,8 +83,8 @@ func TestCapIsNeverExceeded(t *testing.T) {
 			wait.Go(func() { ask(name) })
 		}
 		wait.Wait()
-		// If the ledger confirms a slot too late, on a busy machine, the slot is released. A device that was
-		// refused before gets the slot when it reports again.
+		// On a busy machine, the ledger may confirm a slot too late; then the slot is released. A device that was
+		// refused before gets this slot when it reports again.
 		for i := 0; len(held) < capacity && i < maxRetries*fleet; i++ {
 			ask(names[i%fleet])
 		}
@@ -102,7 +102,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		b.createBatch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "fails", "rejects", "returns", "cancelled")
 
 		failing := b.expectGrant("fails")
-		// The reply to the result contains the retry: attempt 2 with a higher token.
+		// The reply to the failed result contains the retry of the task: attempt 2, with a higher token.
 		reply := b.sendResult("fails", failing, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.Attempt != 2 || reply.Task.Token <= failing.Token {
 			b.t.Fatalf("after a failure: %+v, want attempt 2", reply.Task)
@@ -111,7 +111,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if got := b.readTask(failing.ID); got.State != store.Failed || got.Error != "still none" || got.Attempts != 2 {
 			b.t.Errorf("task %+v, want failed after two attempts", got)
 		}
-		// Both results are repeated. Each is a duplicate, by its own token.
+		// Both results are sent again. Each is recognized as a duplicate by its own token.
 		b.sendResult("fails", failing, "failed", "", devices.OutcomeDuplicate)
 		b.sendResult("fails", *reply.Task, "succeeded", "", devices.OutcomeDuplicate)
 		b.expectState(failing.ID, store.Failed)
@@ -138,8 +138,8 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if len(notice.Cancel) != 1 || notice.Cancel[0].Why != devices.CancelCancelled || len(notice.Renewed) != 0 {
 			b.t.Errorf("notice %+v, want one cancel", notice)
 		}
-		// If the report does not mention the task, the device is asked to stop it, too, and the task is not
-		// redelivered.
+		// The device does not mention its cancelled task in a report. It is asked to stop the task nevertheless,
+		// and the task is not redelivered.
 		if silent := b.expectReason("cancelled", `{}`, devices.ReasonBusy); len(silent.Cancel) != 1 {
 			b.t.Errorf("cancel not told to a device that is silent about it: %+v", silent)
 		}
@@ -159,11 +159,11 @@ func TestResultsOfOtherGrantsChangeNothing(t *testing.T) {
 		wrong := two
 		wrong.Token += 1000
 		b.sendResult("d2", wrong, "succeeded", "", devices.OutcomeUnknown)
-		b.sendResult("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // repeated, with the same outcome
+		b.sendResult("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // the same result again; it gets the same outcome
 		b.expectState(one.ID, store.Dispatched)
 		b.expectState(two.ID, store.Dispatched)
 		b.expectHeld(2)
-		// An entry of running with a task of another device gets a cancel and changes nothing.
+		// Device d2 lists a task of another device as running. It is asked to cancel the task, and nothing changes.
 		reply := b.sendReport("d2", runningReport(one))
 		if len(reply.Cancel) != 1 || len(reply.Renewed) != 0 || reply.Reason != devices.ReasonBusy {
 			b.t.Errorf("running a foreign task: %+v, want one cancel and busy", reply)
@@ -218,7 +218,7 @@ func TestALeaseIsRenewedUntilMaxRun(t *testing.T) {
 		if len(reply.Renewed) != 0 || len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelMaxRun {
 			b.t.Fatalf("after max_run: reply %+v, want to stop for it", reply)
 		}
-		// After a cancel, any result except a success ends the task.
+		// The task was cancelled. Any result of it except a success ends the task.
 		b.sendResult("d1", g, "failed", "", devices.OutcomeRecorded)
 		b.expectState(g.ID, store.Cancelled)
 	})
@@ -264,7 +264,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 	})
 }
 
-// Inside a batch, priority goes before age.
+// In one batch, a task with a higher priority goes before an older task.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -293,8 +293,8 @@ func TestPriorityThenAge(t *testing.T) {
 	}
 }
 
-// The tasks of one device are started in the order of the pool, which depends on the slots that other devices
-// hold.
+// One device has tasks in several batches. They start in the order of the pool, which depends on the slots that
+// other devices hold.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -305,7 +305,7 @@ func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 		for _, device := range []string{"d2", "d3", "d4", "d5"} {
 			b.expectGrant(device)
 		}
-		// Slots held by other devices / weight: old 2/1, young 1/1, heavy 1/3.
+		// The slots held by other devices, divided by the weight of the batch: old 2/1, young 1/1, heavy 1/3.
 		for i, want := range []int64{heavy, young, old} {
 			g := b.expectGrant("d1")
 			if got := b.readTask(g.ID).Batch; got != want {

@@ -20,7 +20,7 @@ const (
 	windowSamples = 100 // number of samples: ten seconds on a machine without overload
 )
 
-// crowd is a set of devices that work, report, and follow report_after_ms.
+// crowd is a set of devices that report, work, and wait as long as report_after_ms of each reply says.
 type crowd struct {
 	*testBench
 	meanWork time.Duration // mean working time, +-50 %
@@ -69,7 +69,7 @@ func (c *crowd) recordReply(device string, reply devices.Reply) {
 	c.grantOrder = append(c.grantOrder, device)
 }
 
-// sampleHeld takes samples of the number of slots that each batch holds.
+// sampleHeld takes samples: each sample is the number of slots that each batch holds at that moment.
 func (c *crowd) sampleHeld(samples int) (held []map[int64]int) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -88,8 +88,8 @@ func (c *crowd) sampleHeld(samples int) (held []map[int64]int) {
 	return held
 }
 
-// expectShares checks the mean share of batch one in every window of samples. It compares held slots only, so
-// the speed of handoffs does not matter.
+// expectShares checks the mean share of batch one among the slots of the batches one and other, in every window of
+// samples. It compares held slots only, so the speed of handoffs does not matter.
 func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64, want, tolerance float64) {
 	c.t.Helper()
 	lowest, highest, all := want, want, 0.0
@@ -109,9 +109,9 @@ func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64
 	}
 }
 
-// Two batches that always have more tasks than slots share the slots by weight, also after an operator
-// changed a weight. A small batch that is queued behind 50,000 tasks starts soon. The test uses a real Redis
-// and Postgres.
+// Two batches always have more tasks than the pool has slots. They share the slots by weight, also after an
+// operator has changed a weight. A small batch that is queued behind 50,000 tasks starts soon. The test uses a real
+// Redis and a real Postgres.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -145,7 +145,7 @@ func TestSharing(t *testing.T) {
 	if _, err := b.store.ChangeBatch(b.ctx, "test", one, func(b *store.Batch) error { b.Weight = 2; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	c.sampleHeld(40) // devices that hold a slot keep it at first
+	c.sampleHeld(40) // devices that hold a slot keep it for a while after the change
 	c.expectShares("weights 2:1", c.sampleHeld(120), one, other, 40, 4)
 
 	small := []string{"small-0", "small-1", "small-2"}
@@ -156,8 +156,9 @@ func TestSharing(t *testing.T) {
 	c.expectFirstGrant(small)
 }
 
-// expectFirstGrant waits for the first grant of one of the devices in names. They report, are asked to come again in a
-// second, and find a slot kept for them. Until then other devices get only the slots that are not kept.
+// expectFirstGrant waits until one of the devices in names gets its first grant. These devices report, are asked to
+// come again in a second, and then find a slot kept for them. Until then other devices get only slots that are not
+// kept.
 func (c *crowd) expectFirstGrant(names []string) {
 	c.t.Helper()
 	first := func() (asks, passed int, ok bool) {

@@ -14,8 +14,8 @@ import (
 
 var errDown = errors.New("down for the test")
 
-// storeSpies wraps the stores of a dispatcher. It counts calls, and a test can run code before and after each
-// call, or make it fail.
+// storeSpies wraps the stores of a dispatcher. It counts their calls. A test can run code before and after each
+// call, or make a call fail.
 type storeSpies struct {
 	dispatcher.Store
 	dispatcher.Semaphore
@@ -27,7 +27,7 @@ type storeSpies struct {
 	completedCalls map[string]int
 }
 
-// newSpiedBench returns a light bench with spies.
+// newSpiedBench returns a light bench whose stores are wrapped in spies.
 func newSpiedBench(t *testing.T, changes ...func(*dispatcher.Config)) (*testBench, *storeSpies) {
 	t.Helper()
 	s := &storeSpies{}
@@ -54,26 +54,26 @@ func (s *storeSpies) runAfter(call string, action func()) {
 	s.setHook("after "+call, func() error { action(); return nil })
 }
 
-// failCalls makes calls fail without an effect.
+// failCalls makes these calls fail before they have an effect.
 func (s *storeSpies) failCalls(calls ...string) {
 	for _, call := range calls {
 		s.setHook("before "+call, func() error { return errDown })
 	}
 }
 
-// failAfter makes a call take effect and then return err.
+// failAfter lets a call take effect and then return err.
 func (s *storeSpies) failAfter(call string, err error) {
 	s.setHook("after "+call, func() error { return err })
 }
 
-// removeHooks removes all hooks.
+// removeHooks removes all functions that run before or after calls.
 func (s *storeSpies) removeHooks() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.hooks)
 }
 
-// takeCallCount returns the number of completed calls since the last call of takeCallCount.
+// takeCallCount returns how many calls of this name were completed since the last call of takeCallCount.
 func (s *storeSpies) takeCallCount(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *storeSpies) runHook(point string) error {
 	return do()
 }
 
-// runCall runs a call with its hooks.
+// runCall runs the hooks of a call and the call itself.
 func (s *storeSpies) runCall(call string, invoke func() error) error {
 	if err := s.runHook("before " + call); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *storeSpies) runCall(call string, invoke func() error) error {
 	return err
 }
 
-// callWithHooks runs a call that returns one value with its hooks.
+// callWithHooks is runCall for a call that returns a value.
 func callWithHooks[T any](s *storeSpies, call string, invoke func() (T, error)) (out T, err error) {
 	err = s.runCall(call, func() error {
 		out, err = invoke()
@@ -180,7 +180,8 @@ func (s *storeSpies) Serve(ctx context.Context, calls []slots.Call) []slots.Exch
 	return served
 }
 
-// serveOne counts as Acquire if c requests a slot, and as Release if c frees a slot.
+// serveOne runs a call of the semaphore. It counts as Acquire if c requests a slot, and as Release if c frees a
+// slot.
 func (s *storeSpies) serveOne(ctx context.Context, c slots.Call) (done slots.ExchangeResult) {
 	through := func() error {
 		done = s.Semaphore.Serve(ctx, []slots.Call{c})[0]

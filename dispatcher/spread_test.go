@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// After an outage all devices of a fleet of 300 report at once. They are asked to report again at different
-// times: at most a seventh of them within any second, whatever their reason is.
+// After an outage, all 300 devices of a fleet report at once. The replies ask them to report again at different
+// times: at most a seventh of them within any one second, whatever the reason in the reply is.
 func TestAStormHasNoEcho(t *testing.T) {
 	t.Parallel()
 	const fleet, maxPerSecond = 300, 300 / 7

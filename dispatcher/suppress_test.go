@@ -16,20 +16,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// withDrop returns policies that drop the starts that they refuse.
+// withDrop returns the policies with the action drop: starts that they refuse are suppressed.
 func withDrop(policies string) json.RawMessage {
 	return json.RawMessage(strings.ReplaceAll(policies, `"name":`, `"on_limited":"drop","name":`))
 }
 
-// createDroppingPool creates pool "a", in which each account may start one task an hour. Further tasks are
-// suppressed.
+// createDroppingPool creates pool "a", in which each account may start one task an hour. Tasks beyond this quota
+// are suppressed.
 func (b *testBench) createDroppingPool(capacity int) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: withDrop(oneAnHourPerAccount)})
 	b.must(err)
 }
 
-// queuePayloads queues a task for one device with each of the payloads.
+// queuePayloads queues tasks for one device, one task with each of the payloads.
 func (b *testBench) queuePayloads(device string, batch store.Batch, payloads ...string) []int64 {
 	b.t.Helper()
 	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1
@@ -44,7 +44,8 @@ func (b *testBench) queuePayloads(device string, batch store.Batch, payloads ...
 	return b.deviceTaskIDs(device)
 }
 
-// expectSuppressed checks the state of a task, its reason, the answer of `why` and its event.
+// expectSuppressed checks that a task is suppressed: its state, its reason, the answer of `why` and its event. The
+// texts must contain the words.
 func (b *testBench) expectSuppressed(task int64, words ...string) {
 	b.t.Helper()
 	got := b.readTask(task)
@@ -70,8 +71,8 @@ func (b *testBench) expectSuppressed(task int64, words ...string) {
 	}
 }
 
-// TestAStartBeyondTheQuotaFails checks that a refused task is suppressed at once and counts in no policy, and
-// that the same report gets the next task of the device.
+// TestAStartBeyondTheQuotaFails checks a task that a policy with the action drop refuses. It is suppressed at once
+// and counts in no policy. The same report gets the next task of the device.
 func TestAStartBeyondTheQuotaFails(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -111,8 +112,8 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestARepeatedMessageIsRejected checks that a task with repeated content is suppressed, and that a task with
-// other content starts.
+// TestARepeatedMessageIsRejected checks a duplicate policy: a task with repeated content is suppressed, and a task
+// with other content starts.
 func TestARepeatedMessageIsRejected(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -131,7 +132,7 @@ func TestARepeatedMessageIsRejected(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestManyBeyondTheQuota checks a device with more refused tasks than one report reads and ends.
+// TestManyBeyondTheQuota checks a device that has more refused tasks than one report can read and suppress.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, withLongPeriod)
@@ -164,8 +165,9 @@ func TestManyBeyondTheQuota(t *testing.T) {
 	b.expectSuppressed(tasks[1])
 }
 
-// TestOnlyAPolicyThatRefusesDrops checks three cases in which a task is not dropped: another policy refuses
-// it, only a reservation refuses it, which may be released, or its policies cannot be checked.
+// TestOnlyAPolicyThatRefusesDrops checks three cases in which a task waits and is not suppressed: a policy without
+// the action drop refuses it; only a reservation, which may be released, refuses it; or its policies cannot be
+// checked.
 func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	t.Parallel()
 	const roomy = `,{"name":"roomy","per":"device","algorithm":"fixed","per_ms":3600000,"max":100,"on_limited":"drop"}]`
@@ -187,7 +189,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		b.createBatch("a", nil, "d3", "d4")
 		loses := b.lossyFake()
 		loses.failsSettle.Store(true)
-		b.expectGrant("d3") // its start is not counted yet
+		b.expectGrant("d3") // the start of d3 is not counted yet
 		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "another start is being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
 			b.t.Errorf("beside a reservation: %+v", e.Causes)
 		}
@@ -205,8 +207,8 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	}, withLongPeriod, useLossyReservations)
 }
 
-// TestATaskThatStartedIsNotDropped checks that a second attempt waits if only the first attempt of the task
-// uses up the quota.
+// TestATaskThatStartedIsNotDropped checks a task whose first attempt used up the quota: its second attempt waits
+// and is not suppressed.
 func TestATaskThatStartedIsNotDropped(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -236,8 +238,8 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestTwoReplicasSuppressATaskOnce checks that a task is suppressed once if its device reports to two
-// replicas concurrently.
+// TestTwoReplicasSuppressATaskOnce checks a device that reports to two replicas at the same time: its refused task
+// is suppressed only once.
 func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -273,8 +275,8 @@ func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestAWaiterWithoutItsTaskLeavesTheQueue checks that a waiter leaves the queue if its task is suppressed,
-// whether it polls or has a parked report. The parked report continues to wait.
+// TestAWaiterWithoutItsTaskLeavesTheQueue checks a waiting device whose task is suppressed: it leaves the queue,
+// whether it polls or has a parked report. A parked report continues to wait.
 func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -307,8 +309,8 @@ func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem checks that people can read the value of a payload
-// field only if the policy has reveal. Otherwise only a digest is shown.
+// TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem checks a policy that counts by a payload field. People can
+// read the value of the field only if the policy has reveal; otherwise they see only a digest.
 func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 	t.Parallel()
 	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {
@@ -347,7 +349,7 @@ func (b *testBench) changeBatchLimits(batch int64, limits json.RawMessage) {
 	b.must(err)
 }
 
-// TestRefusalsAreLoggedAsASample checks that the first refusal of a policy in a minute is logged, with the
+// TestRefusalsAreLoggedAsASample checks that the log has the first refusal of a policy in each minute, with the
 // number of refusals that were left out.
 func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	t.Parallel()

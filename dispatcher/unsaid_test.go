@@ -13,17 +13,17 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// passInterval is the interval of the pass `hand on` in the application (see TestSlotsAreHandedOnTwiceASecond
-// there).
+// passInterval is the interval at which the program runs the pass `hand on` (see TestSlotsAreHandedOnTwiceASecond
+// in internal/app).
 const passInterval = 500 * time.Millisecond
 
-// setOfferClock sets the clock of offers to a time after moment.
+// setOfferClock sets the clock by which offers end: to the time moment plus after.
 func (b *testBench) setOfferClock(moment time.Time, after time.Duration) {
 	b.mini.SetTime(moment.Add(after))
 }
 
-// If a replica dies between the release of a slot and the wake-up, or loses the reply to the release, another
-// replica wakes the waiter within a second, whenever its passes run.
+// A replica dies after it released a slot and before it woke the next waiter, or it loses the reply to the release.
+// Another replica wakes the waiter within a second, whenever its passes run.
 func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	t.Parallel()
 	for _, first := range []time.Duration{time.Millisecond, passInterval / 2, passInterval - time.Millisecond, passInterval} {
@@ -49,7 +49,7 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 			if lossy.lostOffers.Load() != 1 {
 				t.Fatalf("%d offers lost, want 1", lossy.lostOffers.Load())
 			}
-			for after := first; after <= first+passInterval; after += passInterval { // runs two passes
+			for after := first; after <= first+passInterval; after += passInterval { // the replica runs two passes
 				b.setOfferClock(freed, after)
 				b.must(other.Waiters.Filler.FillAll(b.ctx))
 			}
@@ -61,14 +61,14 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	}
 }
 
-// losingBoard loses the messages to other replicas.
+// losingBoard is a board of parked reports that loses all messages to other replicas.
 type losingBoard struct{ waiters.Parking }
 
 func (losingBoard) Wake(context.Context, []parked.WakeMessage) error { return nil }
 
-// A report that is parked at a replica that receives no messages also gets its slot within a second. The
-// passes of its own replica find the offer, whenever they run, and even if the passes of the other replica
-// run first.
+// A report is parked at a replica that receives no messages from other replicas. It also gets its slot within a
+// second: the passes of its own replica find the offer, whenever they run, and even if the passes of the other
+// replica run first.
 func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -114,8 +114,8 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	}
 }
 
-// If a device is woken without a result, because its connection is gone or the wake-up was lost, it costs one
-// offer. After that it keeps its position, but is offered nothing until it reports again.
+// A device is woken for an offer but does not report, because its connection is gone or the wake-up was lost. This
+// costs one offer. After that the device keeps its position, but is offered nothing until it reports again.
 func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
 	const kept = 3 * time.Second

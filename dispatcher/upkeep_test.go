@@ -46,9 +46,9 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 	})
 }
 
-// TestAReplicaThatStartsAfterAStepEndsNoLease checks a lease that has ended by the ledger's clock. If the
-// stored times of this clock and the host's clock show that the ledger's clock stepped, a new replica does not
-// end the lease. Without a step, it ends the lease.
+// TestAReplicaThatStartsAfterAStepEndsNoLease checks a replica that starts and finds a lease that is over by the
+// ledger's clock. If the stored times of this clock and the host's clock show that the ledger's clock stepped, the
+// replica does not end the lease. Without a step, it ends the lease.
 func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -74,7 +74,8 @@ func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	})
 }
 
-// TestReapManyAtOnce checks two concurrent reapers that end more grants than one transaction does.
+// TestReapManyAtOnce checks two reapers that run at the same time and together end more grants than one transaction
+// does.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newServerBench(t)
@@ -105,8 +106,9 @@ func TestReapManyAtOnce(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestReconcileFreesOrphansButNotYoungOnes checks that the reconciliation frees an old slot without a grant,
-// and leaves alone a slot that is being claimed, although an earlier attempt of its task has ended.
+// TestReconcileFreesOrphansButNotYoungOnes checks slots that are held in Redis without a grant in the ledger. The
+// reconciliation frees an old one. It does not free a slot that is just being claimed, although an earlier attempt
+// of the same task has ended.
 func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -114,8 +116,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 		b.createBatch("a", nil, "d1", "y")
 		g, failed := b.expectGrant("d1"), b.expectGrant("y")
 		b.sendReport("y", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, failed.ID, failed.Token))
-		// One slot is an orphan of a replica that died before its claim. The other one belongs to a claim in
-		// progress, for the second attempt of its task.
+		// One slot is an orphan: its replica died before the claim. The other slot belongs to a claim in progress,
+		// for the second attempt of its task.
 		adopt := []slots.LedgerGrant{
 			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
 			{Lease: fmt.Sprintf("%d.2.new", failed.ID), Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
@@ -140,8 +142,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	})
 }
 
-// A Redis replica that became the primary lacks the latest releases. A slot whose grant has ended in the
-// ledger is free after the reconciliation, however young it is.
+// A Redis replica became the primary and lacks the latest releases, so it shows a slot as held whose grant has
+// ended. After the reconciliation the slot is free, however young the grant is.
 func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -165,8 +167,8 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	})
 }
 
-// If the clock of Redis steps back, a slot that was acquired in the future is freed without waiting for that
-// time.
+// The clock of Redis stepped back, so a slot seems to have been acquired in the future. If it is an orphan, it is
+// freed without waiting for that time.
 func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	t.Parallel()
 	b := newEmbeddedBench(t)
@@ -189,12 +191,12 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 		b.createBatch("a", nil, "d1", "d2", "d3")
 		b.expectGrant("d1")
 		b.expectGrant("d2")
-		// A stale Redis: the pool is known, and empty.
+		// Redis is stale: it knows the pool, but shows it as empty.
 		b.redis.FlushDB(b.ctx)
 		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
 			b.t.Fatal(err)
 		}
-		// In one report the ledger refuses the claim and the pool is repaired.
+		// Device d3 reports. In this one report, the ledger refuses the claim and the pool is repaired.
 		b.expectReason("d3", `{}`, devices.ReasonFull)
 		b.expectHeld(2)
 		if r := b.reconcile(); r.Drift() != 0 {

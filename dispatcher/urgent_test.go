@@ -26,22 +26,22 @@ func numberedNames(prefix string, n int) (names []string) {
 	return names
 }
 
-// fullPool is a full pool of 60 slots. A batch of weight 1000 has thousands of tasks, and its devices wait in
-// the queue.
+// fullPool is a pool of 60 slots, all of which are held. A batch of weight 1000 has thousands of tasks in it, and
+// the devices of these tasks wait in the queue.
 type fullPool struct {
 	*testBench
 	*wakeRecorder
 
 	heldTasks     []devices.Task // tasks of the holders, oldest first
 	holders       []string       // holder of each task
-	followedWakes int            // number of wake-ups that were followed
+	followedWakes int            // number of wake-ups to which the test has reacted
 	heavyBatch    int64
 }
 
-const urgentShare = 6 // default share of 60 slots
+const urgentShare = 6 // default share of the urgent lane in a pool of 60 slots
 
-// runOnFullPools runs a test on the embedded stores and on real servers. The devices in sleepers have reported before,
-// and have no task.
+// runOnFullPools runs a test on a full pool, once on the embedded stores and once on real servers. The devices in
+// sleepers have reported before and have no task.
 func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 	t.Helper()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
@@ -73,9 +73,8 @@ func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 	}
 }
 
-// handOffSlot ends the task of the oldest holder, and lets the device that gets the slot start. On a busy machine
-// a device may report after its offer lapsed; then it is refused, and the slot was offered to the next
-// device.
+// handOffSlot ends the task of the oldest holder, and lets the device that gets the slot start its task. On a busy
+// machine, a device may report after its offer lapsed. Then it is refused, and the slot goes to the next device.
 func (f *fullPool) handOffSlot() (device string) {
 	f.t.Helper()
 	f.reportOverSession(f.holders[0], resultReport(f.heldTasks[0], "succeeded", ""))
@@ -90,7 +89,7 @@ func (f *fullPool) handOffSlot() (device string) {
 	}
 }
 
-// urgentHolders returns the number of holders of the urgent batch.
+// urgentHolders returns how many slots devices with tasks of the urgent batch hold.
 func (f *fullPool) urgentHolders() (n int) {
 	for _, device := range f.holders {
 		if strings.HasPrefix(device, "u-") {
@@ -100,8 +99,8 @@ func (f *fullPool) urgentHolders() (n int) {
 	return n
 }
 
-// A single urgent task gets the next slot that becomes free, before thousands of tasks of a batch of weight
-// 1000. Its device sleeps, or waits with another task.
+// One urgent task is queued. It gets the next slot that becomes free, before thousands of tasks of a batch of
+// weight 1000. Its device sleeps, or waits with another task.
 func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	for _, device := range []string{"u-000", "d-149"} {
@@ -125,7 +124,8 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	}
 }
 
-// The passes find an urgent task that may only start later, without any notification.
+// An urgent task may only start at a later time. When this time has come, the passes find the task, although
+// nothing notifies them.
 func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	runOnFullPools(t, func(f *fullPool) {
@@ -148,8 +148,8 @@ func (f *fullPool) laneWaiters() int {
 	return standing.Lane.Waiting
 }
 
-// An urgent batch of 100 tasks gets its share at once, and never more while other batches wait. After that,
-// free slots are shared by weight. No running task is ended.
+// An urgent batch of 100 tasks is queued. It gets its share of the slots at once, and never more while other
+// batches wait. After that, free slots are shared by weight. No running task is ended.
 func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	t.Parallel()
 	urgent := numberedNames("u", 100)
@@ -170,7 +170,8 @@ func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	}, urgent...)
 }
 
-// A device tries its urgent task first, before an older task of the same pool or of another pool.
+// A device has an urgent task and an older task of the same pool or of another pool. It tries the urgent task
+// first.
 func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []string{"a", "b"} {
@@ -190,7 +191,7 @@ func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	}
 }
 
-// `why` explains the lane both for urgent tasks and for the tasks behind them.
+// `why` explains the urgent lane, both for urgent tasks and for the tasks that wait behind them.
 func TestWhySpeaksOfTheLane(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -225,8 +226,8 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Jitter = func() float64 { return 0 } })
 }
 
-// If a device has tasks in more batches than the semaphore accepts, the random choice includes all urgent
-// batches.
+// A device has tasks in more batches than the semaphore accepts in one request. The random choice of batches
+// includes all urgent ones.
 func TestUrgentBatchesAreAmongThoseDrawn(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -14,8 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestUsageIsWhatStarted checks that the usage of each policy and subject equals the number of starts in the
-// ledger, also after Redis lost its data, and for policies that are newer than the starts.
+// TestUsageIsWhatStarted checks the usage of each policy and subject (for example, an account): it equals the
+// number of starts in the ledger. This also holds after Redis lost its data, and for policies that are newer than
+// the starts.
 func TestUsageIsWhatStarted(t *testing.T) {
 	t.Parallel()
 	policies := `[
@@ -48,7 +49,7 @@ func TestUsageIsWhatStarted(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// expectUsage compares the usage of all subjects, and of each device, with the starts.
+// expectUsage checks that the usage of all subjects, and of each device, equals this number of starts.
 func (b *testBench) expectUsage(starts int) {
 	b.t.Helper()
 	pool, err := b.store.Pool(b.ctx, "a")

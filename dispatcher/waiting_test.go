@@ -16,7 +16,7 @@ const (
 	patience = time.Minute // a timeout that is longer than a temporary stall of the machine
 )
 
-// pendingReport is a report that may be parked.
+// pendingReport is a report that was sent and may be parked (answered later).
 type pendingReport struct {
 	t          testing.TB
 	caller     devices.Caller
@@ -31,7 +31,7 @@ type reportAnswer struct {
 	err       error
 }
 
-// startReport sends a report that may be parked for at most the given time.
+// startReport sends a report to the dispatcher d. The report may be parked for at most the time wait.
 func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *pendingReport {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
@@ -57,7 +57,7 @@ func fleetCaller(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}
 }
 
-// parkReport sends a report and expects that it is parked.
+// parkReport sends a report of the device and waits until the dispatcher has parked it.
 func (b *testBench) parkReport(device string) *pendingReport {
 	b.t.Helper()
 	w := b.startReport(b.Dispatcher, fleetCaller(device), `{"id":"`+device+`-waits"}`, long)
@@ -99,7 +99,7 @@ func (w *pendingReport) expectStillParked() {
 	}
 }
 
-// notifyOffer notifies a replica that a slot of pool "a" is offered to the device.
+// notifyOffer notifies the dispatcher d that a slot of pool "a" is offered to the device.
 func notifyOffer(d *dispatcher.Dispatcher, device string) {
 	d.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "a"}})
 }
@@ -107,8 +107,8 @@ func notifyOffer(d *dispatcher.Dispatcher, device string) {
 // withMinuteOffers makes offers last for a minute, so that no offer lapses because the machine stalls.
 func withMinuteOffers(c *dispatcher.Config) { c.Offer = minute }
 
-// addParkingReplica returns another dispatcher on the stores of a bench. Both dispatchers exchange messages about
-// parked reports.
+// addParkingReplica adds another dispatcher (a replica) to the bench. It uses the same stores, and both dispatchers
+// send each other messages about parked reports.
 func (b *testBench) addParkingReplica() *dispatcher.Dispatcher {
 	b.t.Helper()
 	b.Dispatcher = b.newParkingReplica()

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestEveryCodeIsTested checks that why_test.go mentions every code.
+// TestEveryCodeIsTested checks that the file why_test.go mentions every code (a reason why a task waits).
 func TestEveryCodeIsTested(t *testing.T) {
 	t.Parallel()
 	tests, err := os.ReadFile("why_test.go")
@@ -25,7 +25,7 @@ func TestEveryCodeIsTested(t *testing.T) {
 	}
 }
 
-// codeNames returns the exported codes by the name of their constant.
+// codeNames returns the exported codes of reasons, by the names of their constants.
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -44,7 +44,7 @@ func codeNames(t *testing.T) map[string]string {
 	return found
 }
 
-// docs/protocol.md lists every code, and the task states that are codes.
+// docs/protocol.md must list every code of a reason, and also the task states that are used as codes.
 func TestProtocolListsTheReasons(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// interruptedPool is a pool of 384 waiting tasks whose evaluation is interrupted. The devices of the first half of
-// the tasks are unknown, and the devices of the second half have never reported.
+// interruptedPool is a pool of 384 waiting tasks. The test interrupts the evaluation of why they wait. The devices
+// of the first half of the tasks are unknown, and the devices of the second half have never reported.
 type interruptedPool struct {
 	*testBench
 	spies *storeSpies
@@ -50,7 +50,7 @@ func newInterruptedPool(t *testing.T) interruptedPool {
 	return interruptedPool{b, spies, ctx, stop}
 }
 
-// cancelAtCall cancels the context at call number n of the semaphore.
+// cancelAtCall cancels the context when the semaphore is called for the n-th time.
 func (l interruptedPool) cancelAtCall(n int64) {
 	var asked atomic.Int64
 	l.spies.runBefore("Standing", func() {
@@ -60,7 +60,8 @@ func (l interruptedPool) cancelAtCall(n int64) {
 	})
 }
 
-// If the time runs out, the tasks that were evaluated until then are a fair sample of all waiting tasks.
+// The time for an answer of `why` runs out. The tasks that were evaluated until then must be a fair sample of all
+// waiting tasks of the pool.
 func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
@@ -81,12 +82,12 @@ func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	}
 }
 
-// nearDeadline is a context with a near deadline that never ends.
+// nearDeadline is a context whose deadline is near, but which does not end at this deadline.
 type nearDeadline struct{ context.Context } //nolint:containedctx // it is one
 
 func (nearDeadline) Deadline() (time.Time, bool) { return time.Now().Add(50 * time.Millisecond), true }
 
-// If the semaphore does not answer in time, the tasks are evaluated by the ledger alone.
+// The semaphore does not answer `why` in time. Then the reasons of the tasks are found from the ledger alone.
 func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
@@ -100,7 +101,8 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	}
 }
 
-// A list ends after the last task that was evaluated in time, and can be continued from there.
+// The time for a list of waiting tasks runs out. The list ends after the last task that was evaluated, and the next
+// page continues there.
 func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The summary of many tasks has the same reasons as the explanations of the single tasks.
+// `why` summarizes the reasons of many waiting tasks. The summary must have the same reasons as the explanations of
+// the single tasks.
 func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 	t.Parallel()
 	for round, change := range map[string]func(*store.PoolSpec){
@@ -47,7 +48,7 @@ func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 	}
 }
 
-// createMixedPool fills pool a with tasks of all kinds, for devices of all kinds.
+// createMixedPool fills pool a with tasks of all kinds, for devices in all kinds of states.
 func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 	b.t.Helper()
 	b.createLimitedPool(30)
@@ -60,7 +61,7 @@ func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 		name := fmt.Sprintf("d%02d", i)
 		names = append(names, name)
 		if i == 23 {
-			break // not registered
+			break // this device is not registered
 		}
 		b.createAccountDevice(name, fmt.Sprint("account-", i%5))
 		if i%4 != 3 { // the other devices never report
@@ -106,8 +107,8 @@ func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 	return batches
 }
 
-// expectAgreement reads the summary, the list of all waiting tasks and the explanation of each task, and
-// compares them. It returns the counts by code.
+// expectAgreement reads three things: the summary of the reasons, the list of all waiting tasks and the explanation
+// of each task. They must agree. It returns the number of tasks by the code of the reason.
 func (b *testBench) expectAgreement(filter store.WaitingScope) map[decision.Code]int64 {
 	b.t.Helper()
 	summary, err := b.Explainer.SummarizeWaiting(b.ctx, filter, dispatcher.MaxEvaluated)
@@ -156,7 +157,8 @@ func (b *testBench) listWaiting(filter store.WaitingScope) (all []decision.Expla
 	}
 }
 
-// If only a sample is evaluated, the counts of the groups add up to the total, and are roughly correct.
+// `why` evaluates only a sample of many waiting tasks. The counts of its groups must add up to the total, and be
+// roughly correct.
 func TestWhyOfASample(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t, withLongPeriod)

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// For a forced release, `why` names the operator, the reason and a command that works.
+// An operator releases a slot by force. For the affected task, `why` names the operator, the reason and a command
+// that works.
 func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -29,7 +30,7 @@ func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// While the counts of a policy are rebuilt, the remedy asks nobody to act.
+// The counts of a policy are being rebuilt in Redis. `why` explains this to the operator and asks nobody to act.
 func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -43,7 +44,8 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// For a calendar policy, `why` names the period and not a start. The period ends on a full minute.
+// A task waits for a calendar policy. `why` names the calendar period and not an earlier start. The period ends on
+// a full minute.
 func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -75,7 +77,7 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A task that also waits for something other than its turn has no position.
+// A task waits for its turn and also for something else. `why` shows no position for it.
 func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

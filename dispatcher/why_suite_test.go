@@ -12,10 +12,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// withLongPeriod sets a long report period, so that devices do not count as silent on a machine that stalls.
+// withLongPeriod sets a long report period, so that no device counts as silent because the machine stalls.
 func withLongPeriod(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 
-// explainTask returns the explanation of a task, and checks that it is complete.
+// explainTask returns the explanation of `why` for a task, and checks that it is complete.
 func (b *testBench) explainTask(task int64) decision.Explanation {
 	b.t.Helper()
 	e, err := b.Explainer.ExplainTask(b.ctx, task)
@@ -34,8 +34,8 @@ func (b *testBench) explainTask(task int64) decision.Explanation {
 	return e
 }
 
-// expectActions checks that every command in a remedy is one of its actions, in the order of the text. A
-// forced release is an exception, because it may exceed the cap.
+// expectActions checks the remedy of a reason: every command in its text is one of its actions, in the same order.
+// Only a forced release is no action, because it may exceed the cap.
 func (b *testBench) expectActions(r decision.Cause) {
 	b.t.Helper()
 	rest := r.Remedy
@@ -59,7 +59,8 @@ func causeCodes(e decision.Explanation) (list []decision.Code) {
 	return list
 }
 
-// expectWhy checks that a task has exactly these reasons, and that they contain all of the words.
+// expectWhy checks that `why` gives exactly these reasons for a task, and that their texts contain all of the
+// words.
 func (b *testBench) expectWhy(task int64, want []decision.Code, words ...string) decision.Explanation {
 	b.t.Helper()
 	e := b.explainTask(task)
@@ -95,7 +96,7 @@ func (b *testBench) must(err error) {
 	}
 }
 
-// changePool changes pool a in the ledger and in the semaphore.
+// changePool changes the settings of pool a, both in the ledger and in the semaphore.
 func (b *testBench) changePool(reason string, change func(*store.PoolSpec)) {
 	b.t.Helper()
 	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
@@ -145,7 +146,7 @@ func (b *testBench) resumeBatch(batch int64) {
 	b.must(err)
 }
 
-// startOther makes the device "other" take a slot of pool a. endOther frees it.
+// startOther lets the device "other" take a slot of pool a. endOther frees this slot.
 func (b *testBench) startOther() {
 	b.t.Helper()
 	b.createBatch("a", nil, "other")

@@ -13,22 +13,24 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// obstacleCase is an obstacle for a task of device d1 in pool a. set creates it, and lift removes it.
+// obstacleCase is one thing that keeps the task of device d1 in pool a waiting. The function set creates the
+// obstacle, and lift removes it.
 type obstacleCase struct {
 	name      string
 	set, lift func(b *testBench, batch int64)
 	wantedReasons
 }
 
-// wantedReasons is the expected reason for the device, and the expected codes and words for the operator.
+// wantedReasons has the reason that the device must get in its reply, and the codes and words that the operator
+// must get from `why`.
 type wantedReasons struct {
 	reason devices.Reason
 	codes  []decision.Code
 	words  []string
 }
 
-// obstacleCases returns obstacles that are created by changes of the pool, the batch or the device, or by the
-// device "other".
+// obstacleCases returns obstacles of many kinds. They are created by changes of the pool, the batch or the device,
+// or by another device ("other").
 func obstacleCases() []obstacleCase {
 	pool := func(reason string, change func(*store.PoolSpec)) func(*testBench, int64) {
 		return func(b *testBench, _ int64) { b.changePool(reason, change) }
@@ -95,8 +97,8 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 	}
 }
 
-// expectObstacle creates an obstacle, checks the report and the explanation, and removes it. Then the task
-// must be granted.
+// expectObstacle creates an obstacle, checks the reply to the device and the explanation of `why`, and removes the
+// obstacle. Then the task must be granted.
 func (b *testBench) expectObstacle(o obstacleCase) {
 	b.t.Helper()
 	b.createPool("a", 1, minute)
@@ -123,7 +125,7 @@ func (b *testBench) expectObstacle(o obstacleCase) {
 	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
-// These obstacles end by time only.
+// These obstacles end by themselves when a time has come. `why` must name this time.
 func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -151,7 +153,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		if e.Causes[0].Until.Before(now.Add(29 * time.Minute)) {
 			b.t.Errorf("until %s", e.Causes[0].Until)
 		}
-		// After a restore nothing is granted, but running tasks are explained as usual.
+		// After a restore of the ledger nothing is granted, but tasks that run are explained as usual.
 		b.createBatch("a", nil, "idle", "runs")
 		b.expectReason("idle", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		runs := b.expectGrant("runs")
@@ -192,7 +194,8 @@ func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// If a device has tasks in several batches of one pool, the semaphore chooses the batch, and `why` names it.
+// A device has tasks in several batches of one pool. The semaphore chooses the batch whose task goes first, and
+// `why` names this batch.
 func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -223,8 +226,8 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A task that waits for a full pool has a position. As soon as the hold time of the pool is known, it also
-// has an estimated start.
+// A task waits because its pool is full. `why` shows its position. As soon as the hold time of the pool is known,
+// it also shows an estimated start.
 func TestWhySaysThePositionInLine(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -262,7 +265,8 @@ func TestWhyWithoutRedisSaysUnavailable(t *testing.T) {
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
 	b.createBatch("a", nil, "d1")
 	task := b.deviceTaskIDs("d1")[0]
-	// A pool that Redis does not know is no obstacle, because the next report restores it.
+	// A pool that Redis does not know is no obstacle, because the next report restores it. So `why` says that the
+	// next report tries the task.
 	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
 	spies.failCalls("Acquire", "Standing")
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
@@ -314,7 +318,8 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 				b.t.Errorf("a device that was never imported: %q does not say %q", unknown.Remedy, want)
 			}
 		}
-		// A report counts even if this replica has not written it to the ledger yet.
+		// The report of the device "silent" counts for `why` even if this replica has not written it to the ledger
+		// yet.
 		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		b.expectWhy(b.deviceTaskIDs("silent")[0], []decision.Code{decision.CodeNextReport})
 	}, withLongPeriod)
@@ -372,7 +377,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// `why` reports a lease that ended without a result, and a result that came later.
+// A lease ended without a result, and the result came later. `why` reports both.
 func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -390,7 +395,8 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// For a caller, `why` names the maximum number of slots of callers, and the command that raises it.
+// A caller waits because callers hold their maximum number of slots. `why` names this maximum and the command that
+// raises it.
 func TestWhyACallerWaits(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -21,7 +21,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// sharedRedis contains the servers for all tests of this package that do not break a server.
+// sharedRedis holds one Redis server of each kind. All tests of this package use these servers, except tests that
+// stop or break a server.
 var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
@@ -30,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// runOnEachRedis runs a test on each kind of Redis.
+// runOnEachRedis runs a test once on each kind of Redis: a single server, a Cluster and the in-process Redis
+// (miniredis).
 func runOnEachRedis(t *testing.T, test func(t *testing.T, s *redisLimiter)) {
 	t.Helper()
 	sharedRedis.RunOnEach(t, func(t *testing.T, at servers.RedisAt) {
@@ -45,7 +47,7 @@ func newRedisLimiter(tb testing.TB) *redisLimiter {
 	return connect(tb, sharedRedis.NewDatabase(tb))
 }
 
-// newClockLimiter returns a limiter in a Redis whose time the test sets.
+// newClockLimiter returns a limiter on an in-process Redis whose clock the test sets.
 func newClockLimiter(tb testing.TB, now time.Time) (*redisLimiter, *miniredis.Miniredis) {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
@@ -53,10 +55,10 @@ func newClockLimiter(tb testing.TB, now time.Time) (*redisLimiter, *miniredis.Mi
 	return connect(tb, servers.RedisAt{Addr: mini.Addr()}), mini
 }
 
-// arbitraryTime returns an arbitrary time on which no result depends.
+// arbitraryTime returns a fixed time. No test result depends on which time it is.
 func arbitraryTime() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// redisLimiter is a limiter in a running Redis, with a scope for this test only.
+// redisLimiter is a limiter in a running Redis. Its scope (the prefix of its keys) is used by this test only.
 type redisLimiter struct {
 	*limits.Limiter
 
@@ -71,7 +73,7 @@ func connect(tb testing.TB, at servers.RedisAt) *redisLimiter {
 	return &redisLimiter{Limiter: limits.New(client), client: client, leaseNumber: new(atomic.Int64), scope: tb.Name()}
 }
 
-// compileRules returns the rules of the policies.
+// compileRules compiles the policies and returns one rule for each.
 func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
@@ -81,7 +83,8 @@ func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// newRules compiles policies and makes their rules known in Redis, with no counts.
+// newRules compiles the policies and fills the rules in Redis from an empty history. Afterwards all rules are known
+// and have no counts.
 func (s *redisLimiter) newRules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules := compileRules(tb, policies...)
@@ -96,7 +99,7 @@ func (s *redisLimiter) rebuild(tb testing.TB, rules []*limits.Rule, past ...limi
 	}
 }
 
-// newHistory returns a history with the same starts at each reading.
+// newHistory returns a history of starts that returns the given starts at each reading.
 func newHistory(starts ...limits.Start) limits.History {
 	return func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -109,7 +112,7 @@ func newHistory(starts ...limits.Start) limits.History {
 	}
 }
 
-// newCheck returns a check of a start of the account, with a new lease.
+// newCheck returns a check that asks whether a task of the account may start now. It has a new lease id.
 func (s *redisLimiter) newCheck(rules []*limits.Rule, account string) limits.Check {
 	n := s.leaseNumber.Add(1)
 	group := "g" + strconv.FormatInt(n, 10)
@@ -151,8 +154,8 @@ func (s *redisLimiter) countLate(tb testing.TB, c limits.Check, ago time.Duratio
 	}
 }
 
-// compileSet returns the rules of a limit set with the same policies, which count by facts instead of
-// tags.
+// compileSet returns the rules of a limit set with the given policies. The rules count by facts that a caller
+// sends, instead of device tags.
 func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	of := slices.Clone(policies)
@@ -166,7 +169,7 @@ func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// take takes a cost of 1 of the account, without an id.
+// take sends a take (a request to a limit set) with a cost of 1 for the account, without an id.
 func (s *redisLimiter) take(tb testing.TB, rules []*limits.Rule, account string) limits.TakeResult {
 	tb.Helper()
 	return s.takeWithID(tb, rules, "", 1, account)
@@ -188,7 +191,7 @@ func (s *redisLimiter) release(tb testing.TB, c limits.Check) {
 	}
 }
 
-// tryStart reserves and counts a start of the account. It reports whether the start was allowed.
+// tryStart reserves a start of the account and then counts it as started. It reports whether the start was allowed.
 func (s *redisLimiter) tryStart(tb testing.TB, rules []*limits.Rule, account string) bool {
 	tb.Helper()
 	c := s.newCheck(rules, account)
@@ -201,12 +204,12 @@ func (s *redisLimiter) tryStart(tb testing.TB, rules []*limits.Rule, account str
 
 func (s *redisLimiter) redisKey(name string) string { return "limits:{" + s.scope + "}:" + name }
 
-// subjectKey returns the key of the subject of account a.
+// subjectKey returns the Redis key in which the rule counts the starts of account a.
 func (s *redisLimiter) subjectKey(rule *limits.Rule) string {
 	return limits.SubjectKey(s.scope, rule, rule.Subject(accountFacts("a")))
 }
 
-// redisKeys returns all keys of the scope in Redis.
+// redisKeys returns all Redis keys of the limiter's scope.
 func (s *redisLimiter) redisKeys(tb testing.TB) []string {
 	tb.Helper()
 	keys, err := s.client.Keys(tb.Context(), s.redisKey("*")).Result()

@@ -16,11 +16,13 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// BenchmarkOneWindow compares checks of one window on one Redis: this package, go-redis/redis_rate
-// and the snippets take turns, with 1 caller and with 32 concurrent callers. All checks pass. It
-// reports medians: checks per second, and the ratio to redis_rate in the same turn. "take" is
-// comparable to the other limiters and also returns what remains. "take-id" counts once under an
-// id. "reserve" is the check of a start. "start" is this check and the count after the COMMIT.
+// BenchmarkOneWindow compares the speed of checks of one window on one Redis. This package, go-redis/redis_rate and
+// the widely copied snippets are measured in turn, with 1 caller and with 32 concurrent callers. All checks pass.
+// It
+// reports medians: checks per second, and the ratio to redis_rate in the same turn. "take" is a request to a limit
+// set; it is comparable to the other limiters and also returns the remaining number. "take-id" is a take that
+// counts once under its id. "reserve" is the check of a start. "start" is this check plus the count after the
+// COMMIT.
 func BenchmarkOneWindow(b *testing.B) {
 	for most, form := range map[int]string{60: "60-a-minute", 1000: "1000-a-minute"} {
 		b.Run(form, func(b *testing.B) {
@@ -54,7 +56,7 @@ func BenchmarkOneWindow(b *testing.B) {
 type windowBenchmark struct {
 	*redisLimiter
 
-	ctx        context.Context //nolint:containedctx // that of the benchmark
+	ctx        context.Context //nolint:containedctx // the context of the benchmark
 	maxStarts  int
 	rules      []*limits.Rule
 	setRules   []*limits.Rule
@@ -64,12 +66,12 @@ type windowBenchmark struct {
 	openChecks []limits.Check
 }
 
-// benchAccount is an account that is checked. Its check is prepared, as a caller of another limiter has
-// its key ready.
+// benchAccount is an account that is checked in the benchmark. Its check is prepared in advance, just as a caller
+// of another limiter has its key ready.
 type benchAccount struct {
 	name  string
 	check limits.Check
-	items []limits.Item // items of one Taking
+	items []limits.Item // items of the one taking (request to a limit set) that the benchmark sends
 }
 
 func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {
@@ -81,8 +83,8 @@ func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {
 	}
 }
 
-// accountsForKind returns a hundred accounts for one kind of check. Each generation has new accounts, so
-// that no window is full: 7 turns of two rounds are 45 checks of each account.
+// accountsForKind returns a hundred accounts for one kind of check. Each generation has new accounts, so that no
+// window becomes full: in 7 turns of two rounds, each account is checked 45 times.
 func (w *windowBenchmark) accountsForKind(b *testing.B, kind string, generation int) []benchAccount {
 	b.Helper()
 	name := fmt.Sprintf("%s:%d", kind, generation)
@@ -96,9 +98,9 @@ func (w *windowBenchmark) accountsForKind(b *testing.B, kind string, generation 
 	return w.accounts[name]
 }
 
-// measureRound returns the number of checks per second for a number of concurrent callers. Regularly it
-// releases the open reservations, which is not measured, so that only about as many reservations
-// are open as with this number of callers.
+// measureRound returns the number of checks per second for this number of concurrent callers. From time to time it
+// releases the open reservations, outside of the measured time. So the number of open reservations stays at about
+// the number that this many callers would have.
 func (w *windowBenchmark) measureRound(b *testing.B, callers int, accounts []benchAccount, checkOne func(a benchAccount) error) float64 {
 	b.Helper()
 	const checks = 320
@@ -128,13 +130,13 @@ func (w *windowBenchmark) measureRound(b *testing.B, callers int, accounts []ben
 	return checks / took.Seconds()
 }
 
-// nextCheck returns the check of the account with a new lease.
+// nextCheck returns the prepared check of the account with a new lease id.
 func (w *windowBenchmark) nextCheck(a benchAccount) limits.Check {
 	a.check.Lease = strconv.FormatInt(w.leaseNumber.Add(1), 10) + ".1.0123456789abcdef"
 	return a.check
 }
 
-// errNotPassed reports that a check did not pass. The benchmark must measure only checks that pass.
+// errNotPassed reports that a check was refused. The benchmark must measure only checks that pass.
 var errNotPassed = errors.New("it did not pass")
 
 func checkPassed(answers []limits.Answer, err error) error {
@@ -194,8 +196,8 @@ func (w *windowBenchmark) snippetCheck(script string) func(a benchAccount) error
 	}
 }
 
-// BenchmarkTakes reports the p50 and p99 duration of a take in microseconds, for sets of 1 policy
-// and of 16 policies, the maximum.
+// BenchmarkTakes reports how long a take (a request to a limit set) lasts, p50 and p99 in microseconds, for a set
+// with 1 policy and for a set with 16 policies, the maximum.
 func BenchmarkTakes(b *testing.B) {
 	for _, many := range []int{1, 16} {
 		for _, callers := range []int{1, 32} {
@@ -228,7 +230,8 @@ func BenchmarkTakes(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reports the memory of a subject with ten starts, in bytes.
+// BenchmarkMemory reports the memory in bytes that Redis needs for one subject (for example, one account) with ten
+// counted starts.
 func BenchmarkMemory(b *testing.B) {
 	s := newRedisLimiter(b)
 	rate := redis_rate.NewLimiter(s.client)

@@ -21,8 +21,8 @@ func (redisError) RedisError()   {}
 
 var _ redis.Error = redisError{}
 
-// heldRedis is a fake Redis that answers the question 1 only after release is closed, so that later
-// questions have to wait.
+// heldRedis is a fake Redis. It answers question 1 only after release is closed, so that later questions have to
+// wait.
 type heldRedis struct {
 	release chan struct{}
 
@@ -51,7 +51,7 @@ func tenfold(questions []int) []int {
 	return answers
 }
 
-// atCallLimit runs a test while the maximum number of concurrent calls is in flight.
+// atCallLimit runs a test while the maximum number of concurrent calls to a fake Redis is in flight.
 func atCallLimit(t *testing.T, test func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,9 +66,9 @@ func atCallLimit(t *testing.T, test func(t *testing.T, h *heldRedis, ask func(co
 	})
 }
 
-// TestQuestionsAskedMeanwhileGoTogether checks that questions that arrive while calls are in flight
-// are sent in one call, that every caller gets its own answers, and that an invalid question does
-// not fail the other questions.
+// TestQuestionsAskedMeanwhileGoTogether checks questions that arrive while the maximum number of calls is in
+// flight: they are sent together in one call, every caller gets its own answers, and an invalid question does not
+// make the other questions fail.
 func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	questions := [][]int{{2, 3}, {4}, {5, 6, 7}, {13}}
@@ -99,8 +99,8 @@ func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpHoldsUpNobody checks that a caller whose context has ended gets an error and does
-// not delay other callers.
+// TestWhoGivesUpHoldsUpNobody checks a caller whose context ends while its question waits: it gets an error, and
+// the other callers are not delayed.
 func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	atCallLimit(t, func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error)) {

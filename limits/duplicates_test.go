@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRepeatsAreWhatDuplicatePoliciesCount checks that DuplicateFinder and a duplicate policy agree on
-// which starts are equal.
+// TestRepeatsAreWhatDuplicatePoliciesCount checks that DuplicateFinder and a duplicate policy agree on which two
+// starts count as equal.
 func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 	t.Parallel()
 	rules, err := Compile("pool p", []Policy{{Name: "same", Algorithm: Duplicate, PerMS: 1000, Max: 1}})

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// runOnRestartableRedis runs a test on a Redis and on a Cluster that can be restarted with older data.
+// runOnRestartableRedis runs a test on a Redis server and on a Cluster that the test can restart with older data.
 func runOnRestartableRedis(t *testing.T, test func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter)) {
 	t.Helper()
 	for name, start := range map[string]func(tb testing.TB) *servers.RedisServer{
@@ -25,9 +25,9 @@ func runOnRestartableRedis(t *testing.T, test func(t *testing.T, r *servers.Redi
 	}
 }
 
-// TestRolledBackRedisIsNotKnown checks a Redis that was restarted with older data. No replica, not
-// even a new one, takes its rules as known, also not in the first call, until the rules are filled
-// again. One filling is enough for all replicas.
+// TestRolledBackRedisIsNotKnown checks a Redis that was restarted with older data. No replica may trust the counts
+// in this Redis until the rules are filled again. This also holds for a new replica and for the first call after
+// the restart. After one replica has filled the rules, all replicas trust them.
 func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -70,8 +70,8 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	})
 }
 
-// TestNewReplicaDoubtsRolledBackRedis checks that a new replica, which has observed no earlier
-// epoch, does not take the rules of an earlier epoch as known.
+// TestNewReplicaDoubtsRolledBackRedis checks a new replica at a Redis that was restarted with older data. The
+// replica has not seen the earlier epoch, but it must not trust rules that were filled in that epoch.
 func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -79,7 +79,7 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 		rules := compileRules(t, hourlyPolicy(2))
 		replica().rebuild(t, rules)
 		snapshot := r.Snapshot(t)
-		replica().expectReserveStatus(t, rules, limits.StatusPassed) // in the same epoch a new replica takes the rules as known
+		replica().expectReserveStatus(t, rules, limits.StatusPassed) // within one epoch, a new replica trusts the rules
 		r.Kill()
 		r.Restore(t, snapshot)
 		r.Start()
@@ -87,8 +87,8 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackProfileIsNotBelieved checks that a rule of an earlier epoch is unknown in each of
-// its scopes.
+// TestRolledBackProfileIsNotBelieved checks that a rule that was filled in an earlier epoch is unknown in each
+// scope in which it is used.
 func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -111,7 +111,8 @@ func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	})
 }
 
-// expectReserveStatus checks the status of a reservation by each rule, and releases the reservation.
+// expectReserveStatus reserves a start by each of the rules, checks that the status is want, and releases the
+// reservation.
 func (s *redisLimiter) expectReserveStatus(t *testing.T, rules []*limits.Rule, want limits.Status) {
 	t.Helper()
 	for _, rule := range rules {
@@ -123,8 +124,8 @@ func (s *redisLimiter) expectReserveStatus(t *testing.T, rules []*limits.Rule, w
 	}
 }
 
-// TestRedisThatFollowedAnotherIsNotBelieved checks a Redis process that has replaced its data with
-// the data of another process, as after a failover and a failback.
+// TestRedisThatFollowedAnotherIsNotBelieved checks a Redis process that replaced its data with the data of another
+// process, as happens in a failover and a failback. The rules in the replaced data must be unknown.
 func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	r, other := servers.StartRedis(t), servers.StartRedis(t, "--repl-diskless-sync-delay", "0")
@@ -158,7 +159,7 @@ func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 		}
 	}
 	must(direct.SlaveOf(t.Context(), "NO", "ONE").Err())
-	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel does the same
+	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel also closes these connections
 	s.expectReserveStatus(t, rules, limits.StatusUnknown)
 	s.rebuild(t, rules, limits.Start{Lease: "1.1.past", Facts: accountFacts("a")})
 	s.expectReserveStatus(t, rules, limits.StatusLimited)

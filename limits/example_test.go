@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// At most three messages per minute are sent to a phone.
+// The example sends at most three messages per minute to one phone.
 func Example() {
 	server := miniredis.NewMiniRedis() // or any Redis from 6.2
 	_ = server.Start()

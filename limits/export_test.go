@@ -8,23 +8,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NewWithLocalClock returns a limiter that uses a local clock of the test. No result may depend on this clock.
+// NewWithLocalClock returns a limiter whose local clock the test sets. No result of the limiter may depend on this
+// clock.
 func NewWithLocalClock(client redis.UniversalClient, localNow func() time.Time) *Limiter {
 	l := New(client)
 	l.Reservations.clock.local = localNow // all parts share this clock
 	return l
 }
 
-// SetSettleWithin changes the maximum time for which a reservation may stay open.
+// SetSettleWithin changes how long a reservation may stay open before it is overdue.
 func (l *Limiter) SetSettleWithin(d time.Duration) {
 	s, r := newScripts(d), l.Reservations
 	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
 }
 
-// AsList returns a copy of a sliding rule that always stores lists.
+// AsList returns a copy of a sliding rule that always stores the times of its starts as a Redis list.
 func AsList(r *Rule) *Rule { return r.copyAs("L") }
 
-// AsPacked returns a copy of a sliding rule that always packs its times.
+// AsPacked returns a copy of a sliding rule that always stores the times of its starts as one text (packed times).
 func AsPacked(r *Rule) *Rule { return r.copyAs("P") }
 
 func (r *Rule) copyAs(kind string) *Rule {
@@ -40,22 +41,23 @@ func (r *Rule) copyWithOwner(owner string) *Rule {
 	return newRule(r.Owner+owner, r.Policy)
 }
 
-// WithoutShortcut returns a copy of a rule that the shortcut scripts do not serve.
+// WithoutShortcut returns a copy of a rule for which the shortcut scripts (quick.lua and others) are never used.
 func WithoutShortcut(r *Rule) *Rule {
 	other := r.copyWithOwner("/long")
 	other.spec += " " // the spec has the same meaning, but no shortcut recognizes its form
 	return other
 }
 
-// Boundaries returns the starts of calendar periods.
+// Boundaries returns the starts of the four calendar periods around a time: the previous, the current and the next
+// two periods.
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }
 
-// SubjectKey returns the key of a subject.
+// SubjectKey returns the Redis key in which the rule counts the starts of a subject.
 func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysIn(scope).subjectKey(s) }
 
-// Ask returns a function that coalesces concurrent questions as a limiter does.
+// Ask returns a function that sends concurrent questions together, as a limiter does.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
 	g := newCoalescer(func(_ context.Context, _ callKey, questions []int) ([]int, error) { return send(questions) })
 	return func(ctx context.Context, questions []int) ([]int, error) {
@@ -63,5 +65,6 @@ func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, qu
 	}
 }
 
-// CandidateListKey returns the last part of the key of the candidates of a rule.
+// CandidateListKey returns the last part of the Redis key that holds the candidates of a rule (subjects with high
+// use).
 func CandidateListKey(r *Rule) string { return r.id + r.policyHash }

@@ -11,7 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// policyOfEachKind returns a policy of each kind with this duration, in ms.
+// policyOfEachKind returns policies of every kind that stores its counts differently: sliding with few starts
+// (packed times), sliding with many starts (a list), fixed and calendar. Their longest window is perMS ms long,
+// except that of the calendar.
 func policyOfEachKind(perMS int64) []limits.Policy {
 	return []limits.Policy{
 		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),
@@ -21,8 +23,8 @@ func policyOfEachKind(perMS int64) []limits.Policy {
 	}
 }
 
-// TestIdleLeavesNothing checks that no key of a subject is left after the subject was idle for its
-// longest window, and that later no key at all is left.
+// TestIdleLeavesNothing checks a subject that makes no more starts. After its longest window, no key of the subject
+// is left in Redis. Later, no key at all is left.
 func TestIdleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
@@ -40,8 +42,7 @@ func TestIdleLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestKeysEndByThemselves checks that every key of a real Redis has a TTL when no reservation is
-// open.
+// TestKeysEndByThemselves checks on a real Redis that every key has a TTL as soon as no reservation is open.
 func TestKeysEndByThemselves(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -76,8 +77,8 @@ func TestKeysEndByThemselves(t *testing.T) {
 	})
 }
 
-// TestMemoryOfASubject checks that the memory of a subject stays within the bound of its policy in
-// docs/limits.md, however many starts are counted. The bound leaves room for other versions of
+// TestMemoryOfASubject checks that the memory that Redis needs for one subject stays below the bound in
+// docs/limits.md for its policy, however many starts are counted. The bound leaves a margin for other versions of
 // Redis.
 func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()

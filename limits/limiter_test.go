@@ -16,8 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestAllWindowsHold checks that a start needs room in all windows of a rule. The refusal contains
-// the window that blocks the start longest, and the time until this window allows a start.
+// TestAllWindowsHold checks a rule with several windows. A start needs room in every window. A refusal names the
+// window that blocks the start longest, and the time until this window allows a start.
 func TestAllWindowsHold(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -33,7 +33,7 @@ func TestAllWindowsHold(t *testing.T) {
 		if !s.tryStart(t, rules, "b") {
 			t.Error("another account is refused")
 		}
-		// This start happened ten minutes ago.
+		// This start happened ten minutes ago, and is counted only now.
 		s.countLate(t, s.newCheck(rules, "a"), 10*time.Minute)
 		got = s.reserve(t, s.newCheck(rules, "a")).LongestRefusal()
 		if got.Window != 1 || got.Wait <= 49*time.Minute || got.Wait > 50*time.Minute || got.Oldest < 10*time.Minute {
@@ -42,8 +42,8 @@ func TestAllWindowsHold(t *testing.T) {
 	})
 }
 
-// TestRefusedStartCostsNothing checks that a refused start is not counted by the rules that allowed
-// it.
+// TestRefusedStartCostsNothing checks a start that one rule allows and another rule refuses: the rule that allowed
+// it does not count it.
 func TestRefusedStartCostsNothing(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -65,7 +65,8 @@ func TestRefusedStartCostsNothing(t *testing.T) {
 	})
 }
 
-// TestOneOfManyAtOncePasses checks that only one of many concurrent starts passes.
+// TestOneOfManyAtOncePasses checks many concurrent starts by a rule that has room for one start: only one start
+// passes.
 func TestOneOfManyAtOncePasses(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -94,8 +95,8 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 	})
 }
 
-// TestTopAreWhoIsRefusedMost checks that MostRefused returns the most refused subjects of each policy, and
-// that refusals that are only due to reservations do not count.
+// TestTopAreWhoIsRefusedMost checks that MostRefused returns the subjects of each policy that were refused most
+// often. Refusals that are caused only by open reservations do not count.
 func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -130,7 +131,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	})
 }
 
-// TestNothingPassesWithoutRedis checks that no start passes without Redis, and that the second call
+// TestNothingPassesWithoutRedis checks that no start passes while Redis is not reachable, and that the second call
 // fails without waiting.
 func TestNothingPassesWithoutRedis(t *testing.T) {
 	t.Parallel()
@@ -144,7 +145,7 @@ func TestNothingPassesWithoutRedis(t *testing.T) {
 	}
 }
 
-// roundTripCounter counts the round trips of a client.
+// roundTripCounter counts the round trips of a Redis client.
 type roundTripCounter struct{ count atomic.Int64 }
 
 func (c *roundTripCounter) DialHook(next redis.DialHook) redis.DialHook {
@@ -165,8 +166,8 @@ func (c *roundTripCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) r
 	}
 }
 
-// A pool has one hash slot, so all policies for all tasks that a device may start in the pool are
-// checked in one round trip.
+// TestOneRoundTripForAllPoliciesOfAPool checks a device that may start any of several tasks in one pool. All
+// policies for all these tasks are checked in one round trip, because the keys of a pool have one hash slot.
 func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {

@@ -2,7 +2,7 @@ package limits_test
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // it names scripts
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1 hash
 	"encoding/hex"
 	"fmt"
 	"strings"
@@ -16,11 +16,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// modelRedis is a Redis whose clock the test sets.
+// modelRedis is a Redis whose clock the test sets. The histories of the model tests run on it.
 type modelRedis interface {
 	connect() *redisLimiter
 	setClock(now time.Time)
-	expireKeys(by time.Duration) // lets keys expire, if canExpireKeys returns true
+	expireKeys(by time.Duration) // lets keys expire whose TTL is over, if canExpireKeys returns true
 	canExpireKeys() bool
 	flush()
 }
@@ -53,10 +53,10 @@ type realRedis struct {
 	minLogBytes  int64
 }
 
-// clockKey is the key that contains the time of the test for a real Redis.
+// clockKey is the key in which a real Redis holds the time that the test has set.
 const clockKey = "test:clock"
 
-// newRealRedis connects to a Redis and deletes all its data.
+// newRealRedis connects to a real Redis server and deletes all its data.
 func newRealRedis(tb testing.TB, server *servers.RedisServer) *realRedis {
 	tb.Helper()
 	r := &realRedis{RedisServer: server, tb: tb, directClient: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
@@ -94,9 +94,9 @@ func (r *realRedis) restart(now time.Time, whileDown func()) {
 	r.setClock(now)
 }
 
-// testClockHook inserts code in front of each script: TIME returns the clock of the test; no key gets a
-// TTL, because the time of Redis itself differs from the clock of the test; and a key that is not
-// in KEYS causes an error.
+// testClockHook inserts Lua code in front of each script. With this code, TIME returns the clock of the test. No
+// key gets a TTL, because the clock of Redis itself differs from the clock of the test. A key that is not in KEYS
+// causes an error.
 type testClockHook struct {
 	mu             sync.Mutex
 	changedDigests map[string]string // digest of a script -> digest of the changed script
@@ -121,15 +121,15 @@ local redis = setmetatable({ call = function(command, ...)
 end }, { __index = real })
 `
 
-// DialHook changes nothing.
+// DialHook leaves connections unchanged.
 func (*testClockHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessPipelineHook changes nothing, because no script is sent in a pipeline.
+// ProcessPipelineHook leaves pipelines unchanged, because no script is sent in a pipeline.
 func (*testClockHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-// ProcessHook changes scripts.
+// ProcessHook inserts the code in front of each script that is sent.
 func (c *testClockHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		switch args := cmd.Args(); strings.ToLower(cmd.Name()) {

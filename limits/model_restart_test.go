@@ -11,11 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesWithRestartsAgreeWithAPlainModel runs the same histories on a real Redis that is
-// killed and restarted at any time: with its latest data, with an earlier snapshot, or without the
-// end of its log. After a restart no replica takes the data as known until the rules were filled
-// again; then the answers equal the answers of the model. Reservations that were settled long ago
-// can reappear.
+// TestHistoriesWithRestartsAgreeWithAPlainModel runs the same histories on a real Redis that is killed and
+// restarted at any time: with its latest data, with an earlier snapshot, or without the end of its log. After a
+// restart, no replica trusts the rules in Redis until they were filled again. From then on, the answers of Redis
+// must equal the answers of the model. Reservations that were settled long ago can reappear with older data.
 func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"snapshots": nil, "log": {"--appendonly", "yes"}} {
@@ -31,7 +30,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 				}
 				defer func() {
 					if rt.Failed() {
-						left = 1 << 30 // rapid repeats the failed history to shrink it
+						left = 1 << 30 // rapid runs the failed history again and again to shrink it
 					}
 				}()
 				r := newRealRedis(t, server)
@@ -51,7 +50,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	}
 }
 
-// restartModel is a model whose Redis is restarted with older data.
+// restartModel is the plain model of a Redis that is restarted with older data.
 type restartModel struct {
 	*startsModel
 
@@ -61,14 +60,14 @@ type restartModel struct {
 
 type redisSnapshot struct {
 	data []byte
-	open []modelStart // reservations in the snapshot
+	open []modelStart // reservations that are open in the snapshot
 }
 
 func (m *restartModel) takeSnapshot(*rapid.T) {
 	m.snapshots = append(m.snapshots, redisSnapshot{m.realRedis.Snapshot(m.realRedis.tb), slices.Clone(m.openStarts)})
 }
 
-// restartFromSnapshot restarts Redis with its latest data or with any snapshot.
+// restartFromSnapshot restarts Redis with its latest data or with one of the earlier snapshots.
 func (m *restartModel) restartFromSnapshot(t *rapid.T) {
 	m.takeSnapshot(t)
 	from := m.snapshots[rapid.IntRange(0, len(m.snapshots)-1).Draw(t, "snapshot")]
@@ -82,20 +81,21 @@ func (m *restartModel) restartFromSnapshot(t *rapid.T) {
 		m.settleOverdue(t)
 		m.rebuild(t)
 	}
-	for _, s := range lost { // the process that reserved it settles it now, without a reservation
+	for _, s := range lost { // the process that reserved the start settles it now, without a reservation
 		m.settleStart(t, s, rapid.Bool().Draw(t, "started"), 1)
 	}
 }
 
-// checkTop only checks that MostRefused succeeds, because its numbers are only for display.
+// checkTop only checks that MostRefused returns no error. Its numbers are only for display and are not compared.
 func (m *restartModel) checkTop(t *rapid.T) {
 	if _, err := m.drawReplica(t).Refusals.MostRefused(context.Background(), "plain", 5); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// passTime first lets the pass over the limits settle overdue reservations that have reappeared,
-// because Redis keeps their leases for only one minute.
+// passTime advances the clock. If settled reservations have reappeared after a restart, it first lets the limits
+// pass settle them as overdue. Redis keeps the leases of counted starts for only one minute, so later it could
+// count such a start twice.
 func (m *restartModel) passTime(t *rapid.T) {
 	if slices.ContainsFunc(m.openStarts, func(s modelStart) bool { _, back := m.settledStarts[s.lease]; return back }) {
 		m.advanceClock(limits.SettleWithin)
@@ -104,8 +104,9 @@ func (m *restartModel) passTime(t *rapid.T) {
 	m.startsModel.passTime(t)
 }
 
-// restartWithCutLog restarts Redis without the end of its log. The forms of the rule can then differ, so all
-// reservations are settled at once, as the pass over the limits does.
+// restartWithCutLog restarts Redis without the end of its log. The stored reservations can then differ between the
+// forms of the rule (packed times, lists). So the function settles all reservations at once, as the limits pass
+// does.
 func (m *restartModel) restartWithCutLog(t *rapid.T) {
 	lost := rapid.Int64Range(0, 3000).Draw(t, "lost")
 	m.realRedis.restart(m.now, func() {
@@ -124,7 +125,7 @@ func (m *restartModel) restartWithCutLog(t *rapid.T) {
 		}
 		for _, lease := range left {
 			s, ok := m.settledStarts[lease]
-			if !ok { // a reservation that was released because Redis had been restarted
+			if !ok { // this reservation was released because Redis had been restarted
 				s = modelStart{lease: lease, account: "a", at: m.now}
 			}
 			s.group = ""

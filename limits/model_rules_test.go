@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The rules of the plain model.
+// This file contains the rules of the plain model of starts: what each policy must answer.
 
 func drawPolicy(t *rapid.T) limits.Policy {
 	p := limits.Policy{Name: "n", Per: "tags.account"}
@@ -30,7 +30,8 @@ func drawPolicy(t *rapid.T) limits.Policy {
 	return p
 }
 
-// assumeLatestWindows sets the windows of a fixed rule as a rebuild does: to the latest possible time.
+// assumeLatestWindows sets the start of each window of a fixed rule to the latest possible time, as a rebuild from
+// the history does.
 func (m *startsModel) assumeLatestWindows() {
 	clear(m.windowStart)
 	clear(m.windowCount)
@@ -45,7 +46,7 @@ func (m *startsModel) assumeLatestWindows() {
 	}
 }
 
-// countStart counts a start at the time of its reservation.
+// countStart adds a start to the model. It counts at the time of its reservation.
 func (m *startsModel) countStart(s modelStart) {
 	m.counted = append(m.counted, s)
 	per := time.Duration(m.policy.PerMS) * time.Millisecond
@@ -55,7 +56,7 @@ func (m *startsModel) countStart(s modelStart) {
 	m.windowCount[s.account]++
 }
 
-// expectedAnswer returns the expected answer to a start as text.
+// expectedAnswer returns, as text, the answer that the limiter must give to a check of this start.
 func (m *startsModel) expectedAnswer(s modelStart) string {
 	groups := make(map[string]time.Time)
 	for _, o := range m.openStarts {
@@ -142,7 +143,7 @@ func (m *startsModel) expectedCalendar(s modelStart, groups map[string]time.Time
 			n++
 		}
 	}
-	next, now := m.now.Truncate(quarter), name(m.now) // in the zones of the test, all periods begin at a quarter of an hour
+	next, now := m.now.Truncate(quarter), name(m.now) // in the time zones of the test, all periods begin at a full quarter of an hour
 	for name(next) == now {
 		next = next.Add(quarter)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The rules of the plain model of takes.
+// This file contains the rules of the plain model of takes (requests to limit sets): what each policy must answer.
 
-// slidingWindows returns the windows of a sliding rule.
+// slidingWindows returns the windows of rule i. The list is empty if the rule has no sliding windows.
 func (m *takesModel) slidingWindows(i int) []limits.Window {
 	if p := m.policies[i]; p.Algorithm == limits.Duplicate {
 		return []limits.Window{{Max: p.Max, PerMS: p.PerMS}}
@@ -20,7 +20,8 @@ func (m *takesModel) slidingWindows(i int) []limits.Window {
 
 func subjectName(i int, account string) string { return fmt.Sprint(i, " ", account) }
 
-// expectedAnswer returns the expected answer to a take as text. If isCounted is true, it also counts the take.
+// expectedAnswer returns, as text, the answer that the limiter must give to a take (a request to a limit set). If
+// isCounted is true, the model also counts the take.
 func (m *takesModel) expectedAnswer(take modelTake, isCounted bool) string {
 	var since time.Time
 	a := limits.TakeResult{Allowed: true}
@@ -72,8 +73,8 @@ func (m *takesModel) rememberedTake(take modelTake) (modelTake, bool) {
 
 func (m *takesModel) longestWindow(i int) time.Duration { return m.forms["plain"][i].LongestWindow() }
 
-// countedSince returns the time since which a rule counts. If isCounted is true and the rule is unknown, the
-// rule begins to count now.
+// countedSince returns the time since which rule i has been counting. If isCounted is true and the rule is unknown,
+// the rule begins to count now.
 func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 	const day = 24 * time.Hour
 	began, known := m.countsSince[i]
@@ -97,7 +98,8 @@ func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 	return began
 }
 
-// coversWindow reports whether the rule has counted for its whole current window.
+// coversWindow reports whether rule i, which began to count at the time began, has counted for its whole current
+// window.
 func (m *takesModel) coversWindow(i int, began time.Time) bool {
 	if p := m.policies[i]; p.Algorithm == limits.Calendar {
 		return !began.After(m.calendarPeriod(i, m.now)[0])
@@ -105,7 +107,7 @@ func (m *takesModel) coversWindow(i int, began time.Time) bool {
 	return m.now.Sub(began) >= m.longestWindow(i)
 }
 
-// calendarPeriod returns the start and the end of the period that contains a time.
+// calendarPeriod returns the start and the end of the calendar period of rule i that contains the time at.
 func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	zone, _ := time.LoadLocation(m.policies[i].Timezone)
 	name := func(at time.Time) string {
@@ -119,7 +121,7 @@ func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 		}
 		return at.Format(time.DateOnly)
 	}
-	from := at.Truncate(quarter) // in the zones of the test, all periods begin at a quarter of an hour
+	from := at.Truncate(quarter) // in the time zones of the test, all periods begin at a full quarter of an hour
 	to := from
 	for name(from.Add(-time.Millisecond)) == name(at) {
 		from = from.Add(-quarter)
@@ -130,7 +132,7 @@ func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	return [2]time.Time{from, to}
 }
 
-// clampFutureTimes replaces future times with the current time.
+// clampFutureTimes replaces each counted time of the subject that is later than now by now.
 func (m *takesModel) clampFutureTimes(subject string) {
 	times := slices.Clone(m.times[subject])
 	for i, at := range times {
@@ -150,7 +152,8 @@ func (m *takesModel) earliest(a, b time.Time) time.Time {
 	return b
 }
 
-// countingWindow returns the start, the end and the count of the window of a rule that only counts.
+// countingWindow returns the current window of rule i (a fixed window or a calendar period): its start, its end and
+// the number counted for the account.
 func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, n int64) {
 	subject := subjectName(i, account)
 	begin, is := m.windowStart[subject]
@@ -169,7 +172,7 @@ func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, 
 	return period[0], period[1], n
 }
 
-// expectedStanding returns the use of an account, and how long a cost has to wait.
+// expectedStanding returns how much of rule i the account has used, and how long a take with this cost has to wait.
 func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.WindowUse {
 	windows := m.slidingWindows(i)
 	if len(windows) == 0 {
@@ -227,7 +230,7 @@ func (m *takesModel) countTake(i int, take modelTake) {
 	m.times[subject] = times
 }
 
-// returnTake returns how much of a take has been given back in total.
+// returnTake gives back a part of a take. It returns how much of the take has been given back in total.
 func (m *takesModel) returnTake(take modelTake) int64 {
 	known, is := m.rememberedTake(take)
 	if !is {

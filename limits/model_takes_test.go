@@ -17,12 +17,12 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers of takes with a plain model. The
-// histories contain takes of any cost by several rules at once, peeks, returns and usage, ids that
-// are sent again, changed maxima, changes of the clocks of two callers and of Redis, a Redis that
-// loses all data, and a Redis that restarts with its data. Sliding rules are compared as packed
-// times, as lists, without the shortcut, and in the form that their maximum requires, which changes
-// with the maximum.
+// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets)
+// with a plain model. The histories contain takes of any cost that several rules count, peeks, returns of a take,
+// queries of the usage, ids that are sent again, changes of a maximum, changes of the clocks of two callers and of
+// Redis, a Redis that
+// loses all data, and a Redis that restarts with its data. A sliding rule runs in several forms, which must agree:
+// as packed times, as a list, without the shortcut script, and in the form that its maximum requires.
 func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -35,8 +35,8 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// TestHistoriesOfTakesOnARedisThatRestarts runs the same histories on a real Redis that is killed
-// and restarted with its data of any earlier time.
+// TestHistoriesOfTakesOnARedisThatRestarts runs the same histories of takes on a real Redis that is killed and
+// restarted with its data of any earlier time.
 func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	t.Parallel()
 	server, left := servers.StartRedis(t), 40
@@ -67,7 +67,7 @@ func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	})
 }
 
-// takesModel is the plain model.
+// takesModel is the plain model of takes (requests to limit sets).
 type takesModel struct {
 	takesState
 
@@ -79,7 +79,7 @@ type takesModel struct {
 	takesWithID []modelTake               // requests to the limit set (takings) that have an id
 }
 
-// takesState is the expected state of Redis.
+// takesState is the state that the model expects in Redis.
 type takesState struct {
 	times       map[string][]time.Time // key: rule and account; newest time first
 	windowStart map[string]time.Time   // start of the window, by rule and account; only for rules that only count
@@ -123,7 +123,7 @@ func newTakes(t *rapid.T, r modelRedis) *takesModel {
 	return m
 }
 
-// compileForms makes the rules in all forms.
+// compileForms compiles each policy into a rule in every form (packed times, list, without the shortcut script).
 func (m *takesModel) compileForms(t *rapid.T) {
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{
 		"plain": func(r *limits.Rule) *limits.Rule { return r }, "packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut,
@@ -172,7 +172,8 @@ func (m *takesModel) drawTake(t *rapid.T) modelTake {
 	return one
 }
 
-// checkTakeAgain sends an id again, sometimes with another cost.
+// checkTakeAgain sends a take with an id that was used before, sometimes with another cost, and compares the answer
+// with the model.
 func (m *takesModel) checkTakeAgain(t *rapid.T, isCounted bool) {
 	if len(m.takesWithID) == 0 {
 		return
@@ -276,7 +277,7 @@ func (m *takesModel) wipeRedis(*rapid.T) {
 	m.takesState = emptyTakes()
 }
 
-// changeEpoch changes the epoch of all rules in Redis to an earlier one.
+// changeEpoch writes an earlier epoch into all rules in Redis, as if they had begun to count before a restart.
 func (m *takesModel) changeEpoch(t *rapid.T) {
 	client := m.replicas[0].client
 	for _, key := range client.Keys(context.Background(), "*}:r:*").Val() {
@@ -289,8 +290,8 @@ func (m *takesModel) changeEpoch(t *rapid.T) {
 	m.countsSince = make(map[int]time.Time)
 }
 
-// detectRestart makes every replica detect the restart of Redis. A replica that detects it during a take
-// answers with the current time as Since.
+// detectRestart makes every replica detect that Redis has restarted. Otherwise a replica could detect the restart
+// during a take, and would answer with the current time as Since.
 func (m *takesModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Takes.Peek(context.Background(), "plain", m.newTakings("plain", modelTake{account: "a", cost: 1})); err != nil {
@@ -314,8 +315,8 @@ func (m *takesModel) passTime(t *rapid.T) {
 	m.redis.expireKeys(d)
 }
 
-// timeToEdge returns the time until a counted time leaves a window, plus or minus a millisecond. If no
-// counted time will leave a window, it returns otherwise.
+// timeToEdge returns the time until one of the counted times leaves a window, plus or minus a millisecond. If no
+// counted time will leave a window, it returns the value otherwise.
 func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	var ends []time.Duration
 	for key, times := range m.times {
@@ -336,8 +337,8 @@ func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Durati
 	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
-// stepClockBack sets the clock of Redis back. It does nothing if a counted time would return into a
-// window that it has left, because Redis may have deleted this time.
+// stepClockBack sets the clock of Redis back. It does nothing if a counted time that has left a window would be
+// inside the window again, because Redis may have deleted this time.
 func (m *takesModel) stepClockBack(t *rapid.T) {
 	back := time.Duration(rapid.SampledFrom([]int64{1, 500, 20_000, 3_000_000, 200_000_000}).Draw(t, "back")) * time.Millisecond
 	for key, times := range m.times {

@@ -15,10 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesAgreeWithAPlainModel compares the limiter with a model that keeps all starts and
-// examines each of them. The histories contain any times and windows, calls that are sent again,
-// two callers whose clocks change, and a Redis that loses all data. Sliding rules are compared as
-// packed times, as lists, and without the shortcut for one window, so these forms must agree, too.
+// TestHistoriesAgreeWithAPlainModel compares the limiter with a plain model that keeps all starts and examines each
+// of them for every answer. The histories contain any times and windows, calls that are sent again,
+// two callers whose clocks change, and a Redis that loses all data. A sliding rule runs as packed times, as a list,
+// and without the shortcut script for one window. These forms must give the same answers.
 // The Redis is the in-process Redis, with and without the expiry of keys.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ type startsModel struct {
 	windowCount   map[string]int
 }
 
-// replica is a process whose clock may be wrong.
+// replica is a dispatcher process whose own clock may be wrong.
 type replica struct {
 	*redisLimiter
 
@@ -78,7 +78,7 @@ func newModel(t *rapid.T, r modelRedis) *startsModel {
 		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), isKnown: true,
 		settledStarts: make(map[string]modelStart), windowStart: make(map[string]time.Time), windowCount: make(map[string]int),
 	}
-	m.now = rapid.SampledFrom([]time.Time{ // before clock changes in Berlin (back, forward) and on Lord Howe (back, forward)
+	m.now = rapid.SampledFrom([]time.Time{ // times before clock changes in Berlin (back, forward) and on Lord Howe (back, forward)
 		time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC),
 		time.Date(2026, 4, 4, 3, 0, 0, 0, time.UTC), time.Date(2026, 10, 3, 3, 0, 0, 0, time.UTC),
 	}).Draw(t, "begin")
@@ -98,7 +98,7 @@ func newModel(t *rapid.T, r modelRedis) *startsModel {
 	return m
 }
 
-// drawReplica draws one of the replicas.
+// drawReplica chooses one of the replicas at random.
 func (m *startsModel) drawReplica(t *rapid.T) *limits.Limiter {
 	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
 }
@@ -112,8 +112,8 @@ func (m *startsModel) passTime(t *rapid.T) {
 	m.advanceClock(d)
 }
 
-// timeToEdge returns the time until a start leaves a window, plus or minus a millisecond. If no start
-// will leave a window, it returns otherwise.
+// timeToEdge returns the time until one of the counted starts leaves a window, plus or minus a millisecond. If no
+// start will leave a window, it returns the value otherwise.
 func (m *startsModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	pers := []int64{m.policy.PerMS}
 	for _, w := range m.policy.Windows {
@@ -143,7 +143,7 @@ func (m *startsModel) setCallerClock(t *rapid.T) {
 	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clockError = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
 }
 
-// drawStart returns a start with a new lease.
+// drawStart returns a random start with a new lease id.
 func (m *startsModel) drawStart(t *rapid.T) modelStart {
 	m.leases++
 	group := "g" + strconv.Itoa(m.leases)
@@ -157,8 +157,8 @@ func (m *startsModel) newCheck(form string, s modelStart) limits.Check {
 	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, accountFacts(s.account))
 }
 
-// askAllForms sends the check for every form of the rule. All forms must give the same answer. An unknown
-// rule is rebuilt first.
+// askAllForms sends the check of a start to every form of the rule (packed times, list, without the shortcut). All
+// forms must give the same answer. If the rule is unknown, it is first filled from the history.
 func (m *startsModel) askAllForms(t *rapid.T, s modelStart, isLook bool) limits.Answer {
 	m.settleOverdue(t)
 	var first *limits.Answer
@@ -195,7 +195,8 @@ func (m *startsModel) reserveNew(t *rapid.T) {
 	m.checkReserve(t, m.drawStart(t))
 }
 
-// reserveAgain reserves an alternative of an open reservation, or sends an open reservation again.
+// reserveAgain reserves an alternative of an open reservation (a check of the same group), or sends an open
+// reservation again.
 func (m *startsModel) reserveAgain(t *rapid.T) {
 	m.settleOverdue(t)
 	if len(m.openStarts) == 0 {
@@ -216,8 +217,8 @@ func (m *startsModel) reserveAgain(t *rapid.T) {
 	}
 }
 
-// detectRestart makes every replica detect the restart of Redis. A replica that detects it during a
-// reservation releases the reservation before it asks again.
+// detectRestart makes every replica detect that Redis has restarted. Otherwise a replica could detect the restart
+// during a reservation, and would release the reservation before it asks again.
 func (m *startsModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Reservations.Peek(context.Background(), "plain", []limits.Check{m.newCheck("plain", modelStart{lease: "x"})}); err != nil {
@@ -268,7 +269,8 @@ func (m *startsModel) releaseOpen(t *rapid.T) {
 	}
 }
 
-// settleStart settles a start. A start that was settled before is settled again in the same way.
+// settleStart tells the limiter whether the reserved start happened. If the start was settled before, it is settled
+// in the same way as before.
 func (m *startsModel) settleStart(t *rapid.T, s modelStart, hasStarted bool, sendings int) {
 	before, again := m.settledStarts[s.lease]
 	if again {
@@ -289,10 +291,10 @@ func (m *startsModel) settleStart(t *rapid.T, s modelStart, hasStarted bool, sen
 	m.settledStarts[s.lease] = s
 }
 
-// countUnreserved counts a start that was not reserved.
+// countUnreserved counts a start that has no reservation.
 func (m *startsModel) countUnreserved(t *rapid.T) {
 	m.settleOverdue(t)
-	m.askAllForms(t, modelStart{account: "z", lease: "z", group: "z"}, true) // makes the rule known
+	m.askAllForms(t, modelStart{account: "z", lease: "z", group: "z"}, true) // this call makes the rule known
 	s := m.drawStart(t)
 	m.settleStart(t, s, true, 1)
 }
@@ -307,7 +309,7 @@ func (m *startsModel) sendSettlement(t *rapid.T, s modelStart, settle func(conte
 	}
 }
 
-// settleOverdue settles all overdue reservations as started.
+// settleOverdue settles all overdue reservations as starts that happened.
 func (m *startsModel) settleOverdue(t *rapid.T) {
 	isOverdue := func(s modelStart) bool { return m.now.Sub(s.at) >= limits.SettleWithin }
 	if !slices.ContainsFunc(m.openStarts, isOverdue) {
@@ -335,7 +337,7 @@ func (m *startsModel) settleOverdue(t *rapid.T) {
 	m.openStarts = slices.DeleteFunc(m.openStarts, isOverdue)
 }
 
-// wipeRedis deletes all data of Redis. Reservations are lost; counted starts are in the history.
+// wipeRedis deletes all data of Redis. The reservations are lost. The counted starts are still in the history.
 func (m *startsModel) wipeRedis(t *rapid.T) {
 	m.redis.flush()
 	m.redis.setClock(m.now)

@@ -22,7 +22,8 @@ const examplePolicies = `[
 	{"name": "firmware", "per": "attributes.firmware", "algorithm": "fixed", "per_ms": 1000, "max": 5, "on_error": "open", "trust_device": true}
 ]`
 
-// TestPoliciesAreRead checks that Parse reads policies as operators write them, and an empty input.
+// TestPoliciesAreRead checks that Parse reads policies in the form in which operators write them, and also an empty
+// text.
 func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
 	policies, err := policy.Parse([]byte(examplePolicies))
@@ -39,7 +40,7 @@ func TestPoliciesAreRead(t *testing.T) {
 	}
 }
 
-// TestMistakesNameTheirField checks that an error contains the field and its allowed values.
+// TestMistakesNameTheirField checks policies with a mistake: the error names the field and its allowed values.
 func TestMistakesNameTheirField(t *testing.T) {
 	t.Parallel()
 	good := `{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000, "max": 1}`
@@ -83,7 +84,7 @@ func TestMistakesNameTheirField(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that any input is refused, or has the same meaning after it is encoded again and
+// FuzzParse parses any text. The text is either refused, or it has the same meaning after it was encoded again, and
 // can be compiled.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(examplePolicies))
@@ -117,8 +118,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSubjectsAreToldApart checks which facts belong to the same subject, and that labels do not
-// show payloads.
+// TestSubjectsAreToldApart checks which facts of two tasks lead to the same subject (what a rule counts
+// separately), and that labels of subjects do not show payloads.
 func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
@@ -166,8 +167,8 @@ func TestSubjectsAreToldApart(t *testing.T) {
 	}
 }
 
-// TestWhatBecomesOfRefusalsIsNotCounted checks that a change of the handling of refusals keeps all
-// counts and shows them unchanged.
+// TestWhatBecomesOfRefusalsIsNotCounted changes what a policy does with refused starts. The change must keep all
+// counts and show them unchanged.
 func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	t.Parallel()
 	one := limits.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
@@ -191,8 +192,9 @@ func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestPeriodsBeginByTheClocksOfTheirZone checks that days begin by the clocks of the zone: also if
-// the clocks change at midnight, and for days that have 23, 24 or 25 hours or are left out.
+// TestPeriodsBeginByTheClocksOfTheirZone checks that days, weeks and months begin by the clocks of the configured
+// time zone. This also holds if the clocks change at midnight, for days of 23 or 25 hours, and if the zone left out
+// a day.
 func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -205,9 +207,9 @@ func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 		{"Asia/Shanghai", limits.Day, "2026-03-01T16:00:00Z", "2026-03-01T16:00:00Z 24h0m0s"},
 		{"Europe/Berlin", limits.Day, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z 23h0m0s"},
 		{"Europe/Berlin", limits.Day, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z 25h0m0s"},
-		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // no midnight: the clocks change from 0:00 to 1:00
+		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // this day has no midnight: the clocks change from 0:00 to 1:00
 		{"America/Sao_Paulo", limits.Day, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z 23h0m0s"},
-		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // December 30 was left out
+		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // December 30 was left out in this time zone
 		{"Pacific/Apia", limits.Day, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z 24h0m0s"},
 		{"Pacific/Kiritimati", limits.Day, "2026-03-01T12:00:00Z", "2026-03-01T10:00:00Z 24h0m0s"},
 		{"Etc/GMT+12", limits.Day, "2026-03-01T11:00:00Z", "2026-02-28T12:00:00Z 24h0m0s"},
@@ -221,7 +223,7 @@ func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 		{"Pacific/Chatham", limits.Week, "2026-09-27T00:00:00Z", "2026-09-20T11:15:00Z 167h0m0s"},
 		{"Europe/Berlin", limits.Month, "2026-10-31T22:59:59Z", "2026-09-30T22:00:00Z 745h0m0s"},
 		{"Australia/Lord_Howe", limits.Month, "2026-10-15T00:00:00Z", "2026-09-30T13:30:00Z 743h30m0s"},
-		{"", limits.Week, "2026-03-01T11:00:00Z", "2026-02-23T00:00:00Z 168h0m0s"}, // a Sunday
+		{"", limits.Week, "2026-03-01T11:00:00Z", "2026-02-23T00:00:00Z 168h0m0s"}, // this time is on a Sunday
 		{"Europe/Berlin", limits.Week, "2026-03-29T11:00:00Z", "2026-03-22T23:00:00Z 167h0m0s"},
 		{"", limits.Month, "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z 744h0m0s"},
 		{"", limits.Month, "2028-02-29T00:00:00Z", "2028-02-01T00:00:00Z 696h0m0s"},

@@ -13,9 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestRuleIsUnknownUntilRebuilt checks that a rule is known only after it is filled from its
-// history, also after Redis lost all data, and that starts that happen during the filling are
-// counted.
+// TestRuleIsUnknownUntilRebuilt checks that a rule is unknown until it was filled from its history. This also holds
+// after Redis has lost all data. Starts that happen during the filling are counted.
 func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -31,7 +30,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 			if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, s.historyWithLateStarts(t, rules)); err != nil {
 				t.Fatalf("%s: %v", p.Name, err)
 			}
-			s.countStart(t, limits.NewCheck("4.1.x", "x", rules, accountFacts("a"))) // the process that started it counts it only now
+			s.countStart(t, limits.NewCheck("4.1.x", "x", rules, accountFacts("a"))) // the process that made this start counts it only now
 			if s.tryStart(t, rules, "a") {
 				t.Errorf("%s: a fourth start", p.Name)
 			}
@@ -54,9 +53,9 @@ func (s *redisLimiter) expectUnknown(t *testing.T, rules []*limits.Rule, when st
 	}
 }
 
-// historyWithLateStarts returns a history: two starts of account a and one start of account b. While the
-// history is read, a third start of account a is counted, and a second start of account b commits
-// that was allowed ten seconds before. Only the second reading contains these two starts.
+// historyWithLateStarts returns a history with two starts of account a and one start of account b. During the first
+// reading, two more starts appear: a third start of account a is counted, and a second start of account b, which
+// was allowed ten seconds before, is committed. Only the second reading contains these two.
 func (s *redisLimiter) historyWithLateStarts(t *testing.T, rules []*limits.Rule) limits.History {
 	t.Helper()
 	past := []limits.Start{
@@ -76,8 +75,8 @@ func (s *redisLimiter) historyWithLateStarts(t *testing.T, rules []*limits.Rule)
 	}
 }
 
-// TestPeriodBeginsWithItsFirst checks that a start in the first millisecond of a day belongs to
-// this day, also if it is read from the history.
+// TestPeriodBeginsWithItsFirst checks that a start in the first millisecond of a day counts for this day, also if
+// it is read from the history.
 func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
@@ -93,8 +92,8 @@ func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	}
 }
 
-// TestOneFillsAtATime checks that only one process fills a rule, and that another process can take
-// over after the first process has ended.
+// TestOneFillsAtATime checks that only one process at a time fills a rule from the history, and that another
+// process can take over if the first process has ended.
 func TestOneFillsAtATime(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
@@ -116,8 +115,8 @@ func TestOneFillsAtATime(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesOverFromWhoIsAtIt checks that no other process takes over a filling that takes
-// longer than takeOverAfter but makes progress.
+// TestNobodyTakesOverFromWhoIsAtIt checks a process that needs longer than takeOverAfter to fill a rule, but makes
+// progress: no other process takes over.
 func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()
@@ -147,9 +146,9 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	}
 }
 
-// TestSubjectOfTheFutureIsUnknown checks that a subject with times in the future, after the clock
-// was set back, makes its rule unknown. The subject must not block starts until the clock reaches
-// these times.
+// TestSubjectOfTheFutureIsUnknown checks a subject that has counted times in the future, because the clock of Redis
+// was set back. Its rule becomes unknown and is filled again. Otherwise the subject would block starts until the
+// clock reaches these times.
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, p := range []limits.Policy{

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationCountsUntilItIsSettled checks that a reservation counts until it is settled, and
-// that a start counts only once. A refusal that is only due to reservations is marked as Pending,
-// and alternatives do not block each other.
+// TestReservationCountsUntilItIsSettled checks that a reservation of a start counts until it is settled, and that
+// each start counts only once. A refusal that only reservations cause is marked as Pending. Reservations of the
+// same group (alternatives) do not block each other.
 func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -56,8 +56,8 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	})
 }
 
-// TestReservationAfterItsCountReservesNothing checks that a reservation that arrives after its
-// count passes and reserves nothing, also if there is room for more.
+// TestReservationAfterItsCountReservesNothing checks a reservation that arrives after its start was already
+// counted: it passes and reserves nothing, even if the rule has room for more starts.
 func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -75,8 +75,8 @@ func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	})
 }
 
-// TestOverdueReservationShutsItsScope checks that an overdue reservation blocks its scope until it
-// is settled, and that it counts if its start happened.
+// TestOverdueReservationShutsItsScope checks a reservation that nobody settles. When it is overdue, it blocks all
+// starts of its scope until it is settled. If its start happened, the start is counted.
 func TestOverdueReservationShutsItsScope(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -94,7 +94,7 @@ func TestOverdueReservationShutsItsScope(t *testing.T) {
 		if err != nil || !slices.Equal(overdue, []string{started.Lease, not.Lease}) {
 			t.Fatalf("overdue: %v, %v", overdue, err)
 		}
-		started.Group, not.Group, not.Items = "", "", nil // settled by another process, which does not know the group
+		started.Group, not.Group, not.Items = "", "", nil // another process settles the reservations; it does not know the group
 		s.countStart(t, started)
 		s.release(t, not)
 		s.SetSettleWithin(time.Minute)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestScriptsUseWhatIsPermitted checks that each command of a script is among the commands that are
-// tried at the start, and is permitted for the Redis user in deploy/.
+// TestScriptsUseWhatIsPermitted checks each Redis command that a script uses: the dispatcher tries it when it
+// starts, and the Redis user in deploy/ may run it.
 func TestScriptsUseWhatIsPermitted(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {

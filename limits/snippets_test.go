@@ -13,18 +13,19 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// Five widely copied limiters in their usual form. The tests show the faults of each on a real
-// Redis, and the behaviour of this package in the same situation.
+// The tests of this file take five widely copied limiters in their usual form. They show the faults of each limiter
+// on a real Redis, and the behaviour of this package in the same situation.
 
-// dailyQuota counts the starts of a day, by the clock of the caller, in a key. It receives the
-// limit as a key, too.
+// dailyQuota is a copied limiter: it counts the starts of a day in one key. The day is determined by the caller's
+// clock. The limit is passed as a key, not as an argument.
 const dailyQuota = `
 local n = redis.call('INCRBY', KEYS[1], 1)
 if n == 1 then redis.call('EXPIRE', KEYS[1], 86400) end
 if n > tonumber(KEYS[2]) then return 0 end
 return 1`
 
-// severalWindows stores times of the caller in a sorted set. Each time is its own member.
+// severalWindows is a copied limiter: it stores the times of starts, by the caller's clock, in a sorted set. Each
+// time is its own member, so two starts with equal times count as one.
 const severalWindows = `
 local now = tonumber(ARGV[1])
 for i = 2, #ARGV, 2 do
@@ -35,12 +36,12 @@ end
 redis.call('ZADD', KEYS[1], now, now)
 return 1`
 
-// severalWindowsFixed is severalWindows without its first fault.
+// severalWindowsFixed is severalWindows without the first of its faults.
 func severalWindowsFixed() string {
 	return strings.Replace(severalWindows, "if tonumber(nth[1])", "if nth[1] and tonumber(nth[1])", 1)
 }
 
-// cappedList stores the newest times, by the clock of the caller.
+// cappedList is a copied limiter: it stores the newest times of starts, by the caller's clock, in a list.
 const cappedList = `
 local now, max, per = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('LLEN', KEYS[1]) >= max then
@@ -50,7 +51,8 @@ end
 redis.call('LPUSH', KEYS[1], now)
 return 1`
 
-// simpleCounter sends two commands. The second command may be missing.
+// simpleCounter is a copied limiter: it sends INCR and EXPIRE as two commands. If the process ends between them,
+// EXPIRE is missing.
 func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, maxStarts int64, per time.Duration, beforeExpire func() error) (bool, error) {
 	n, err := client.Incr(ctx, key).Result()
 	if err != nil {
@@ -67,7 +69,7 @@ func simpleCounter(ctx context.Context, client redis.UniversalClient, key string
 	return n <= maxStarts, nil
 }
 
-// allowDuplicate allows every start if Redis fails.
+// allowDuplicate is a copied limiter that allows every start if Redis fails.
 func allowDuplicate(ctx context.Context, client redis.UniversalClient, key string, maxStarts int64) bool {
 	n, err := client.Incr(ctx, key).Result()
 	return err != nil || n <= maxStarts
@@ -79,8 +81,9 @@ func runScript(t *testing.T, client redis.UniversalClient, script string, keys [
 	return n == 1, err
 }
 
-// TestSnippetDailyQuota shows two faults of dailyQuota: it counts refused starts, so a raised limit
-// still refuses, and the limit as a key belongs to another hash slot of a Cluster. This package has
+// TestSnippetDailyQuota shows two faults of dailyQuota: it counts refused starts, so it still refuses after the
+// limit was raised. And it passes the limit as a key, which belongs to another hash slot of a Cluster. This package
+// has
 // neither fault.
 func TestSnippetDailyQuota(t *testing.T) {
 	t.Parallel()
@@ -116,9 +119,9 @@ func TestSnippetDailyQuota(t *testing.T) {
 	}
 }
 
-// TestSnippetDayOfTheServer shows that dailyQuota counts the day of the caller's machine, and that
-// a subject whose key lost its TTL is blocked permanently. This package counts the day of the
-// configured zone, also across clock changes, and does not depend on a TTL.
+// TestSnippetDayOfTheServer shows two faults of dailyQuota: it uses the day of the caller's machine, and a subject
+// whose key has no TTL is blocked permanently. This package uses the day of the configured time zone, also across
+// clock changes, and does not depend on a TTL.
 func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
 	r := newRealRedis(t, servers.StartRedis(t))
@@ -141,7 +144,7 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 		}
 	}
 
-	r.must(r.directClient.Set(t.Context(), "quota:b", 1, 0).Err()) // left by a process that ended before EXPIRE
+	r.must(r.directClient.Set(t.Context(), "quota:b", 1, 0).Err()) // a process that ended before EXPIRE has left this key
 	if ok, err := runScript(t, r.directClient, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.directClient.PTTL(t.Context(), "quota:b").Val() != -1 {
 		t.Errorf("the snippet, of a key without TTL: %t, %v", ok, err)
 	}
@@ -160,8 +163,8 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 }
 
 // TestSnippetSeveralWindows shows the faults of severalWindows: its first call fails, two calls in
-// the same millisecond count as one, its keys never expire, and a caller whose clock is ahead
-// passes.
+// the same millisecond count as one, its keys never expire, and a caller whose clock is ahead passes although the
+// window is full.
 func TestSnippetSeveralWindows(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -170,7 +173,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("the snippet's first call: %v", err)
 	}
 	passes := 0
-	for range 5 { // in the same millisecond
+	for range 5 { // all five are in the same millisecond
 		if ok, _ := runScript(t, s.client, severalWindowsFixed(), []string{"z"}, now, 2, 60_000); ok {
 			passes++
 		}
@@ -188,7 +191,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 
 	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
 	one := limits.NewTaking("", 1, rules, accountFacts("a"))
-	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // in one call
+	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // all takings in one call
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,8 +212,8 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	}
 }
 
-// TestSnippetCappedList shows that cappedList has bounded memory, but uses the clock of the caller
-// and never expires. This package has bounded memory, too.
+// TestSnippetCappedList shows that cappedList needs bounded memory, but uses the caller's clock, and that its keys
+// never expire. This package needs bounded memory, too, and has neither fault.
 func TestSnippetCappedList(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -238,8 +241,8 @@ func TestSnippetCappedList(t *testing.T) {
 	}
 }
 
-// TestSnippetSimpleCounter shows that a process that ends between the two commands blocks a subject
-// permanently.
+// TestSnippetSimpleCounter shows the fault of simpleCounter: if a process ends between the two commands, its
+// subject is blocked permanently.
 func TestSnippetSimpleCounter(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -251,7 +254,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 		t.Error("the snippet's counter ends after all")
 	}
 	rules := s.newRules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
-	s.reserve(t, s.newCheck(rules, "a")) // then the process ends
+	s.reserve(t, s.newCheck(rules, "a")) // the process ends after this reservation
 	s.SetSettleWithin(0)
 	overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
 	if err != nil || len(overdue) != 1 {
@@ -267,8 +270,8 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	}
 }
 
-// TestSnippetDuplicates shows that duplicates allows everything without Redis. This package returns
-// an error.
+// TestSnippetDuplicates shows that the copied duplicate check allows every start while Redis is not reachable. This
+// package returns an error.
 func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)

@@ -12,9 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestALostAnswerCountsOnce checks that a taking (a request to a limit set) with an id is sent again after a lost reply and
-// counts once, and that a taking without an id is sent only once, also by a client that retries by
-// itself.
+// TestALostAnswerCountsOnce checks takes (requests to a limit set) whose reply is lost. A take with an id is sent
+// again and counts once. A take without an id is sent only once, even by a client that retries by itself.
 func TestALostAnswerCountsOnce(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
@@ -48,8 +47,8 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 	}
 }
 
-// TestTakesBeginEmptyAndSaySo checks that a set that is new or was lost by Redis begins with no
-// counts, and that Since contains the time at which it began.
+// TestTakesBeginEmptyAndSaySo checks a limit set that is new or that Redis has lost: it begins with no counts, and
+// Since is the time at which it began.
 func TestTakesBeginEmptyAndSaySo(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()

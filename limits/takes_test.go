@@ -12,9 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestTakesSayWhatRemains checks that a take returns what remains of each rule. The answer to a
-// refused take contains the rule that refuses and the time until the cost is allowed, and nothing
-// is counted. A peek counts nothing.
+// TestTakesSayWhatRemains checks takes (requests to a limit set). The answer has the remaining number of each rule.
+// The answer to a refused take names the rule that refuses and the time until the cost is allowed; a refused take
+// counts nothing. A peek counts nothing, either.
 func TestTakesSayWhatRemains(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -59,8 +59,8 @@ func TestTakesSayWhatRemains(t *testing.T) {
 	})
 }
 
-// TestATakeUnderAnIDCountsOnce checks that a take with an id counts once, and that another cost or
-// other facts under this id are detected.
+// TestATakeUnderAnIDCountsOnce checks a take (a request to a limit set) with an id that is sent several times: it
+// counts once. Another cost or other facts under the same id are detected.
 func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -94,8 +94,8 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	})
 }
 
-// TestPartsOfATakeAreGivenBackInTotal checks that several returns of one take give back the highest of their costs in total, and
-// never more than the take counted, by rules of all kinds.
+// TestPartsOfATakeAreGivenBackInTotal checks several returns of one take. In total they give back the highest of
+// their costs, and never more than the take counted. This holds for rules of all kinds.
 func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -124,8 +124,8 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	})
 }
 
-// TestTakersAtOnceNeverOverGrant checks that concurrent takes of several processes, with and
-// without ids, never exceed the maximum.
+// TestTakersAtOnceNeverOverGrant checks concurrent takes of several processes, with and without ids: together they
+// never exceed the maximum.
 func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -160,7 +160,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	})
 }
 
-// peekStanding returns the use of the first rule by an account.
+// peekStanding returns how much of the first rule the account has used, without counting anything.
 func (s *redisLimiter) peekStanding(tb testing.TB, rules []*limits.Rule, account string) limits.WindowUse {
 	tb.Helper()
 	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, accountFacts(account))})
@@ -176,7 +176,8 @@ func namedHourlyPolicy(name string, maxStarts int64) limits.Policy {
 	return p
 }
 
-// TestWhatIsNoTakingIsRefused checks that an invalid taking (a request to a limit set) is refused and nothing is sent.
+// TestWhatIsNoTakingIsRefused checks that an invalid taking (a request to a limit set) is refused before anything
+// is sent to Redis.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())

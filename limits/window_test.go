@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationsAreCountedInAnyOrder checks that reservations may be counted in any order, packed
-// and in lists: the stored times stay sorted, newest first.
+// TestReservationsAreCountedInAnyOrder checks reservations that are counted in another order than they were made.
+// The stored times stay sorted, newest first, both as packed times and as a list.
 func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
@@ -30,8 +30,8 @@ func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestLateCountsAreKeptInOrder checks that only the times of starts matter, not the order of the
-// counts, packed and in lists.
+// TestLateCountsAreKeptInOrder checks starts that are counted late. Only the times of the starts matter, not the
+// order in which they are counted, both for packed times and for lists.
 func TestLateCountsAreKeptInOrder(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())
@@ -44,8 +44,8 @@ func TestLateCountsAreKeptInOrder(t *testing.T) {
 	}
 }
 
-// TestListsAreCut checks that a list keeps only the starts that can still have an effect, if more
-// starts than the maximum of the window are counted late from the ledger.
+// TestListsAreCut checks a subject whose starts are counted late from the ledger, more of them than the maximum of
+// the window. The list keeps only the starts that can still have an effect.
 func TestListsAreCut(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())
@@ -64,7 +64,7 @@ func expectNewestFirst(t *testing.T, s *redisLimiter, rule *limits.Rule, wantCou
 	}
 }
 
-// storedTimes returns the stored times of a subject, packed or in a list, newest first.
+// storedTimes returns the stored times of a subject, newest first, whether they are packed or in a list.
 func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
 	tb.Helper()
 	if s.client.Type(tb.Context(), key).Val() == "list" {
@@ -76,9 +76,9 @@ func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
 	return times
 }
 
-// TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is
-// exactly as old as the window, and returns this time: for packed times, for a list and without the
-// shortcut.
+// TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is exactly as old as
+// the window is long, and that a refusal returns the time until then. This holds for packed times, for a list and
+// without the shortcut script.
 func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{"packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut} {
@@ -117,8 +117,8 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 	}
 }
 
-// TestReservationSentAgainLaterIsTheSame checks that a reservation that is sent again later does
-// not create a second reservation.
+// TestReservationSentAgainLaterIsTheSame checks a reservation of a start that is sent again later: no second
+// reservation is made.
 func TestReservationSentAgainLaterIsTheSame(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())

@@ -9,14 +9,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// The description of the API gives the defaults that an omitted field gets.
+// The API description gives a default for each field of a batch that may be omitted. An omitted field must get this
+// default.
 func TestTheDescriptionHasTheDefaults(t *testing.T) {
 	t.Parallel()
 	batch := reflect.ValueOf(operators.NewBatch{}.WithDefaults())
 	for i := range batch.NumField() {
 		field, value := batch.Type().Field(i), batch.Field(i)
 		described, has := field.Tag.Lookup("default")
-		if field.Name == "Duplicates" { // stays empty: it is a choice of the request and no property of the batch
+		if field.Name == "Duplicates" { // this field stays empty: it belongs to the request and is no property of the batch
 			continue
 		}
 		if value.Kind() == reflect.Pointer && !value.IsNil() {
@@ -28,7 +29,8 @@ func TestTheDescriptionHasTheDefaults(t *testing.T) {
 	}
 }
 
-// A field that a request sets keeps its value, also if the value is the zero value of a pointer's type.
+// A request sets a field of a batch to a value, also to a zero value such as 0 or false. The field keeps this value
+// and does not get its default.
 func TestFieldsThatAreSetKeepTheirValues(t *testing.T) {
 	t.Parallel()
 	zero, no := int64(0), false

@@ -41,7 +41,7 @@ func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	}
 }
 
-// A slot that its holder must give back is not returned as a lease that is held.
+// The server asks a holder to give its slot back. The client does not return such a slot as a lease that is held.
 func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	t.Parallel()
 	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -54,8 +54,8 @@ func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestALeaseIsCountedFromItsRequest checks that a lease, also one that is renewed, ends lease_ms and held_ms after its request was
-// sent. The time until the answer arrives is no part of it.
+// TestALeaseIsCountedFromItsRequest checks the end of a lease, also of a renewed one: it is lease_ms and held_ms
+// after the request was sent. The time until the response arrives does not prolong it.
 func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 	t.Parallel()
 	const length = 60_000*time.Millisecond + 400*time.Millisecond
@@ -115,8 +115,8 @@ func TestListGoesThroughThePages(t *testing.T) {
 	}
 }
 
-// TestAListGoesOnBehindAnEmptyPage checks that only a page without a token ends a list: a server may look through many entries
-// without a match.
+// TestAListGoesOnBehindAnEmptyPage checks that a list ends only with a page that has no page token. An empty page
+// does not end it, because a server may examine many entries without a match.
 func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {
 	t.Parallel()
 	pages := map[string]string{
@@ -169,7 +169,7 @@ func TestOnlyWhatIsDoneOnceIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		request Request
-		times   int32 // how many times it is sent
+		times   int32 // how many times the client sends the request
 	}{
 		"reading":                {Request{Method: http.MethodGet}, 3},
 		"with a key":             {Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
@@ -229,7 +229,7 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 	}
 }
 
-// Follow continues after the last complete event if the stream ends.
+// The stream of events ends. Follow continues after the last complete event.
 func TestFollowGoesOn(t *testing.T) {
 	t.Parallel()
 	var asked []string

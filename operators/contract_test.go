@@ -21,7 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// recordingTransport is a RoundTripper that records the operations that were called, and the last response.
+// recordingTransport is an http.RoundTripper that records which operations were called, and the last response.
 type recordingTransport struct {
 	mu          sync.Mutex
 	calls       []string // for example GET /v1/pools
@@ -44,7 +44,8 @@ func (h *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	return answer, err
 }
 
-// expectSameFields checks that value has all fields of the server's last response and no others. For a list, value has its entries.
+// expectSameFields checks that value has exactly the fields of the server's last response. For a list, value has
+// its entries.
 func (h *recordingTransport) expectSameFields(t *testing.T, call string, value any) {
 	t.Helper()
 	text, err := json.Marshal(value)
@@ -71,7 +72,7 @@ func (h *recordingTransport) expectSameFields(t *testing.T, call string, value a
 	}
 }
 
-// collectAll returns all entries of a list.
+// collectAll reads a list to its end and returns all entries.
 func collectAll[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	t.Helper()
 	var list []T
@@ -87,15 +88,15 @@ func collectAll[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	return list
 }
 
-// checkedClient is a client whose results are compared with the server's responses.
+// checkedClient is a client of the API. The results of its methods are compared with the responses of the server.
 type checkedClient struct {
 	*testing.T
 	*operators.Client
 	transport *recordingTransport
-	ctx       context.Context //nolint:containedctx // that of the test
+	ctx       context.Context //nolint:containedctx // the context of the test
 }
 
-// expectResponse compares the result of the last call with the server's response.
+// expectResponse compares the result of the last call with the response of the server.
 func (c *checkedClient) expectResponse(call string, value any, err error) {
 	c.Helper()
 	if err != nil {
@@ -104,7 +105,8 @@ func (c *checkedClient) expectResponse(call string, value any, err error) {
 	c.transport.expectSameFields(c.T, call, value)
 }
 
-// Every operation of the OpenAPI document has a method, and the types contain every field that the server sends.
+// Every operation of the OpenAPI document must have a method of the client. The Go types must contain every field
+// that the server sends.
 func TestEveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
 	h := &recordingTransport{}
@@ -129,7 +131,7 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	}
 }
 
-// documentOperations returns the operations of the document that operators call.
+// documentOperations returns the operations of the OpenAPI document that operators call.
 func (c *checkedClient) documentOperations() map[string]bool {
 	response, err := http.Get(os.Getenv("DISPATCHER_URL") + "/openapi.json")
 	if err != nil {
@@ -223,7 +225,7 @@ func (c *checkedClient) checkDevices() {
 	c.sendReport("c-1", made.Token)
 }
 
-// sendReport sends a report without content.
+// sendReport sends an empty report of the device.
 func (c *checkedClient) sendReport(device, token string) {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, os.Getenv("DISPATCHER_URL")+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"1"}`))
 	if err != nil {

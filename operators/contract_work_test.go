@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// checkBatches queues tasks in all forms, and returns the batch whose tasks the test reads later.
+// checkBatches queues tasks in all forms of a batch. It returns the batch whose tasks the test reads later.
 func (c *checkedClient) checkBatches() int64 {
 	counted, err := c.Batches.Create(c.ctx, operators.NewBatch{Pool: "c", Select: &operators.Selection{Tags: map[string]string{"area": "sh"}}}, operators.QueueMode{DryRun: true})
 	c.expectResponse("Create batch", counted, err)
@@ -160,7 +160,7 @@ func (c *checkedClient) checkAccounts() {
 	}
 }
 
-// checkDeletions cancels and deletes everything that the test created.
+// checkDeletions cancels and deletes everything that the test has created.
 func (c *checkedClient) checkDeletions(batch int64) {
 	for _, one := range collectAll(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})) {
 		if one.Pool != "c" {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// connect returns a client of the dispatcher in the environment variables that the commands use.
+// connect returns a client for the dispatcher whose address is in the environment variables that the commands use.
 func connect() *operators.Client {
 	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Agent: "example/1"})
 	if err != nil {

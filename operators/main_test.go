@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/app"
 )
 
-// TestMain runs the tests and the examples against a dispatcher. They find its address in the same environment variables
-// as the commands.
+// TestMain runs the tests and the examples against a running dispatcher. They find its address in the same
+// environment variables as the commands of the program.
 func TestMain(m *testing.M) {
 	code, err := withDispatcher(m.Run)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// sharedRedis contains the servers for all tests of this package that do not break a server.
+// sharedRedis holds one Redis server of each kind. All tests of this package use these servers, except tests that
+// stop or break a server.
 var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,8 @@ type redisSemaphore struct {
 	client redis.UniversalClient
 }
 
-// runOnEachRedis runs a test on every kind of Redis.
+// runOnEachRedis runs a test once on each kind of Redis: a single server, a Cluster and the in-process Redis
+// (miniredis).
 func runOnEachRedis(t *testing.T, test func(t *testing.T, s *redisSemaphore)) {
 	t.Helper()
 	sharedRedis.RunOnEach(t, func(t *testing.T, at servers.RedisAt) {
@@ -47,7 +49,8 @@ func newRedisSemaphore(t *testing.T) *redisSemaphore {
 	return connect(t, sharedRedis.NewDatabase(t))
 }
 
-// skipIfSlowInLua skips the test in the daily run if an in-process Redis runs Lua in Go.
+// skipIfSlowInLua skips the test in the daily run if the Redis is the in-process one, which runs Lua in Go and is
+// slow.
 func (s *redisSemaphore) skipIfSlowInLua(t *testing.T) {
 	t.Helper()
 	if testing.Short() && s.InProcess {
@@ -63,15 +66,15 @@ func connect(t *testing.T, at servers.RedisAt) *redisSemaphore {
 	return s
 }
 
-// newStoppableRedis returns a semaphore in a Redis that the test may stop.
+// newStoppableRedis returns a semaphore in a Redis of its own, which the test may stop.
 func newStoppableRedis(t *testing.T) (*redisSemaphore, *servers.RedisServer) {
 	t.Helper()
 	r := servers.StartRedis(t)
 	return connect(t, servers.RedisAt{Addr: r.Addr}), r
 }
 
-// dial returns a client with the settings of the program, except that its timeouts are long. addr
-// is the address of the server, or of a proxy in front of it.
+// dial returns a Redis client with the settings of the program, except that its timeouts are long. addr is the
+// address of the Redis server, or of a proxy in front of it.
 func (s *redisSemaphore) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt
@@ -85,7 +88,8 @@ func (s *redisSemaphore) dial(t *testing.T, addr string) redis.UniversalClient {
 	return client
 }
 
-// restorePool makes a pool of this capacity known and returns its name, which is the name of the test.
+// restorePool restores a pool with this capacity and these holders, so that Redis knows the pool. It returns the
+// name of the pool, which is the name of the test.
 func (s *redisSemaphore) restorePool(t *testing.T, capacity int, holders ...slots.LedgerGrant) string {
 	t.Helper()
 	pool := t.Name()
@@ -100,7 +104,7 @@ func (s *redisSemaphore) restore(t *testing.T, pool string, c slots.Config, hold
 	}
 }
 
-// acquire asks for one slot for 300 s.
+// acquire asks for one slot of the pool for 300 s, for the lease with this id.
 func (s *redisSemaphore) acquire(t *testing.T, pool, lease string) slots.Acquisition {
 	t.Helper()
 	return s.acquireAll(t, pool, lease)[0]
@@ -145,7 +149,7 @@ func (s *redisSemaphore) readSnapshot(t *testing.T, pool string) slots.Snapshot 
 	return out
 }
 
-// slotHolders returns the lease of each held slot.
+// slotHolders returns the lease that holds each held slot of the pool (slot number -> lease).
 func (s *redisSemaphore) slotHolders(t *testing.T, pool string) map[int]string {
 	t.Helper()
 	out := map[int]string{}
@@ -155,7 +159,7 @@ func (s *redisSemaphore) slotHolders(t *testing.T, pool string) map[int]string {
 	return out
 }
 
-// freeSlots returns the slots that are free in Redis.
+// freeSlots returns the numbers of the slots that Redis stores as free.
 func (s *redisSemaphore) freeSlots(t *testing.T, pool string) []string {
 	t.Helper()
 	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
@@ -173,12 +177,12 @@ func newRequests(ttl time.Duration, leases ...string) []slots.Request {
 	return out
 }
 
-// newRequest returns a request of one device.
+// newRequest returns the request of one device that asks for a slot for one of its tasks (wants).
 func newRequest(device string, wants ...slots.Want) slots.Request {
 	return slots.Request{Device: device, Wants: wants}
 }
 
-// numberedNames returns "prefix.from" .. "prefix.to-1".
+// numberedNames returns the names "prefix.from" to "prefix.to-1".
 func numberedNames(prefix string, from, to int) []string {
 	out := make([]string, 0, to-from)
 	for i := from; i < to; i++ {
@@ -187,7 +191,7 @@ func numberedNames(prefix string, from, to int) []string {
 	return out
 }
 
-// newHoldings returns n holders, of slots 0..n-1.
+// newHoldings returns n grants as the ledger has them. They hold the slots 0 to n-1.
 func newHoldings(prefix string, n int) []slots.LedgerGrant {
 	out := make([]slots.LedgerGrant, n)
 	for i, lease := range numberedNames(prefix, 0, n) {
@@ -200,7 +204,7 @@ func acquiredSlot(slot int) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
 }
 
-// expectEqual compares got and want, except their times.
+// expectEqual checks that got equals want. It does not compare their times.
 func expectEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	times := cmpopts.IgnoreFields(slots.Lease{}, "Acquired", "Remaining", "Age")
@@ -210,7 +214,7 @@ func expectEqual(t *testing.T, what string, got, want any) {
 	}
 }
 
-// eventually polls until ok returns true. It fails after 10 s.
+// eventually calls ok repeatedly until it returns true. If this takes more than 10 s, the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick, deadline := time.NewTicker(2*time.Millisecond), time.After(10*time.Second)

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkPair measures pairs of acquire and release, one call each, of the semaphore and of the
-// plain counter in counter_test.go. One client alternates between the two on one Redis. It reports
+// BenchmarkPair measures how many pairs of calls (acquire a slot, release it) the semaphore and the plain counter
+// of counter_test.go can serve. One client alternates between the two on one Redis. It reports
 // the medians in pairs per second, and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
@@ -51,7 +51,7 @@ func BenchmarkPair(b *testing.B) {
 		return round / time.Since(begin).Seconds()
 	}
 	var rates [2][]float64
-	for b.Loop() { // one iteration is a round of each
+	for b.Loop() { // one iteration measures one round of the semaphore and one of the counter
 		rates[0] = append(rates[0], rate(ours))
 		rates[1] = append(rates[1], rate(counter))
 	}
@@ -60,7 +60,7 @@ func BenchmarkPair(b *testing.B) {
 	b.ReportMetric(median(rates[0])/median(rates[1]), "ratio")
 }
 
-// BenchmarkBatch measures batches of 60 acquires and 60 releases.
+// BenchmarkBatch measures calls of the semaphore that acquire or release 60 slots at once.
 func BenchmarkBatch(b *testing.B) {
 	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })

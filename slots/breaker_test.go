@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestBlackHoleCostsOneWait checks that a Redis that accepts calls and never answers costs all
-// callers together one wait, not one wait per call. After it answers again, calls succeed.
+// TestBlackHoleCostsOneWait checks a Redis that accepts calls and never answers. All callers together must wait
+// only once, not once for each call. As soon as Redis answers again, calls succeed.
 func TestBlackHoleCostsOneWait(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
@@ -38,7 +38,7 @@ func TestBlackHoleCostsOneWait(t *testing.T) {
 			t.Fatalf("%v, want ErrUnavailable", err)
 		}
 	}
-	// Without a breaker, each call is sent 3 times and waits 500 ms each time: 60 s in total.
+	// Without a breaker, each call would be sent 3 times and would wait 500 ms each time: 60 s in total.
 	took := time.Since(begin)
 	if most := 3 + int64(took/(500*time.Millisecond)); sent.Load() > most || took > 30*time.Second {
 		t.Errorf("%d calls took %s and were sent %d times, want at most %d", calls, took, sent.Load(), most)

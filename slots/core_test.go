@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueKeys are the keys of the queue. They must not affect whether a slot is given.
+// queueKeys are the Redis keys of a pool's queue. Their content must never affect whether a slot is given.
 var queueKeys = slots.Keys("")[4:] //nolint:gochecknoglobals // a constant
 
-// brokenInvariant reads the keys of a known pool. It returns the name of a broken invariant (header
-// of lua/core.lua) with details, or "" if all invariants hold.
+// brokenInvariant reads the Redis keys of a known pool. If all invariants hold, it returns "". Otherwise it returns
+// the name of a broken invariant (header of lua/core.lua) and details.
 func (h callHistory) brokenInvariant(t rapid.TB) string {
 	t.Helper()
 	free, err1 := h.client.ZRangeWithScores(h.ctx, h.key("free"), 0, -1).Result()
@@ -55,8 +55,8 @@ func (h callHistory) brokenInvariant(t rapid.TB) string {
 }
 
 // TestTheCoreHoldsWhateverBecomesOfTheQueue makes random calls while parts of the queue are deleted
-// or replaced with wrong content. It checks CAP and FENCE from the outside: the test itself counts
-// which leases were given a slot and have not freed it.
+// or replaced with wrong content. It checks the invariants CAP and FENCE independently of Redis: the test itself
+// records which leases were given a slot and have not freed it.
 func TestTheCoreHoldsWhateverBecomesOfTheQueue(t *testing.T) {
 	t.Parallel()
 	runHistories(t, func(t *rapid.T, h callHistory) {
@@ -110,7 +110,8 @@ func (m *coreMachine) release(t *rapid.T) {
 	delete(m.held, lease)
 }
 
-// damageQueue deletes a key of the queue or one member of it, or adds a wrong member.
+// damageQueue damages the queue in Redis: it deletes a key of the queue or one member of it, or adds a wrong
+// member.
 func (m *coreMachine) damageQueue(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
 	key, hash := m.key(name), name == "waiter" || name == "batch"

@@ -10,10 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// counterLimit is the limit of the counter, and the capacity of the pool that is compared with it.
+// counterLimit is the limit of the plain counter, and also the capacity of the pool that is compared with the
+// counter.
 const counterLimit = 60
 
-// counterAcquire and counterRelease are the widely copied scripts that use one counter.
+// counterAcquire and counterRelease are Lua scripts that are often copied: they limit the holders with one counter.
 const (
 	counterAcquire = `
 local current = redis.call('GET', KEYS[1])
@@ -30,7 +31,8 @@ end
 return 0`
 )
 
-// counter is the plain counter with its usual scripts.
+// counter is a plain counter in Redis with its usual scripts. The tests of this file compare its faults with the
+// semaphore.
 type counter struct {
 	client                       redis.UniversalClient
 	acquireScript, releaseScript *redis.Script
@@ -44,7 +46,7 @@ func newCounter(client redis.UniversalClient, key string) *counter {
 	}
 }
 
-// acquire returns the count. The caller treats a count of limit or more as full.
+// acquire increments the counter and returns the count. The caller treats a count of counterLimit or more as full.
 func (c *counter) acquire(ctx context.Context) (int, error) {
 	return c.acquireScript.Run(ctx, c.client, []string{c.key}, counterLimit).Int()
 }
@@ -53,7 +55,7 @@ func (c *counter) release(ctx context.Context) error {
 	return c.releaseScript.Run(ctx, c.client, []string{c.key}).Err()
 }
 
-// tryEnter is acquire with the caller's check. It reports whether the device may start.
+// tryEnter calls acquire and then does the check of the caller. It reports whether the device may start.
 func (c *counter) tryEnter(t *testing.T) bool {
 	t.Helper()
 	count, err := c.acquire(t.Context())
@@ -70,8 +72,7 @@ func (c *counter) leave(t *testing.T) {
 	}
 }
 
-// enterIsCounted is enter for a caller with a correct comparison. It reports whether the script
-// incremented the counter.
+// enterIsCounted calls tryEnter for one more device. It reports whether the script incremented the counter.
 func (c *counter) enterIsCounted(t *testing.T) bool {
 	t.Helper()
 	before := c.readCount(t)
@@ -88,7 +89,7 @@ func (c *counter) readCount(t *testing.T) int {
 	return n
 }
 
-// enterRepeatedly calls tryEnter n times. It returns how many calls were allowed.
+// enterRepeatedly calls tryEnter n times and returns how many of the calls were allowed.
 func enterRepeatedly(n int, tryEnter func(i int) bool) (entered int) {
 	for i := range n {
 		if tryEnter(i) {
@@ -103,15 +104,15 @@ func (s *redisSemaphore) tryEnter(t *testing.T, pool, lease string) bool {
 	return s.acquire(t, pool, lease).Status == slots.StatusAcquired
 }
 
-// newCounterAndPool returns an empty counter and an empty pool in one Redis.
+// newCounterAndPool returns an empty counter and an empty pool of the semaphore in one Redis.
 func newCounterAndPool(t *testing.T) (*counter, *redisSemaphore, string) {
 	t.Helper()
 	s := newRedisSemaphore(t)
 	return newCounter(s.client, "semaphore"), s, s.restorePool(t, counterLimit)
 }
 
-// Fault 1: the counter counts the 60th device and refuses it. Only 59 slots are usable, and each
-// time the counter is full it loses one slot permanently.
+// Fault 1 of the counter: it counts the 60th device although it refuses this device. So only 59 slots can be used,
+// and each time the counter is full it loses one slot permanently.
 func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -142,14 +143,14 @@ func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	}
 }
 
-// Fault 2: a slot whose holder vanished becomes free when the key expires, but calls of other
-// holders keep the key alive.
+// Fault 2 of the counter: the slot of a holder that vanished becomes free only when the key expires. But calls of
+// other holders renew the key, so it never expires under traffic.
 func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
 	c.tryEnter(t) // this holder vanishes
 	for range 5 {
-		// This simulates that 299 s have passed.
+		// The next statement has the effect of 299 s that pass.
 		if err := c.client.PExpire(t.Context(), c.key, time.Second).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -171,8 +172,8 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 		s.release(t, pool, "other")
 		return s.readSnapshot(t, pool).Leases[0].Remaining < 0
 	})
-	// The snapshot shows the lease as ended. The test frees the slot by the lease's own id, as a
-	// reaper does.
+	// The snapshot shows that the lease has ended. The test frees the slot by the id of this lease, as a reaper
+	// does.
 	lease := s.readSnapshot(t, pool).Leases[0]
 	expectEqual(t, "slots: the leaked lease", lease, slots.Lease{ID: "vanished", Device: "dev:vanished"})
 	expectEqual(t, "slots: reaped", s.release(t, pool, lease.ID), []bool{true})
@@ -181,7 +182,8 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	}
 }
 
-// Fault 3: when the key expires, the counter forgets all running holders.
+// Fault 3 of the counter: when its key expires, it forgets all holders that still run. So twice the limit can run
+// at once.
 func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -223,14 +225,14 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 }
 
-// Fault 4: a release that arrives twice also frees the slot of another device.
+// Fault 4 of the counter: if a release of one device arrives twice, it also frees the slot of another device.
 func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
 	inside := enterRepeatedly(counterLimit, func(int) bool { return c.enterIsCounted(t) })
 	c.leave(t)
 	inside--
-	c.leave(t) // the same message again
+	c.leave(t) // the release of the same device arrives again
 	inside += enterRepeatedly(5, func(int) bool { return c.enterIsCounted(t) })
 	if inside != counterLimit+1 {
 		t.Errorf("counter: %d inside, want %d: one too many", inside, counterLimit+1)
@@ -249,8 +251,8 @@ func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	}
 }
 
-// Fault 5: an older form of the counter reads, decides in the client, and then increments. Two
-// clients that read before either client increments both enter.
+// Fault 5: an older form of the counter reads the count, decides in the client, and then increments. If two clients
+// read before either of them increments, both may enter.
 func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -279,7 +281,7 @@ func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 		t.Errorf("counter: %d inside, counted %d, want %d: one too many", inside, c.readCount(t), counterLimit+1)
 	}
 
-	// In the semaphore, reading and taking a slot are one step.
+	// In the semaphore, one script both checks that a slot is free and takes it.
 	s.acquireAll(t, pool, numberedNames("l", 0, counterLimit-1)...)
 	inside = counterLimit - 1
 	for i, client := range clients {

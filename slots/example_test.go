@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// Two of three jobs get a slot. The third job gets the slot of the first job after that slot is
-// free.
+// Three jobs ask for a slot of a pool with two slots. Two of them get a slot. The third job gets the slot of the
+// first job after the first job has freed it.
 func Example() {
 	server := miniredis.NewMiniRedis() // or any Redis from 6.2
 	_ = server.Start()

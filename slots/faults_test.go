@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestForgottenScriptsAreSentAgain checks that calls succeed on a server that has no scripts after
-// a restart or a flush.
+// TestForgottenScriptsAreSentAgain checks a Redis that has lost its loaded scripts after a restart or a flush:
+// calls of the semaphore succeed, because the scripts are sent again.
 func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -70,8 +70,8 @@ func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 	expectEqual(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, acquiredSlot(0)})
 }
 
-// TestUnavailableIsOneError checks that every call returns ErrUnavailable, whatever prevents Redis
-// from working.
+// TestUnavailableIsOneError checks that every call of the semaphore returns ErrUnavailable if Redis does not work,
+// whatever the cause is.
 func TestUnavailableIsOneError(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -111,7 +111,8 @@ func expectAllUnavailable(t *testing.T, s *slots.Semaphore) {
 	}
 }
 
-// startRefusingServer starts a server that gives every command the same answer, or no answer.
+// startRefusingServer starts a fake Redis that gives the same answer to every command. If answer is empty, it gives
+// no answer.
 func startRefusingServer(t *testing.T, answer string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,7 +147,8 @@ func answerCommands(conn net.Conn, answer string) {
 	}
 }
 
-// TestDemotedRedisIsUnavailable checks the errors of a real master that became a read-only replica.
+// TestDemotedRedisIsUnavailable checks a real Redis primary that becomes a read-only replica: calls return
+// ErrUnavailable.
 func TestDemotedRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -175,8 +177,8 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 	expectEqual(t, "and working", s.acquire(t, pool, "b"), acquiredSlot(1))
 }
 
-// TestOutOfMemoryLeavesNothingHalfDone checks that a call that fails for lack of memory changes
-// nothing, and that a release needs no memory.
+// TestOutOfMemoryLeavesNothingHalfDone checks a Redis whose memory is full. A call that fails for this reason
+// changes nothing, and a release of a slot still works, because it needs no memory.
 func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -208,8 +210,8 @@ func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	expectEqual(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquiredSlot(0), acquiredSlot(1)})
 }
 
-// TestCallEndsWithItsContext checks that the context of the caller limits a call to a server that
-// hangs.
+// TestCallEndsWithItsContext checks a call to a Redis that hangs: the call ends when the context of its caller
+// ends.
 func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s, redisServer := newStoppableRedis(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// simulatedFleet simulates devices that share a pool, each with a task, on a simulated clock. A device that
-// can be notified asks when it is offered a slot. Every other device asks when it was asked to come
-// back.
+// simulatedFleet simulates devices that share a pool on a simulated clock. Each device has a task. A device that
+// can be notified asks for a slot when it is offered one. Every other device (a poller) asks at the time that the
+// previous reply named.
 type simulatedFleet struct {
 	*redisSemaphore
 
@@ -43,7 +43,7 @@ type simulatedDevice struct {
 	tasksLeft               int // number of tasks that follow this one
 }
 
-// visit is an event of a device: it asks for a slot, or its task ends.
+// visit is a planned event of a simulated device: it asks for a slot, or its task ends.
 type visit struct {
 	at       time.Duration
 	device   *simulatedDevice
@@ -78,7 +78,7 @@ func newFleet(t *testing.T, capacity int, hold time.Duration) *simulatedFleet {
 	return f
 }
 
-// setClock moves the clock.
+// setClock sets the simulated clock of the pool.
 func (f *simulatedFleet) setClock(now time.Duration) {
 	f.now = now
 	if err := f.client.Set(f.t.Context(), slots.ClockKey(f.pool), fleetStartMS+now.Milliseconds(), 0).Err(); err != nil {
@@ -98,7 +98,8 @@ func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, s
 	return added
 }
 
-// joinDevices adds n devices that can be notified. They join the queue without having asked.
+// joinDevices adds n devices that can be notified to the queue of the pool, although they have not asked for a
+// slot.
 func (f *simulatedFleet) joinDevices(n int, batch int64) {
 	var joiners []slots.Joiner
 	for range n {
@@ -114,7 +115,7 @@ func (f *simulatedFleet) joinDevices(n int, batch int64) {
 	f.wakeOffered(line.Offers)
 }
 
-// wakeOffered lets the device of each offer ask soon.
+// wakeOffered makes each device that has an offer ask for a slot soon.
 func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 	for _, o := range offers {
 		m := f.devices[o.Device]
@@ -126,10 +127,11 @@ func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 	}
 }
 
-// runUntil processes the visits until the time until, or until stop returns true.
+// runUntil processes the visits of the devices in the order of their times. It stops at the time until, or as soon
+// as stop returns true.
 func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
-		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // nothing else is in it
+		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // the heap contains only visits
 		f.setClock(max(v.at, f.now))
 		if v.endsTask {
 			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.device.want.Lease})
@@ -175,7 +177,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	f.wakeOffered(offers)
 }
 
-// grantsWithin returns the number of grants after from, up to and including from+length.
+// grantsWithin returns how many grants were made after the time from, until from+length (inclusive).
 func (f *simulatedFleet) grantsWithin(from, length time.Duration) (n int) {
 	for _, at := range f.grantsAt {
 		if at > from && at <= from+length {
@@ -185,7 +187,8 @@ func (f *simulatedFleet) grantsWithin(from, length time.Duration) (n int) {
 	return n
 }
 
-// A few pollers get slots soon, although many other devices wait that can be notified.
+// Many devices that can be notified wait in a pool, and a few devices that only poll wait, too. The pollers also
+// get slots soon.
 func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	t.Parallel()
 	many := 50_000
@@ -213,7 +216,7 @@ func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	}
 }
 
-// If many batches have one waiter each, every batch gets a slot, however many batches there are.
+// Many batches have one waiting device each. Every batch gets a slot in time, however many batches there are.
 func TestNoBatchHidesBehindOthers(t *testing.T) {
 	t.Parallel()
 	capacities := []int{1, 10, 60}
@@ -246,8 +249,8 @@ func TestNoBatchHidesBehindOthers(t *testing.T) {
 	}
 }
 
-// Thousands of waiting pollers do not flood the pool with requests: they ask a few times for each
-// slot that falls free, and once in each period.
+// Thousands of polling devices wait in a pool. They do not flood it with requests: for each slot that becomes free
+// they ask a few times, and each device asks once in each report period.
 func TestPollersDoNotStorm(t *testing.T) {
 	t.Parallel()
 	pollers, told := 10_000, 40_000
@@ -275,7 +278,7 @@ func TestPollersDoNotStorm(t *testing.T) {
 	}
 }
 
-// Batches whose devices only poll share the slots by weight, too.
+// Batches whose devices only poll also share the slots of the pool by weight.
 func TestPollersShareByWeight(t *testing.T) {
 	t.Parallel()
 	weights := []int{2, 1}

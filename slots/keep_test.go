@@ -8,8 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// An offer is no grant: after the capacity was lowered, the device of the offer is refused. A slot
-// number below the capacity is free, but a slot above the capacity is still held.
+// The device d3 has an offer when the capacity is lowered from 3 to 2. An offer is no grant, so d3 is refused: one
+// of the held slots has a number above the capacity, and it counts. So 2 slots are held although a slot number
+// below the capacity is free.
 func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -23,7 +24,8 @@ func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	})
 }
 
-// A slot is kept for a poller that is owed a slot, but not before a batch that holds less gets one.
+// A polling device of batch 2 is owed a slot, because other devices were preferred to it. A freed slot is kept for
+// it, but not before batch 1, which holds fewer slots, gets one.
 func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -57,7 +59,7 @@ func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 		ask(task+1, 1, slots.ReachPush)
 	}
 	s.setClock(t, pool, now.Add(told.AskAfter))
-	ask(3, 2, slots.ReachNone) // owed a slot now, and expected soon
+	ask(3, 2, slots.ReachNone) // this device is owed a slot now, and is expected soon
 	ask(21, 1, slots.ReachPush)
 	expectEqual(t, "batch 2 holds 2, batch 1 none", leave(20), []int64{21})
 	ask(21, 1, slots.ReachPush)

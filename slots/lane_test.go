@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// urgentWant returns a task of an urgent batch. The lane is a tenth of the pool.
+// urgentWant returns the want of an urgent batch: a task that asks for a slot. The urgent lane has a share of 10 %
+// of the pool.
 func urgentWant(batch, task int64) slots.Want {
 	return slots.Want{Batch: batch, Task: task, LanePercent: 10}
 }
@@ -23,8 +24,8 @@ func (s *redisSemaphore) readLane(t *testing.T, pool string) slots.UrgentLane {
 	return standing.Lane
 }
 
-// Free slots are offered to urgent waiters before a batch of any weight, until the urgent batches
-// hold their share. After that, urgent waiters wait by weight until an urgent task ends.
+// Free slots are offered to devices with urgent tasks before a batch of any weight, until the urgent batches hold
+// their share of the pool. After that, these devices wait by weight until an urgent task ends.
 func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -52,8 +53,8 @@ func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	})
 }
 
-// No slot is taken from its holder or from the device that it is offered to, however urgent another
-// device is.
+// No slot is taken away from its holder, or from the device that has an offer for it, even if another device has an
+// urgent task.
 func TestTheLaneTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -67,7 +68,7 @@ func TestTheLaneTakesNothingAway(t *testing.T) {
 	expectEqual(t, "whose it is", s.requestWakeable(t, pool, urgentWant(2, 2)).Status, slots.StatusAcquired)
 }
 
-// If a device has an offer for one task and asks with an urgent task, it gets the slot for the
+// A device has an offer for one task and then asks for a slot with an urgent task. It gets the offered slot for the
 // urgent task.
 func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	t.Parallel()
@@ -85,8 +86,8 @@ func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	})
 }
 
-// If a device waits with another task and joins with an urgent task, it waits with the urgent task,
-// unless it has an offer.
+// A device waits in the queue with a task and then joins with an urgent task. From then on it waits with the urgent
+// task, unless it has an offer.
 func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -113,7 +114,7 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	})
 }
 
-// A poller with an urgent task is asked back soon, however many devices wait. A slot that falls
+// A polling device with an urgent task is told to ask again soon, however many devices wait. A slot that becomes
 // free just before it asks is kept for it.
 func TestAnUrgentPollerComesSoon(t *testing.T) {
 	t.Parallel()
@@ -141,7 +142,7 @@ func TestAnUrgentPollerComesSoon(t *testing.T) {
 	})
 }
 
-// The position of a task that waits by weight is higher by the number of urgent tasks that precede
+// A task that waits by weight has a position in the queue. The position also counts the urgent tasks that precede
 // it.
 func TestPositionsCountTheLane(t *testing.T) {
 	t.Parallel()
@@ -168,8 +169,8 @@ func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Waiter)
 	return standing.Positions[0]
 }
 
-// A batch can become urgent, and normal again. Its held slots and its waiters are counted
-// correctly, also after the queue was lost.
+// A batch becomes urgent, and later normal again. The lane always counts the right numbers of held slots and
+// waiters of urgent batches, also after Redis lost the queue.
 func TestALaneThatChangesIsCounted(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -204,7 +205,8 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 	})
 }
 
-// When ended batches are forgotten, the lane is counted again. A wrong count is correct afterwards.
+// The stored count of the lane (the slots of urgent batches) is wrong. When ended batches are removed from the
+// queue, the lane is counted again, and the count is right.
 func TestForgettingEndedBatchesCountsTheLane(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

@@ -15,20 +15,20 @@ import (
 
 const linearCapacity = 3
 
-// callInput is a call of the semaphore for lease: an acquire, or a release.
+// callInput is one call of the semaphore for a lease: it acquires or releases a slot.
 type callInput struct {
 	release bool
 	lease   string
 }
 
-// callOutput is the answer to an input.
+// callOutput is the answer of the semaphore to a callInput.
 type callOutput struct {
 	slot  int // slot of an acquire; -1 if the pool is full
 	freed bool
 }
 
-// sequentialModel is the model of the semaphore for sequential calls: an acquire gets the lowest free
-// slot.
+// sequentialModel is the model of a semaphore that serves one call at a time. An acquire gets the free slot with
+// the lowest number.
 func sequentialModel() porcupine.Model {
 	type state [linearCapacity]string // lease that holds each slot; "" for a free slot
 	return porcupine.Model{
@@ -55,9 +55,9 @@ func sequentialModel() porcupine.Model {
 	}
 }
 
-// TestLinearizable checks that some sequential order of the calls explains all answers that
-// concurrent clients received. In this order, each call takes effect at one instant between its
-// start and its end.
+// TestLinearizable checks that the semaphore is linearizable: some sequential order of the calls explains all
+// answers that concurrent clients received. In this order, each call takes effect at one instant between its start
+// and its end.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	const clients, rounds = 8, 20

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// callHistory is a random history of calls in its own pool.
+// callHistory is a random sequence of calls of the semaphore for a pool that no other test uses.
 type callHistory struct {
 	*redisSemaphore
 
@@ -22,8 +22,8 @@ type callHistory struct {
 	pool string
 }
 
-// runHistories runs check with random histories. Each change runs a few histories on one Redis; the long
-// run runs many on every kind of Redis.
+// runHistories runs check with random histories of calls. The run for each change of the code makes a few histories
+// on one Redis; the long run makes many on every kind of Redis.
 func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 	t.Helper()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -41,7 +41,7 @@ func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 
 func (h callHistory) key(name string) string { return "slots:{" + h.pool + "}:" + name }
 
-// knownSnapshot returns the snapshot of a known pool.
+// knownSnapshot returns the snapshot of the pool. The test fails if Redis does not know the pool.
 func (h callHistory) knownSnapshot(t *rapid.T) slots.Snapshot {
 	snapshot, err := h.Snapshot(h.ctx, h.pool)
 	if err != nil || !snapshot.PoolKnown {
@@ -50,8 +50,8 @@ func (h callHistory) knownSnapshot(t *rapid.T) slots.Snapshot {
 	return snapshot
 }
 
-// TestHistoriesAgreeWithAPlainModel compares random histories of pools without a queue with a plain
-// model.
+// TestHistoriesAgreeWithAPlainModel makes random calls to pools without a queue, and compares the semaphore with a
+// plain model after each call.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	runHistories(t, func(t *rapid.T, h callHistory) {
@@ -68,7 +68,8 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// semaphoreMachine is the semaphore and its model, which records the lease of each slot.
+// semaphoreMachine makes the calls to the semaphore. It also has the plain model, which records the lease of each
+// slot.
 type semaphoreMachine struct {
 	callHistory
 
@@ -78,7 +79,7 @@ type semaphoreMachine struct {
 	holder   map[int]string
 }
 
-// leaseSlot returns the slot of a lease in the model, or -1.
+// leaseSlot returns the slot that the lease holds in the model. If the lease holds no slot, it returns -1.
 func (m *semaphoreMachine) leaseSlot(lease string) int {
 	for slot, l := range m.holder {
 		if l == lease {
@@ -191,7 +192,7 @@ func (m *semaphoreMachine) restore(t *rapid.T) {
 	}
 }
 
-// check compares the snapshot with the model after every action.
+// check compares the snapshot of the semaphore with the model. It runs after every call.
 func (m *semaphoreMachine) check(t *rapid.T) {
 	got, err := m.Snapshot(m.ctx, m.pool)
 	if err != nil {
@@ -212,7 +213,7 @@ func (m *semaphoreMachine) check(t *rapid.T) {
 	}
 }
 
-// leaseGenerator draws from few leases, so that actions often concern the same lease.
+// leaseGenerator draws the id of a lease from only a few ids, so that several calls often concern the same lease.
 func leaseGenerator() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("%d.1.a", rapid.IntRange(0, 9).Draw(t, "lease")) })
 }

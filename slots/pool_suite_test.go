@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// The cases of TestContract about pools: Configure, Restore, Adopt and Forget.
+// This file has the cases of TestContract that concern whole pools: Configure, Restore, Adopt and Forget.
 
 func (s *redisSemaphore) testMaxCapacity(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func (s *redisSemaphore) testMaxCapacity(t *testing.T) {
 	}
 }
 
-// testLowerWhileHeld lowers the capacity from 60 to 40 while slots 20 to 59 are held.
+// testLowerWhileHeld lowers the capacity of a pool from 60 to 40 while the slots 20 to 59 are held.
 func (s *redisSemaphore) testLowerWhileHeld(t *testing.T) {
 	t.Parallel()
 	pool := s.restorePool(t, 60)
@@ -59,7 +59,8 @@ func (s *redisSemaphore) testRaise(t *testing.T) {
 	s.acquireAll(t, pool, "a", "b")
 	s.configure(t, pool, 4, 2)
 	expectEqual(t, "raised", s.acquireAll(t, pool, "c", "d", "e"), []slots.Acquisition{acquiredSlot(2), acquiredSlot(3), {Status: slots.StatusFull}})
-	// The capacity is lowered and raised again while the upper slots are held. They count once.
+	// The capacity is lowered and raised again while slots above the lowered capacity are held. Each of these slots
+	// counts once.
 	s.configure(t, pool, 1, 3)
 	s.release(t, pool, "b")
 	s.configure(t, pool, 5, 4)
@@ -100,7 +101,7 @@ func (s *redisSemaphore) testRestoreUnknownOnly(t *testing.T) {
 	expectEqual(t, "next", s.acquire(t, pool, "n"), acquiredSlot(2))
 }
 
-// restoreChunk sends one chunk of a restore with the script.
+// restoreChunk sends one chunk of a restore of the pool, by a call of the Lua script.
 func (s *redisSemaphore) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.LedgerGrant) int {
 	t.Helper()
 	got, err := slots.RestoreChunk(t.Context(), s.client, pool, id, slots.Config{Capacity: capacity, Version: 1}, offset, last, holders)
@@ -196,8 +197,8 @@ func (s *redisSemaphore) testAdopt(t *testing.T) {
 		return out
 	}
 	expectEqual(t, "adopted", adopt(
-		slots.LedgerGrant{Lease: "c", Device: "dc", Slot: 2, Remaining: time.Hour, Age: time.Minute}, // slot 2 is free
-		slots.LedgerGrant{Lease: "x", Device: "dx", Slot: 1, Remaining: time.Hour},                   // lease b holds slot 1
+		slots.LedgerGrant{Lease: "c", Device: "dc", Slot: 2, Remaining: time.Hour, Age: time.Minute}, // slot 2 is free, so this grant gets it
+		slots.LedgerGrant{Lease: "x", Device: "dx", Slot: 1, Remaining: time.Hour},                   // this grant is refused, because lease b holds slot 1
 		slots.LedgerGrant{Lease: "a", Device: "dev:a", Slot: 0, Remaining: 2 * time.Hour},            // lease a holds slot 0 already
 	), []bool{true, false, true})
 	got := s.readSnapshot(t, pool).Leases
@@ -250,7 +251,7 @@ func (s *redisSemaphore) testForget(t *testing.T) {
 	expectEqual(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
 }
 
-// testLostKey checks that a pool that lost some of its keys never grants beyond its capacity.
+// testLostKey checks a pool of which Redis has lost some keys: it never grants more slots than its capacity.
 func (s *redisSemaphore) testLostKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"free", "holder", "lease", "config", "holder lease"} {

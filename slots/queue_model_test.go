@@ -18,9 +18,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestSlotsGoByTheModelOfTheQueue runs random histories on a simulated clock. It compares the
-// grants, the offers with their durations, and the answers to refused devices with a model that
-// keeps the queue in plain lists (queue_rules_test.go).
+// TestSlotsGoByTheModelOfTheQueue runs random histories on a simulated clock. It compares the semaphore with a
+// model that keeps the queue in plain lists (queue_rules_test.go): the grants, the offers with their durations, and
+// the answers to refused devices must be equal.
 func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	t.Parallel()
 	mini, began, pools := miniredis.RunT(t), time.UnixMilli(1_800_000_000_000), atomic.Int64{}
@@ -45,7 +45,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	})
 }
 
-// queueMachine is a pool and its model.
+// queueMachine makes the random calls to one pool, and has the model of this pool.
 type queueMachine struct {
 	callHistory
 	*queueModel
@@ -60,7 +60,7 @@ type queueMachine struct {
 
 var queuePace = slots.Pace{MeanHold: 8 * time.Second, MinWait: time.Second, ReportPeriod: 30 * time.Second, OfferTTL: 3 * time.Second} //nolint:gochecknoglobals // a constant
 
-// advanceClock moves the clock.
+// advanceClock advances the simulated clock by a random time.
 func (m *queueMachine) advanceClock(t *rapid.T) {
 	m.now += rapid.SampledFrom([]int64{1, 100, 250, 499, 501, 1000, 1500, 3000, 8000, 31_000, 100_000}).Draw(t, "ms")
 }
@@ -92,7 +92,8 @@ func (m *queueMachine) resize(t *rapid.T) {
 	}
 }
 
-// drawWants returns tasks that device n may have: of a batch each time with the same weight and lane.
+// drawWants returns the wants of device n: random tasks that ask for a slot. Each batch always has the same weight
+// and lane.
 func (m *queueMachine) drawWants(t *rapid.T, n int) (wants []slots.Want) {
 	for i := range rapid.IntRange(1, 3).Draw(t, "wants") {
 		m.lastLease++
@@ -113,7 +114,7 @@ func (m *queueMachine) drawRequest(t *rapid.T) slots.Request {
 
 func (m *queueMachine) requestSlot(t *rapid.T) { m.serve(t, nil, m.drawRequest(t)) }
 
-// releaseAndRequest frees a slot and asks for a slot in the same call. Devices in the queue have precedence
+// releaseAndRequest frees a slot and asks for a slot in one call. Devices that wait in the queue have precedence
 // over the device that asks.
 func (m *queueMachine) releaseAndRequest(t *rapid.T) {
 	if len(m.batchByLease) == 0 {
@@ -203,7 +204,7 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 	m.compareOffers(t, line.Offers)
 }
 
-// compareOffers ends a call: the returned offers must be the offers of the model.
+// compareOffers completes a call: the offers that the semaphore returned must be the offers of the model.
 func (m *queueMachine) compareOffers(t *rapid.T, offers []slots.Offer) {
 	m.offerFreeSlots()
 	var got []string
@@ -219,7 +220,7 @@ func (m *queueMachine) compareOffers(t *rapid.T, offers []slots.Offer) {
 	m.latestOffers = append(m.latestOffers, offers...)
 }
 
-// check compares the whole state with the model after every action.
+// check compares the whole state of the pool with the model. It runs after every call.
 func (m *queueMachine) check(t *rapid.T) {
 	m.setRedisClock()
 	snapshot := m.knownSnapshot(t)
@@ -247,7 +248,8 @@ func (m *queueMachine) check(t *rapid.T) {
 	m.checkStanding(t)
 }
 
-// checkStanding compares QueuePlaces with the model for each waiter, with its task and other tasks.
+// checkStanding compares the positions that QueuePlaces returns with the model. It asks for each waiter, with the
+// task with which it waits and with other tasks.
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueModel is the queue of a pool in plain lists, according to the headers of lua/batch_order.lua and lua/queue.lua.
+// queueModel is a model of a pool's queue that uses plain lists. It follows the headers of lua/batch_order.lua and
+// lua/queue.lua.
 type queueModel struct {
 	now             int64 // ms
 	capacity        int
@@ -22,18 +23,18 @@ type queueModel struct {
 	grants          int
 	lastVirtualTime float64 // virtual time of the batch of the latest grant
 	keptExcess      float64 // ms by which the kept slots exceed their share of the slot-time
-	excessAt        int64   // time (ms) for which ahead was computed
+	excessAt        int64   // time (ms) for which keptExcess was computed
 	unusedOffers    int
 	lanePercent     int            // percentage of the capacity for which urgent batches have precedence; 0 until an urgent task is requested
 	urgentBatches   map[int64]bool // the urgent batches that had a grant or a waiter
-	offersToSend    []string       // offers to send of the current call
+	offersToSend    []string       // offers that the current call must return, because they are to be sent
 }
 
 type modelWaiter struct {
 	slots.Want
 
 	device             string
-	class              string // T, O or P
+	class              string // class of the waiter: T, O or P (queue.lua)
 	reach              int
 	expectedGrant      int
 	dueAt, offerEnds   int64
@@ -79,8 +80,8 @@ func (m *queueModel) hasWaiters(batch int64) bool {
 	return false
 }
 
-// virtualTime returns the virtual time of a batch. A batch without waiters gets at least the time of
-// the latest grant.
+// virtualTime returns the virtual time of a batch. If the batch has no waiters, the result is at least the virtual
+// time of the batch that had the latest grant.
 func (m *queueModel) virtualTime(batch int64) float64 {
 	if m.hasWaiters(batch) {
 		return m.virtualTimes[batch]
@@ -88,7 +89,8 @@ func (m *queueModel) virtualTime(batch int64) float64 {
 	return max(m.virtualTimes[batch], m.lastVirtualTime)
 }
 
-// currentLane returns the current state of the lane.
+// currentLane returns the state of the urgent lane: how many slots urgent batches hold, how many urgent tasks wait,
+// and how many more slots the lane has.
 func (m *queueModel) currentLane() (lane slots.UrgentLane) {
 	for batch := range m.urgentBatches {
 		lane.Held += m.countHeld(batch)
@@ -100,12 +102,14 @@ func (m *queueModel) currentLane() (lane slots.UrgentLane) {
 	return lane
 }
 
-// hasPrecedence reports whether a task has precedence because it is urgent.
+// hasPrecedence reports whether the task w has precedence over normal tasks, because it is urgent and the lane has
+// room.
 func (m *queueModel) hasPrecedence(w slots.Want) bool {
 	return w.LanePercent > 0 && m.currentLane().Room > 0
 }
 
-// compareWants compares two batches by the order.
+// compareWants compares the batches of the tasks a and b. A negative result means that the batch of a gets a slot
+// first.
 func (m *queueModel) compareWants(a, b slots.Want) int {
 	last := map[bool]int{true: 0, false: 1}
 	return cmp.Or(cmp.Compare(last[m.hasPrecedence(a)], last[m.hasPrecedence(b)]), cmp.Compare(m.countHeld(a.Batch)*b.Weight, m.countHeld(b.Batch)*a.Weight),
@@ -122,7 +126,7 @@ func (m *queueModel) bestWant(wants []slots.Want) int {
 	return best
 }
 
-// waitersInOrder returns the waiters of a class, sorted by the order.
+// waitersInOrder returns the waiters of a class (T, O or P), in the order in which they get slots.
 func (m *queueModel) waitersInOrder(class string) []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return w.class != class })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
@@ -131,7 +135,7 @@ func (m *queueModel) waitersInOrder(class string) []*modelWaiter {
 	return all
 }
 
-// owedWaiters returns the pollers that are owed a slot, sorted by their foreseen grants.
+// owedWaiters returns the polling devices that are owed a slot, sorted by the grant for which each was foreseen.
 func (m *queueModel) owedWaiters() []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return !w.owed })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
@@ -140,7 +144,8 @@ func (m *queueModel) owedWaiters() []*modelWaiter {
 	return all
 }
 
-// handleTimers does the first part of each call: it handles expired timers, the earliest first.
+// handleTimers does the first part of each call: it handles the timers of waiters that have expired, the earliest
+// timer first.
 func (m *queueModel) handleTimers(missed bool) {
 	m.offersToSend = nil
 	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
@@ -187,7 +192,8 @@ func (m *queueModel) removeWaiter(w *modelWaiter) {
 	delete(m.waiters, w.device)
 }
 
-// addKeptTime adds ms of kept slot-time to ahead. The factor 20 allows a twentieth of all slot-time.
+// addKeptTime records that slots were kept for pollers for ms of slot-time. It adds the time to keptExcess,
+// multiplied by 20: kept slots may use a twentieth of all slot-time.
 func (m *queueModel) addKeptTime(ms float64) {
 	m.decayKeptExcess()
 	m.keptExcess += ms * 20 / float64(max(m.capacity, 1))
@@ -248,14 +254,14 @@ func (m *queueModel) acquireSlot(r slots.Request) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, WantIndex: n}
 }
 
-// recordUrgent records that the batch of w is urgent, if it is.
+// recordUrgent records the batch of w as urgent if w is an urgent task.
 func (m *queueModel) recordUrgent(w slots.Want) {
 	if w.LanePercent > 0 {
 		m.urgentBatches[w.Batch], m.lanePercent = true, w.LanePercent
 	}
 }
 
-// expectedPosition returns the expected number of grants until the task gets a slot.
+// expectedPosition returns the position of the task: the number of grants until it is expected to get a slot.
 func (m *queueModel) expectedPosition(device string, want slots.Want) int {
 	rank, weights := 1.0, map[int64]int{want.Batch: want.Weight}
 	for _, w := range m.waiters {
@@ -316,8 +322,8 @@ func (m *queueModel) joinQueue(device string, want slots.Want, reach int, chance
 	return after, position
 }
 
-// pollDelay returns the time until the waiter is to ask again, and its position. urgentRank is the rank of
-// an urgent poller that has precedence; -1 means any other waiter.
+// pollDelay returns the time until the waiter is to ask again, and the position of the waiter. If the waiter is an
+// urgent poller with precedence, urgentRank is its rank among these; otherwise it is -1.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	const period, hold = 30_000, 8000
 	ahead, interval, early := w.expectedGrant-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
@@ -342,7 +348,7 @@ func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (
 	return min(float64(grants)*interval, 3*period) * early, max(ahead, 1)
 }
 
-// offerFreeSlots offers the free slots.
+// offerFreeSlots offers each free slot to a waiter, or keeps it for a poller.
 func (m *queueModel) offerFreeSlots() {
 	for m.capacity-len(m.batchByLease)-m.countReserved() > 0 {
 		told := m.waitersInOrder("T")
@@ -366,7 +372,8 @@ func (m *queueModel) offerFreeSlots() {
 	}
 }
 
-// isBelowShare reports whether the batch of w, with one slot more, would still hold less than its share.
+// isBelowShare reports whether the batch of w would still hold less than its share of the pool after one more
+// grant.
 func (m *queueModel) isBelowShare(w *modelWaiter) bool {
 	weights := map[int64]int{}
 	for _, o := range m.waiters {
@@ -379,8 +386,9 @@ func (m *queueModel) isBelowShare(w *modelWaiter) bool {
 	return (m.countHeld(w.Batch)+1)*all < m.capacity*w.Weight
 }
 
-// pollerToKeepFor returns a poller that is expected soon and for which a slot is kept, or nil. The poller is
-// owed a slot, or its batch is urgent with precedence, or its batch lacks slots.
+// pollerToKeepFor returns the polling device for which the next free slot is kept, or nil. This device must be
+// expected soon, and one of these must be true: it is owed a slot, its batch is urgent with precedence, or its
+// batch holds less than its share.
 func (m *queueModel) pollerToKeepFor(notifiable []*modelWaiter) (found *modelWaiter) {
 	m.decayKeptExcess()
 	if m.keptExcess > 200_000/float64(m.capacity) {

@@ -10,13 +10,13 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// offeringPace returns a pace with which offers and waiters last longer than a test.
+// offeringPace returns a pace (the times of a queue) with which offers and waiters last longer than any test.
 func offeringPace() slots.Pace {
 	return slots.Pace{MeanHold: 800 * time.Second, MinWait: time.Hour, ReportPeriod: time.Hour, OfferTTL: time.Hour}
 }
 
-// requestForTask asks for a slot for one task of a batch. The names of the device and of the lease are derived
-// from the task.
+// requestForTask asks for a slot for one task of a batch, for a device that polls. The names of the device and of
+// the lease are derived from the task.
 func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
@@ -27,7 +27,7 @@ func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pa
 	return got[0]
 }
 
-// setClock sets the time of a pool.
+// setClock sets the time that the scripts of the pool read.
 func (s *redisSemaphore) setClock(t *testing.T, pool string, now time.Time) {
 	t.Helper()
 	s.Semaphore = slots.NewOnClock(s.client)
@@ -36,7 +36,7 @@ func (s *redisSemaphore) setClock(t *testing.T, pool string, now time.Time) {
 	}
 }
 
-// requestWakeable asks as ask does, for a device that can be notified.
+// requestWakeable does the same as requestForTask, for a device that can be notified of a slot.
 func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
@@ -50,7 +50,7 @@ func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want
 	return got[0]
 }
 
-// requestAllWakeable calls wakeable for tasks of batch 1.
+// requestAllWakeable calls requestWakeable for each of these tasks of batch 1.
 func (s *redisSemaphore) requestAllWakeable(t *testing.T, pool string, tasks ...int64) {
 	t.Helper()
 	for _, task := range tasks {
@@ -58,7 +58,7 @@ func (s *redisSemaphore) requestAllWakeable(t *testing.T, pool string, tasks ...
 	}
 }
 
-// releaseTask frees the slot of a task and returns the resulting offers.
+// releaseTask frees the slot of a task. It returns the offers that result from it.
 func (s *redisSemaphore) releaseTask(t *testing.T, pool string, task int64) []slots.Offer {
 	t.Helper()
 	freed, offers, err := s.Release(t.Context(), pool, offeringPace(), []string{strconv.FormatInt(task, 10)})
@@ -77,7 +77,8 @@ func (s *redisSemaphore) offerSlots(t *testing.T, pool string, updates ...slots.
 	return line
 }
 
-// confirmOffer reports an offer as sent, so that it is not returned again.
+// confirmOffer tells the queue that an offer was sent to its device, so that the queue does not return the offer
+// again.
 func (s *redisSemaphore) confirmOffer(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
@@ -90,13 +91,14 @@ func offeredTasks(offers []slots.Offer) (tasks []int64) {
 	return tasks
 }
 
-// queueCounts returns the counts of a queue without its offers.
+// queueCounts returns four numbers of a queue: held slots, offered slots, waiters that can be notified, and all
+// waiters.
 func queueCounts(queue slots.QueueState) [4]int {
 	return [4]int{queue.Held, queue.Reserved, queue.Notifiable, queue.Waiting}
 }
 
-// The script that frees a slot reserves it for the next waiter. No other device gets the slot. The
-// device of the offer gets the slot for the offered task.
+// A slot becomes free while devices wait. The same script that frees it reserves it for the next waiter (an offer).
+// No other device gets this slot. The device with the offer gets it for the offered task.
 func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -115,7 +117,7 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 		if r := snapshot.Reserved; len(snapshot.Leases) != 0 || len(r) != 1 || r[0].Device != "d2" || r[0].Batch != 1 || r[0].Task != 2 || r[0].Left < 50*time.Minute {
 			t.Errorf("snapshot %+v", snapshot)
 		}
-		stranger := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even a task that precedes it in the order
+		stranger := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even if its task would precede the task of the offer
 		expectEqual(t, "a stranger", stranger.Status, slots.StatusFull)
 		expectEqual(t, "one who polls", s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
 		mine := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 2})
@@ -125,7 +127,7 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	})
 }
 
-// An offer is returned again until it is reported as sent, but not at once.
+// An offer that was not yet reported as sent is returned again, but not at once.
 func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -140,15 +142,15 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 		again := s.offerSlots(t, pool).Offers
 		return len(again) == 1 && again[0].ID == first[0].ID
 	})
-	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // update of an older offer
+	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // this update belongs to an older offer
 	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 	s.confirmOffer(t, pool, first[0])
 	s.setClock(t, pool, time.Now().Add(offeringPace().OfferTTL/2))
 	expectEqual(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
 }
 
-// If one replica received an offer to a parked report and did not send it, the offer is returned at
-// once to another replica that sends ResendParkedOffers.
+// A replica received an offer to a parked report and did not send it. The offer is returned at once to another
+// replica that asks with ResendParkedOffers.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -173,9 +175,8 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	})
 }
 
-// The state of waiters after their offers: a waiter whose offer lapsed, or that is away, keeps its
-// position and gets no offer until it asks. A waiter that left, or whose batch was closed, is
-// removed.
+// This test follows waiters after their offers. A waiter whose offer lapsed, or that is away, keeps its position,
+// and gets no offer until it asks again. A waiter that left, or whose batch was closed, is removed from the queue.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -209,7 +210,7 @@ func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	})
 }
 
-// Slots are offered in the order in which they would be granted.
+// Slots are offered to waiters in the same order in which they would be granted.
 func TestOffersFollowTheOrder(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -234,8 +235,8 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	})
 }
 
-// Several slots are offered in one step as if they were offered one by one: offered slots count as
-// held.
+// If several slots become free in one call, they are offered as if one became free after the other: each offered
+// slot already counts as held by its batch.
 func TestOffersCountForTheirBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -256,8 +257,8 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 	})
 }
 
-// Devices that never asked join the queue in the order, among the devices that asked, and only
-// once.
+// Devices that never asked for a slot join the queue. They get places in the usual order among the devices that
+// asked, and each device joins only once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -281,7 +282,8 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	})
 }
 
-// A pool is due only while it has an offer, or a free slot for a waiter that can be notified.
+// A pool is due (a pass must serve it) only while it has an offer, or a free slot for a waiter that can be
+// notified.
 func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -312,7 +314,7 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	})
 }
 
-// No slot is offered if Pace.OfferTTL is 0, or in an unknown pool.
+// No slot is offered if Pace.OfferTTL is 0, or if Redis does not know the pool.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -331,8 +333,8 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	})
 }
 
-// An older batch of a device does not delay its newer batches: the tasks of the device take turns
-// by weight.
+// A device has tasks in an older and a newer batch. The older batch does not delay the newer one: the tasks of the
+// device take turns by the weights of the batches.
 func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

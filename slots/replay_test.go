@@ -12,9 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestCallSentAgainHasOneEffect checks a call whose script runs but whose reply is lost, so that
-// the client sends it again; the second reply is lost, too. The answer and the effect must equal
-// the answer and the effect of a single call.
+// TestCallSentAgainHasOneEffect checks calls of the semaphore whose script runs but whose reply is lost. The client
+// sends the call again, and the second reply is lost, too. The answer to the third sending and the state of Redis
+// must be as after a single call.
 func TestCallSentAgainHasOneEffect(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -54,11 +54,11 @@ func (s *redisSemaphore) checkReplay(t *testing.T, call replayCall) {
 	expectEqual(t, "free slots", s.freeSlots(t, again), s.freeSlots(t, once))
 }
 
-// chunkedRestore is the name of the call that is sent in several chunks.
+// chunkedRestore is the name of the test's call that restores a pool in several chunks.
 const chunkedRestore = "restore in chunks"
 
 type replayCall struct {
-	isKnown bool // whether the pool is known, with 2 of 3 slots held
+	isKnown bool // whether the pool is known before the call, with 2 of 3 slots held
 	run     semaphoreCall
 }
 
@@ -74,7 +74,7 @@ func replayCalls() map[string]replayCall {
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			_, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
-			return nil, err // for a repeated call, an earlier sending freed the slots
+			return nil, err // freed is left out: if the call is repeated, an earlier sending has freed the slots
 		}},
 		"raise":              {true, configureCall(9, 2)},
 		"lower":              {true, configureCall(1, 2)},
@@ -111,7 +111,7 @@ func enterQueue(ctx context.Context, s *slots.Semaphore, pool string) (any, erro
 	}
 	pace := slots.Pace{MeanHold: time.Minute, MinWait: time.Second, ReportPeriod: time.Hour}
 	got, _, err := s.Acquire(ctx, pool, pace, reqs)
-	return got, err // diff does not compare times
+	return got, err // expectEqual does not compare times
 }
 
 func configureCall(capacity int, version int64) semaphoreCall {
@@ -126,8 +126,8 @@ func restoreCall(capacity, holders int) semaphoreCall {
 	}
 }
 
-// TestReplayAnswersOnlyItsOwnCall checks that a new call with the same arguments is not treated as
-// a repetition of an earlier call.
+// TestReplayAnswersOnlyItsOwnCall checks a new call that has the same arguments as an earlier call: it must not be
+// treated as a repetition of the earlier call.
 func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -146,8 +146,8 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	})
 }
 
-// TestNextCallFindsWhatAllLostRepliesDid checks the next call after a call that got ErrUnavailable
-// because all its replies were lost: it finds the effect of the first call.
+// TestNextCallFindsWhatAllLostRepliesDid checks a call of which all replies were lost, so that it returned
+// ErrUnavailable. The next call must find the effect of this call.
 func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -164,11 +164,11 @@ func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	expectEqual(t, "one effect", s.slotHolders(t, pool), map[int]string{0: "a"})
 }
 
-// loadScripts loads every script into Redis, so that EVALSHA succeeds.
+// loadScripts loads every script into Redis, so that Redis can run it by its hash (EVALSHA).
 func loadScripts(t *testing.T, s *redisSemaphore) {
 	t.Helper()
 	calls := replayCalls()
-	delete(calls, chunkedRestore) // it uses the script of another call
+	delete(calls, chunkedRestore) // this call uses the script of another call
 	for _, c := range calls {
 		if _, err := c.run(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
 			t.Fatal(err)
@@ -176,8 +176,8 @@ func loadScripts(t *testing.T, s *redisSemaphore) {
 	}
 }
 
-// newLossySemaphore returns a semaphore that loses the replies to its next n calls after they were executed,
-// and a function that returns the number of lost replies.
+// newLossySemaphore returns a semaphore that loses the replies to its next n calls after they were executed, and a
+// function that returns how many replies were lost so far.
 func (s *redisSemaphore) newLossySemaphore(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32

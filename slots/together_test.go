@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// acquireCalls returns a call for each pool that asks for one slot.
+// acquireCalls returns one call for each pool. Each call asks for one slot.
 func acquireCalls(pools ...string) []slots.Call {
 	calls := make([]slots.Call, len(pools))
 	for i, pool := range pools {
@@ -20,8 +20,8 @@ func acquireCalls(pools ...string) []slots.Call {
 	return calls
 }
 
-// TestPoolsHaveTheirOwnOutcome checks that pools that are served in one round trip have independent
-// outcomes.
+// TestPoolsHaveTheirOwnOutcome checks calls for several pools that are served in one round trip: the failure of one
+// pool does not affect the others.
 func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -50,8 +50,8 @@ func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	})
 }
 
-// TestPoolsGoInOneRoundTrip checks that calls for several pools need one round trip; two if Redis
-// has forgotten the script, and more if a call is large.
+// TestPoolsGoInOneRoundTrip checks that calls for several pools together need one round trip to Redis. They need
+// two if Redis has lost the script, and more if a call is large.
 func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -86,7 +86,7 @@ func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	}
 }
 
-// roundTripCounter counts the round trips of scripts.
+// roundTripCounter counts the round trips to Redis in which scripts are called.
 type roundTripCounter struct{ n int }
 
 func (r *roundTripCounter) DialHook(next redis.DialHook) redis.DialHook { return next }

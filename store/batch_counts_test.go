@@ -14,7 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// countTasksByState counts the tasks of a batch by state, directly in the table of tasks.
+// countTasksByState counts the tasks of a batch by their state. It reads the rows of the tasks, not the stored
+// counts.
 func (l *ledger) countTasksByState(batch int64) map[store.TaskState]int64 {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), `
@@ -33,7 +34,8 @@ func (l *ledger) countTasksByState(batch int64) map[store.TaskState]int64 {
 	return counts
 }
 
-// foldAll folds until no deltas are left. It returns the batches that were paused by their abort rule.
+// foldAll calls Fold until no recorded change of a count (delta) is left. It returns the batches that were paused
+// by their abort rule.
 func (l *ledger) foldAll() (aborted []int64) {
 	l.Helper()
 	for {
@@ -45,10 +47,10 @@ func (l *ledger) foldAll() (aborted []int64) {
 	}
 }
 
-// stressedBatches is a set of batches whose tasks are claimed, ended and counted concurrently.
+// stressedBatches is a set of batches. The tests claim, end and count their tasks concurrently.
 type stressedBatches struct {
 	*ledger
-	batches []store.Batch // two for each pool
+	batches []store.Batch // two batches for each pool
 	tasks   [][]int64
 	devices []string // Each device has one task in each batch.
 }
@@ -66,7 +68,7 @@ func (l *ledger) newStressedBatches(pools, devicesPerPool int) stressedBatches {
 	return m
 }
 
-// claimAndEndTasks claims random tasks and ends most of them with a random cause.
+// claimAndEndTasks claims random tasks of the batches and ends most of them with a random cause.
 func (m stressedBatches) claimAndEndTasks(random *rand.Rand, rounds int) {
 	causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
 	for range rounds {
@@ -92,7 +94,7 @@ func (m stressedBatches) claimAndEndTasks(random *rand.Rand, rounds int) {
 	}
 }
 
-// checkSums reads the counts once and checks that they add up.
+// checkSums reads the counts of the batches once and checks that the counts of each batch add up.
 func (m stressedBatches) checkSums() error {
 	list, err := m.Batches(m.Context(), store.BatchFilter{}, 0, 100)
 	for _, b := range list {
@@ -109,7 +111,7 @@ func (m stressedBatches) checkSums() error {
 	return err
 }
 
-// compareCounts compares the counts of all batches and pools with full counts.
+// compareCounts compares the stored counts of all batches and pools with counts of all task rows.
 func (m stressedBatches) compareCounts(when string) {
 	m.Helper()
 	for _, b := range m.batches {
@@ -132,8 +134,9 @@ func (m stressedBatches) compareCounts(when string) {
 	}
 }
 
-// TestCountsAreThoseOfAFullCount runs claims, results of every kind, lapses, cancels and folding
-// concurrently. The counts must add up in every reading, and must equal a full count at the end.
+// TestCountsAreThoseOfAFullCount runs claims, results of every kind, lapses of leases, cancels and folds
+// concurrently. The counts of each batch must add up in every reading. At the end they must equal a count of all
+// task rows.
 func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -162,7 +165,7 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 			})
 		}
 		work.Wait()
-		for _, r := range l.reapAll() { // The lost tasks succeed late.
+		for _, r := range l.reapAll() { // Each of the lost tasks succeeds late.
 			l.recordResult(r.Grant, store.BySuccess, "")
 		}
 		_, err := l.CancelBatch(l.Context(), "op", m.batches[0].ID)
@@ -180,8 +183,8 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	})
 }
 
-// TestResultsDoNotWaitForFolding checks that results of one batch do not wait for a lock on the row of
-// counts, even while another replica folds for a long time.
+// TestResultsDoNotWaitForFolding checks two results of one batch while another replica folds the counts for a long
+// time: the results must not wait for a lock on the row of counts.
 func TestResultsDoNotWaitForFolding(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -231,7 +234,7 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 		_, err := l.CancelTask(l.Context(), "op", ids[5])
 		l.must(err)
 		wantRecent(2)                                                      // without the returned task and the cancelled task
-		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // It is to be tried again, but its first end still counts.
+		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // The task is to be tried again, but its first end still counts.
 		wantRecent(2)
 		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
 		l.recordResult(l.mustGrant(ids[3], deviceNames(6)[3], "p", 0), store.BySuccess, "")
@@ -282,14 +285,14 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		l.wantStatuses(l.claimAll(l.newClaim(ids[next], devices[next], "p", 0)), claimLost)
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
-		// Counting restarts after the resume: one of the next eight tasks fails, and two of the ninth to the twelfth.
+		// After the resume, the abort rule counts anew: 1 of the first 8 tasks fails, and 2 of the next 4 tasks.
 		if aborted := end(7, 1); aborted != nil {
 			l.Fatalf("paused %v for what failed before it was resumed", aborted)
 		}
 		if aborted := end(2, 1); aborted != nil {
 			l.Fatalf("paused %v below the share", aborted)
 		}
-		// A lapse counts as a failure, a cancelled task does not.
+		// A lapsed lease counts as a failure for the abort rule. A cancelled task does not count.
 		_, err = l.CancelTask(l.Context(), "op", ids[39])
 		l.must(err)
 		l.mustGrant(ids[next], devices[next], "p", 0)
@@ -323,7 +326,7 @@ func TestABatchWithoutAnAbortRuleGoesOn(t *testing.T) {
 	}
 }
 
-// TestCountsDoNotReadTheTasks checks that reading the counts of a batch does not read its tasks.
+// TestCountsDoNotReadTheTasks checks that reading the counts of a batch does not read the rows of its tasks.
 func TestCountsDoNotReadTheTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -352,15 +355,15 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	// Another session may report its statistics only now. But it has read less than half of the
-	// rows that counting the tasks would have read.
+	// Another session may report its statistics only now, so some rows may be counted late. But the readings have
+	// read less than half of the rows that counting the tasks would have read.
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)
 	}
 }
 
-// TestOldestPendingIsOfTheFirstBatchThatWaits checks that OldestPending is the age of the oldest batch
-// that has a waiting task. A batch that has ended or whose tasks are all held does not count.
+// TestOldestPendingIsOfTheFirstBatchThatWaits checks that OldestPending is the age of the oldest batch that has a
+// waiting task. A batch does not count if it has ended or if all its tasks are held.
 func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

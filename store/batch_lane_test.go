@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestBatchesHaveALane checks that a lane is stored, listed, changed and audited. A batch without a lane is normal.
+// TestBatchesHaveALane checks that the lane of a batch (normal or urgent) is stored, listed, changed and recorded
+// in the audit log. A batch without a lane is normal.
 func TestBatchesHaveALane(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -57,13 +58,13 @@ func TestBatchesHaveALane(t *testing.T) {
 			}
 		}
 
-		// A newer urgent batch without a waiting task does not hide the older urgent batch.
+		// A newer urgent batch of pool p has no waiting task. It must not hide the older urgent batch of p.
 		ended, tasks := l.queueBatch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
 		l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 		if open, err := l.UrgentBatches(l.Context(), "p", 1); err != nil || len(open) != 1 || open[0].ID != ids[0] {
 			l.Errorf("beside batch %d, which ended: %+v, %v", ended.ID, open, err)
 		}
-		// The urgent batch of p is paused.
+		// The urgent batch of pool p is paused, so only pool q has urgent work.
 		if with, err := l.PoolsWithUrgent(l.Context(), []string{"p", "q"}); err != nil || !slices.Equal(with, []string{"q"}) {
 			l.Errorf("pools with urgent work: %q, %v", with, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// batchEvents returns the events of a batch without the events of its tasks, oldest first.
+// batchEvents returns the kinds of the events of a batch, oldest first. It leaves out the events of its tasks.
 func (l *ledger) batchEvents(batch int64) (kinds []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Batch: batch, Limit: 1000})
@@ -131,8 +131,8 @@ func TestACancelledBatchEnds(t *testing.T) {
 	}
 }
 
-// TestCancelWhileClaimsCommit checks that no task escapes a cancel: a claim whose statement began before the cancel may commit
-// after it.
+// TestCancelWhileClaimsCommit checks that a cancelled batch leaves no task behind. A claim whose statement began
+// before the cancel may commit after the cancel; its task must be cancelled, too.
 func TestCancelWhileClaimsCommit(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -237,7 +237,8 @@ func TestBatchesChange(t *testing.T) {
 	})
 }
 
-// TestCancelOfABigBatch checks that 100,000 waiting tasks are ended in bounded transactions.
+// TestCancelOfABigBatch checks the cancel of a batch with 100,000 waiting tasks: the tasks are ended in several
+// transactions, each with a bounded number of tasks.
 func TestCancelOfABigBatch(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

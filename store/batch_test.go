@@ -90,7 +90,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 				l.Errorf("%s: %d rows left behind", c.name, n)
 			}
 		}
-		// The connection can be used for the next batch.
+		// After the failed creation, the connection can be used to create the next batch.
 		if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(nil)); !errors.Is(err, store.ErrNoTasks) {
 			l.Fatalf("an empty batch: %v", err)
 		}
@@ -98,7 +98,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestABigBatchIsStreamed does not run in parallel with other tests because it measures the memory of the process.
+// TestABigBatchIsStreamed measures the memory of the process, so it does not run in parallel with other tests.
 func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // see above
 	if testing.Short() {
 		t.Skip("long: 100,000 tasks; make test-long runs it")
@@ -128,7 +128,7 @@ func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // 
 		})
 		l.must(err)
 		l.Logf("%d tasks in %s; live heap %d KiB before, %d KiB at most", n, time.Since(start).Round(time.Millisecond), before.HeapAlloc>>10, peak>>10)
-		// The rows have more than 100 MB, or 10 MB with SQLite.
+		// The rows of the batch have more than 100 MB in total, or 10 MB with SQLite.
 		if peak > before.HeapAlloc+(50<<20) {
 			l.Errorf("the heap grew from %d to %d bytes", before.HeapAlloc, peak)
 		}

@@ -16,7 +16,7 @@ import (
 
 var errBroker = errors.New("the broker is down")
 
-// rotateToken gives device a a new token, and returns the time until which older tokens are valid.
+// rotateToken creates a new token for device "a". It returns the time until which the older tokens stay valid.
 func (l *ledger) rotateToken(hash string, overlap time.Duration) time.Time {
 	l.Helper()
 	until, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte(hash), overlap, nil)
@@ -43,7 +43,7 @@ func (l *ledger) eventKinds(device string) (kinds []string) {
 	return kinds
 }
 
-// applyChanges applies the recorded account changes and returns them.
+// applyChanges applies the recorded changes of broker accounts, as the pass does, and returns these changes.
 func (l *ledger) applyChanges() (applied []store.AccountChange) {
 	l.Helper()
 	_, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
@@ -72,7 +72,7 @@ func TestRotationOverlaps(t *testing.T) {
 	if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.isTokenValid("2") {
 		l.Errorf("the older token %+v, until %s", first, until)
 	}
-	l.rotateToken("3", 2*time.Hour) // It does not extend the validity of older tokens.
+	l.rotateToken("3", 2*time.Hour) // The longer overlap of this rotation does not extend the validity of the older tokens.
 	if first, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || first.ExpiresAt.After(until) {
 		l.Errorf("the oldest token %+v, %v", first, err)
 	}
@@ -255,7 +255,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	if applied != 1 || !errors.Is(err, errBroker) || !slices.Equal(seen, want[:2]) {
 		l.Fatalf("applied %d of %v, %v", applied, seen, err)
 	}
-	// A failed change is tried again after the other changes.
+	// An account change that failed is tried again after the other changes.
 	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.applyChanges()); diff != "" {
 		l.Error(diff)
 	}
@@ -264,8 +264,8 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	}
 }
 
-// TestLateDeletionSparesTheNewAccount checks that a deletion that is not yet applied at the broker does
-// not delete the account of a device that was created later under the same id.
+// TestLateDeletionSparesTheNewAccount checks a device that is deleted and created again under the same id. The
+// deletion of its account is applied at the broker late. It must not delete the account of the new device.
 func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -281,8 +281,8 @@ func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	}
 }
 
-// TestReplicasTalkToTheBrokerInTurn checks that the broker receives one change at a time from all
-// replicas, and that replicas share the recorded changes.
+// TestReplicasTalkToTheBrokerInTurn checks several replicas that apply account changes. Together they send the
+// broker one change at a time, and each recorded change is applied by one of them.
 func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -342,8 +342,8 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	}
 }
 
-// TestConcurrentCreatesSetOneAccount checks that exactly one of several concurrent creations of a device succeeds, and that the
-// account has the secret of this call.
+// TestConcurrentCreatesSetOneAccount checks several calls that create the same device at the same time. Exactly one
+// call succeeds, and the device's account at the broker has the secret of this call.
 func TestConcurrentCreatesSetOneAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

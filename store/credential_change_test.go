@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changedHashes returns the hashes of the tokens that ChangedTokens finds from position from, and the next position.
+// changedHashes calls ChangedTokens with the position from. It returns the hashes of the changed tokens and the
+// next position.
 func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	l.Helper()
 	changes, err := l.ChangedTokens(l.Context(), from)
@@ -24,7 +25,8 @@ func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	return slices.Compact(hashes), changes.Next
 }
 
-// TestEveryChangeOfATokenIsRead checks that each statement that changes tokens is found, at least once.
+// TestEveryChangeOfATokenIsRead checks each kind of statement that changes tokens: ChangedTokens returns the change
+// at least once.
 func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -60,8 +62,8 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 		} {
 			step.do()
 			found, after := l.changedHashes(next)
-			// Postgres returns a change again while an older transaction is open in any database of
-			// the server. Other tests have such transactions.
+			// Postgres returns a change again as long as an older transaction is open in any database of the
+			// server. Other tests have such transactions, so a repeated change is no failure.
 			again := func(hash string) bool { return l.Dialect() == "postgres" && slices.Contains(before, hash) }
 			news := slices.DeleteFunc(found, func(hash string) bool { return again(hash) && !slices.Contains(step.want, hash) })
 			if !slices.Equal(news, step.want) {
@@ -72,8 +74,9 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	})
 }
 
-// TestAChangeThatCommitsLateIsRead checks that a change is found that was written before a reading but
-// committed after it, although that reading returned changes that began later.
+// TestAChangeThatCommitsLateIsRead checks a change of a token that is written before a reading of the changes but
+// committed after it. The next reading finds this change, although the first reading returned changes that began
+// later.
 func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -99,7 +102,8 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	}
 }
 
-// TestOldChangesOfTokensGo checks that old changes of tokens are deleted, independently of other retention times.
+// TestOldChangesOfTokensGo checks that old rows of token_changes are deleted. Their retention does not depend on
+// other retention times.
 func TestOldChangesOfTokensGo(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -18,7 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stageAccounts stages the accounts of the new devices in list. It returns the stage and the device ids.
+// stageAccounts stages the broker accounts of new devices, as an import does before it creates them. It returns the
+// number of the stage and the ids of the devices.
 func (l *ledger) stageAccounts(list []store.NewDevice, existing store.OnExisting, keepFor time.Duration) (store.Stage, []string) {
 	l.Helper()
 	stage := store.NewStage(nil)
@@ -31,7 +32,8 @@ func (l *ledger) stageAccounts(list []store.NewDevice, existing store.OnExisting
 	return stage, ids
 }
 
-// applyDeletions applies the recorded account changes, which must all be deletions, and returns their devices.
+// applyDeletions applies the recorded account changes, which must all be deletions. It returns the ids of the
+// devices.
 func (l *ledger) applyDeletions() (ids []string) {
 	l.Helper()
 	for _, c := range l.applyChanges() {
@@ -75,7 +77,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 		l.must(l.DropStage(l.Context(), failed, ids))
 		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 		_, died := l.stageAccounts(newDevices(6, 8, "a"), store.RefuseExisting, 0)
-		// A change for which an operator waits comes before the deletions that imports left behind.
+		// The broker gets the change for which an operator waits before the deletions that imports left behind.
 		if changes := l.applyChanges(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
 			l.Errorf("%v, want d-0 disabled, and then %v and %v deleted", changes, ids, died)
 		}
@@ -99,8 +101,8 @@ func TestTooManyAccountsAreRefused(t *testing.T) {
 	})
 }
 
-// TestABlockedDeviceIsStagedDisabled checks that a device that was deleted while it was blocked is imported as blocked, with
-// a disabled account.
+// TestABlockedDeviceIsStagedDisabled checks a device that was deleted while it was blocked. When it is imported
+// again, it is blocked and its account is disabled.
 func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -117,8 +119,8 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	}
 }
 
-// TestAStageIsOvertaken checks that another request can take over the account of a staged device. Then
-// the import does not create the account, and its end does not delete it.
+// TestAStageIsOvertaken checks an import that has staged the account of a device when another request takes over
+// this account. Then the import does not create the account, and the end of the import does not delete it.
 func TestAStageIsOvertaken(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context, bool) error { return nil }
@@ -164,8 +166,8 @@ func TestAStageIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestABlockOvertakesAStage checks that a stage is overtaken if its device was registered, blocked and
-// deleted after the staging: the account was staged as enabled but must now be disabled.
+// TestABlockOvertakesAStage checks an import that has staged the account of a device as enabled. Then the device is
+// registered, blocked and deleted. The stage no longer holds, because the account must now be disabled.
 func TestABlockOvertakesAStage(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -181,8 +183,8 @@ func TestABlockOvertakesAStage(t *testing.T) {
 	}
 }
 
-// TestAnImportUnderWayKeepsOthersAway checks that an import that has staged its accounts completes, and that other imports
-// of its devices are refused.
+// TestAnImportUnderWayKeepsOthersAway checks an import that has staged its accounts: it completes, and other
+// imports of the same devices are refused until then.
 func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -210,8 +212,8 @@ func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	})
 }
 
-// TestAStageEndsUnlessItsAccountsAreMade checks that each SetStagedAccounts extends the time of the import, and that an import
-// creates no account after its time is over.
+// TestAStageEndsUnlessItsAccountsAreMade checks the time limit of an import. Each call of SetStagedAccounts extends
+// it. After it is over, the import creates no account.
 func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -228,8 +230,8 @@ func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// TestAnImportIsCheckedBeforeItsAccountsAreMade checks that an import that will be refused is refused before its accounts
-// are created at the broker.
+// TestAnImportIsCheckedBeforeItsAccountsAreMade checks an import that the ledger will refuse: it is refused before
+// its accounts are created at the broker.
 func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -264,7 +266,8 @@ func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// TestAnImportWaitsForADeletedDevice checks that an import does not delay the deletion of an account.
+// TestAnImportWaitsForADeletedDevice checks that an import does not delay the deletion of a device's account: the
+// import waits until the account is deleted.
 func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -286,7 +289,8 @@ func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	})
 }
 
-// TestAnImportWaitsToKeepItsAccounts checks that an import whose accounts were created waits longer than the lock timeout.
+// TestAnImportWaitsToKeepItsAccounts checks an import whose accounts were already created at the broker. To
+// register its devices, it waits longer for a lock than the lock timeout allows others.
 func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	t.Parallel()
 	options := longTimeouts()
@@ -308,8 +312,8 @@ func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	l.must(<-imported)
 }
 
-// TestAccountsFollowAnUnknownCommit checks an import whose answer to COMMIT is lost. If the import was
-// committed, its accounts stay. If not, they are deleted.
+// TestAccountsFollowAnUnknownCommit checks an import whose reply to COMMIT is lost. If the import was committed,
+// its accounts at the broker stay. Otherwise they are deleted.
 func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 	t.Parallel()
 	for _, committed := range []bool{true, false} {
@@ -349,7 +353,7 @@ func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 	}
 }
 
-// brokerAccounts is a broker's list of accounts: the password of each device.
+// brokerAccounts is a fake broker: it stores the password of each device that has an account.
 type brokerAccounts struct {
 	mu        sync.Mutex
 	passwords map[string]string
@@ -372,9 +376,9 @@ func (p *brokerAccounts) applyChange(_ context.Context, c store.AccountChange) e
 	return nil
 }
 
-// TestAccountsAgreeWithTheLedgerHoweverManyMakeThem has replicas import, create and delete the same
-// devices. Some replicas die on the way, and some live ones are taken for dead. In the end each
-// registered device has an account with its token, and an id that is not registered has none.
+// TestAccountsAgreeWithTheLedgerHoweverManyMakeThem lets replicas import, create and delete the same devices
+// concurrently. Some replicas die in the middle, and some running replicas are taken for dead. At the end, each
+// registered device has an account with its token, and no other id has an account.
 func TestAccountsAgreeWithTheLedgerHoweverManyMakeThem(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestNamesOfTokensAreOneOperators checks that a token name is unique among valid tokens, devices and built-in actors, so that an
-// actor in the audit log is unambiguous.
+// TestNamesOfTokensAreOneOperators checks the names of operator tokens. A name must differ from the names of all
+// valid tokens, devices and built-in actors, so that an actor in the audit log is always clear.
 func TestNamesOfTokensAreOneOperators(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newDevices returns the devices d-from to d-(to-1). The token of a device is token followed by its id.
+// newDevices returns the devices d-from to d-(to-1). The token of each device is the text token followed by the id
+// of the device.
 func newDevices(from, to int, token string) []store.NewDevice {
 	var list []store.NewDevice
 	for i := from; i < to; i++ {
@@ -77,7 +78,8 @@ func TestImport(t *testing.T) {
 				l.Errorf("%+v, %v", d, err)
 			}
 		}
-		// The refused entry is in the second part, and nothing of the first part stays.
+		// The import is refused because of an entry in its second part. Nothing of the first part is stored,
+		// either.
 		again := append(newDevices(5000, 6500, "b"), newDevices(1700, 1800, "b")...)
 		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError
@@ -120,7 +122,7 @@ func TestImportRotates(t *testing.T) {
 		if n := l.countEvents("device.token_added"); n != 3 {
 			l.Errorf("%d tokens added, want 3", n)
 		}
-		// A device that was deleted and imported again counts as a new device for a session at a broker.
+		// A device that was deleted and then imported again is a new device for its session at a broker.
 		if views, err := l.DeviceViews(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
 			l.Errorf("%+v, %v", views, err)
 		}
@@ -144,8 +146,8 @@ func TestImportTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// TestImportsAtOnce checks that each device gets one token, even if concurrent imports list the devices
-// in opposite orders.
+// TestImportsAtOnce checks concurrent imports that list the same devices in opposite orders: each device gets
+// exactly one token.
 func TestImportsAtOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerReachable registers devices that were seen now and have this reach.
+// registerReachable registers devices with this reach (the way in which they can be notified). They were last seen
+// now.
 func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -24,7 +25,8 @@ func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-// findReachable returns the devices and tasks that a search finds, and the mark of the last task. The default of search.SeenWithin is 1 h.
+// findReachable returns the devices and tasks that a search for reachable devices finds, and the position of the
+// last task. If search.SeenWithin is 0, it is 1 h.
 func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.TaskPosition) {
 	l.Helper()
 	if search.SeenWithin == 0 {
@@ -86,8 +88,8 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 	}
 }
 
-// TestReachableDevicesGoOnFromTheirMark checks that the parts of a search go through a batch in its
-// order, each from the mark of the previous part, without reading a task twice.
+// TestReachableDevicesGoOnFromTheirMark searches the reachable devices of a batch in parts. Each part continues at
+// the position at which the previous part ended, so no task is read twice.
 func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -193,7 +195,8 @@ func TestOpenBatchesComeInParts(t *testing.T) {
 	}
 }
 
-// TestReachIsThatOfTheLastReport checks that a newer report changes the reach of a device and an older report does not.
+// TestReachIsThatOfTheLastReport checks the stored reach of a device (the way to notify it): a newer report changes
+// it, and an older report does not.
 func TestReachIsThatOfTheLastReport(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDevicesThatComeTogether checks that each device of a list is registered once and has one event. A
-// device that was deleted while blocked is still blocked, and existing devices do not change.
+// TestDevicesThatComeTogether checks a list of devices that report for the first time. Each device is registered
+// once and has one event. A device that was deleted while it was blocked is still blocked. Devices that exist
+// already do not change.
 func TestDevicesThatComeTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -47,7 +48,8 @@ func TestDevicesThatComeTogether(t *testing.T) {
 	})
 }
 
-// createdEvents returns the devices of the events device.created. Their actor must be the device itself or op.
+// createdEvents returns the devices of all events device.created. The actor of each event must be the device itself
+// or op.
 func (l *ledger) createdEvents() (ids []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"})
@@ -61,7 +63,8 @@ func (l *ledger) createdEvents() (ids []string) {
 	return ids
 }
 
-// TestListsThatMeetRegisterEachDeviceOnce checks that concurrent lists in different orders register each device once.
+// TestListsThatMeetRegisterEachDeviceOnce checks concurrent calls that register the same devices, listed in
+// different orders: each device is registered once.
 func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAnHourOfLastSeenTimes measures the cost in Postgres of the last-seen times of 100,000 devices that
-// report once a minute for an hour. The test runs in some minutes instead of an hour, so it makes
-// vacuums run sooner, too:
+// TestAnHourOfLastSeenTimes measures how much work Postgres has with the last-seen times of 100,000 devices, each
+// of which reports once a minute for an hour. The test takes only some minutes, so it also makes vacuums run
+// sooner:
 //
 //	MILLION=1 go test ./store -run 'TestAnHourOfLastSeenTimes$' -v -timeout 30m
 func TestAnHourOfLastSeenTimes(t *testing.T) {
@@ -55,7 +55,7 @@ func (l *ledger) insertDevices(n int) {
 	l.exec(`VACUUM ANALYZE devices`)
 }
 
-// recordSeen records at as the last-seen time of every step-th described device with a number n, from <= n < to.
+// recordSeen records the time at as the last-seen time of every step-th device with a number n, from <= n < to.
 func (l *ledger) recordSeen(at time.Time, from, to, step int) {
 	l.Helper()
 	seen := map[string]store.LastReport{}

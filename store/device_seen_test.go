@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// TestLastSeenTimesAreWrittenInPlace checks that a last-seen time is written into the page of its device
-// and to no index, even if a whole fleet reports at once. With an index on last_seen, each update
-// would write to this index and to all other indexes.
+// TestLastSeenTimesAreWrittenInPlace checks updates of last-seen times while a whole fleet reports at once.
+// Postgres must write each new row version into the page of the old one and must not write to any index. If
+// last_seen had an index, each update would write to all indexes of the table.
 //
-// A page has room for two versions of each device. The third version takes the place of the
-// first, which Postgres removes only if no transaction is open that began before the second
-// version. Devices report once a minute, so few transactions are open for that long. In this test
+// A page has room for two versions of each device's row. The third version needs the place of the first version.
+// Postgres removes the first version only if no transaction is open that began before the second version was
+// written. Devices report once a minute, so few transactions are open for that long. In this test
 // a round takes milliseconds, and other tests on the server have transactions of seconds, so each
 // round waits until the transactions that began before the previous round have ended.
 func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
@@ -32,9 +32,9 @@ func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	}
 }
 
-// TestLastSeenTimesAreInPlaceAfterALongTransaction checks that updates are not in place while a writing
-// transaction is open in any database of the server, because it keeps all old versions. After its
-// end, updates are in place again without a vacuum.
+// TestLastSeenTimesAreInPlaceAfterALongTransaction checks updates of last-seen times while a writing transaction is
+// open in any database of the server. The transaction keeps all old row versions, so the updates are not in place.
+// After its end, updates are in place again without a vacuum.
 func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)
@@ -58,8 +58,8 @@ func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 }
 
 // updateCounts returns the number of updated rows of devices, and the number of rows among them that
-// were written in place (HOT). The ledger must have only one connection, because other
-// connections add their counts later.
+// were written in place (HOT). The ledger must have only one connection, because other connections report their
+// counts late.
 func (l *ledger) updateCounts() (all, inPlace int) {
 	l.Helper()
 	l.exec(`SELECT pg_stat_force_next_flush()`)
@@ -67,9 +67,8 @@ func (l *ledger) updateCounts() (all, inPlace int) {
 	return all, inPlace
 }
 
-// awaitRemovable waits until Postgres may remove all old versions of the rows of a table:
-// no transaction is left that began before the last change of the table and either writes,
-// in any database of the server, or reads in this database.
+// awaitRemovable waits until Postgres may remove all old row versions of a table. Then no transaction that began
+// before the last change of the table is writing in any database of the server, or reading in this database.
 func (l *ledger) awaitRemovable(table string) {
 	l.Helper()
 	l.awaitCondition(func() bool {

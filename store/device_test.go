@@ -102,7 +102,8 @@ func TestDeviceTokens(t *testing.T) {
 	})
 }
 
-// TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each report.
+// TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each
+// report: only the first enrollment has an event.
 func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -235,17 +236,17 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	})
 }
 
-// TestReachFollowsTheLatestReport checks that the reach of a device is the reach of its latest report.
-// If two reports come at about the same time, or after the clock of the ledger was set back, a
-// reachable device must not be recorded as one that polls.
+// TestReachFollowsTheLatestReport checks that the stored reach of a device (the way to notify it) is the reach of
+// its latest report. Two reports may come at about the same time, or the ledger's clock may have been set back.
+// Also then, a reachable device must not be stored as a device that only polls.
 func TestReachFollowsTheLatestReport(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		now, err := l.Clock(l.Context())
 		l.must(err)
 		for n, c := range []struct {
-			first, second time.Duration // relative to now; the first report is from a device that polls
-			reach, want   store.Reach   // of the second report, and of the device after it
+			first, second time.Duration // times of the two reports relative to now; the first report is from a device that polls
+			reach, want   store.Reach   // reach in the second report, and reach of the device afterwards
 		}{
 			{-time.Minute, 0, store.ReachPark, store.ReachPark},
 			{-time.Minute, -time.Minute, store.ReachPark, store.ReachPark},
@@ -267,7 +268,8 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 			if d := touch(c.second, c.reach); d.Reach != c.want || d.LastSeen.Sub(want).Abs() > time.Millisecond {
 				l.Errorf("polls at %s, then reach %d at %s: reach %d, seen %s; want %d, %s", c.first, c.reach, c.second, d.Reach, d.LastSeen, c.want, want)
 			}
-			// In the reverse order of writing, a poll of the same or an earlier time changes nothing.
+			// The two reports are written in the reverse order. The poll has the same or an earlier time, so it
+			// changes nothing.
 			if d := touch(c.second, store.ReachNone); c.first < 0 && d.Reach != c.want {
 				l.Errorf("reach %d after a poll at the same time, want %d", d.Reach, c.want)
 			}
@@ -275,8 +277,8 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 	})
 }
 
-// TestTagsAreFoundByTheirIndex checks that Postgres uses the index of the tags for lists and for
-// batches, although bitmap scans are avoided elsewhere.
+// TestTagsAreFoundByTheirIndex checks that Postgres uses the index of the tags to list devices by a tag and to
+// queue a batch for them. Elsewhere the planner avoids bitmap scans, which this index needs.
 func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

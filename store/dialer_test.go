@@ -15,14 +15,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestASilentServerKeepsNoConnection checks what happens if the server vanishes without closing its
-// connections. The statements in progress on all connections end, and the ledger works again later.
+// TestASilentServerKeepsNoConnection checks a database server that vanishes without closing its connections. The
+// statements in progress on all connections end with an error, and the ledger works again later.
 func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
 	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
 	dsn := sharedPostgres.NewLedger(t)
-	// The wait for an answer is limited to 5 s more than StatementTimeout.
+	// The ledger waits for an answer at most 5 s longer than StatementTimeout.
 	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, sharedPostgres.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	})
 }
 
-// TestClosingWaitsForNoAnswer checks that Close does not wait for answers of the server, even if its
+// TestClosingWaitsForNoAnswer checks that Close does not wait for answers of a silent database server, even if its
 // connections have prepared statements.
 func TestClosingWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
@@ -94,21 +94,21 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 	proxy.ReleaseReplies()
 }
 
-// openConns makes database/sql open conns connections.
+// openConns makes database/sql open this number of connections.
 func (l *ledger) openConns(conns int) {
 	l.Helper()
 	for range conns {
 		conn, err := l.DB().Conn(l.Context())
 		l.must(err)
-		defer func() { l.must(conn.Close()) }() // None is closed before all are open.
+		defer func() { l.must(conn.Close()) }() // No connection is closed before all are open.
 	}
 }
 
-// TestTheEarlierLimitOfAConnectionHolds checks that the deadline that the driver sets for its
-// handshake still holds, also if there is no other limit.
+// TestTheEarlierLimitOfAConnectionHolds checks that the deadline that the database driver sets for its handshake
+// holds, whether or not the ledger sets a limit of its own.
 func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // It sends nothing.
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // The server behind this address sends nothing.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if own > 0 { // The driver does this for its handshake.
+		if own > 0 { // The driver sets such a deadline for its handshake.
 			if err := conn.SetDeadline(time.Now().Add(own)); err != nil {
 				t.Fatal(err)
 			}

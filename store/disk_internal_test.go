@@ -9,7 +9,8 @@ import (
 	"github.com/lib/pq/pqerror"
 )
 
-// TestADiskIsFullForAWhile checks that the disk counts as full for fullFor after a refused write, and not otherwise.
+// TestADiskIsFullForAWhile checks that the ledger treats the disk as full for the time fullFor after a write was
+// refused, and not longer.
 func TestADiskIsFullForAWhile(t *testing.T) {
 	t.Parallel()
 	var f fullDisk

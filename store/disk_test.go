@@ -24,12 +24,12 @@ func openMigrated(t *testing.T, path string) *store.Store {
 	return s
 }
 
-// TestAFullDiskIsNamed checks a write for which the disk has no room. Its error names the cause, and it
-// is certainly not committed. Until there is room again, the ledger is not ready.
+// TestAFullDiskIsNamed checks a write for which the disk has no room. Its error names the full disk, and the write
+// is certainly not committed. The ledger is not ready until the disk has room again.
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	fill := map[string][]string{
-		"sqlite": {"PRAGMA max_page_count = 1"}, // SQLite limits it to the current number of pages.
+		"sqlite": {"PRAGMA max_page_count = 1"}, // SQLite limits the file to its current number of pages.
 		"postgres": {
 			`CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$`,
 			`CREATE TRIGGER no_room BEFORE INSERT ON batches EXECUTE FUNCTION no_room()`,
@@ -71,7 +71,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	})
 }
 
-// TestADamagedLedgerIsRefused checks that a file that is not a ledger is refused with its name and a remedy.
+// TestADamagedLedgerIsRefused opens a file that is not a ledger. The error names the file and a remedy.
 func TestADamagedLedgerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(content []byte) []byte{

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openWithManyEvents returns a ledger with 200,000 events of devices in four pools. One event in 40,000 is of an
-// operator, and one in 100,000 has a rare kind. The device d7 has a task in batch 8.
+// openWithManyEvents returns a ledger with 200,000 events of devices in four pools. One event in 40,000 was caused
+// by an operator, and one in 100,000 has a rare kind. Device d7 has a task in batch 8.
 func openWithManyEvents(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
@@ -24,8 +24,8 @@ func openWithManyEvents(t *testing.T) *ledger {
 	return l
 }
 
-// TestFiltersOfEventsAreServedOrBounded checks that no list reads more than MaxExaminedRows events at a time, with and without
-// statistics in Postgres.
+// TestFiltersOfEventsAreServedOrBounded checks lists of events with every filter: no list reads more than
+// MaxExaminedRows events at a time, whether or not Postgres has statistics.
 func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openWithManyEvents(t)
@@ -62,7 +62,8 @@ func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 	}
 }
 
-// readEventPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+// readEventPages reads all pages of the events that match a filter, as a client does. It returns the ids and the
+// number of pages.
 func (l *ledger) readEventPages(f store.EventFilter) (found []int64, pages int) {
 	l.Helper()
 	asked := f
@@ -120,7 +121,8 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 	}
 }
 
-// TestEventsOfATimeAreFoundByTheirIDs checks that events of a period are found without reading the events of other days.
+// TestEventsOfATimeAreFoundByTheirIDs checks that a list of the events of one period does not read the events of
+// other days.
 func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -155,7 +157,8 @@ func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	})
 }
 
-// TestATimeBoundsWhatIsRead checks that the bounds of a period keep a reading from events of other days.
+// TestATimeBoundsWhatIsRead checks a list of events from one time to another: it does not read events of other
+// days.
 func TestATimeBoundsWhatIsRead(t *testing.T) {
 	t.Parallel()
 	l := openWithManyEvents(t)

@@ -2,9 +2,9 @@ package store_test
 
 import "testing"
 
-// TestAnEventUnderWayIsNotSettled checks that an event of an open transaction is not settled. The
-// transaction with the highest event id is also the newest transaction, so no later transaction has
-// ended that could show that it is still open.
+// TestAnEventUnderWayIsNotSettled checks an event of a transaction that is still open: the event is not settled, so
+// readers wait for it. This transaction has the highest event id and is also the newest transaction. So no later
+// transaction has ended that could show that it is still open.
 func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -26,8 +26,8 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	})
 }
 
-// TestLookingForNewEventsIsFree checks that in an idle ledger looking for new events waits for nothing
-// and uses no transaction ids.
+// TestLookingForNewEventsIsFree checks an idle ledger: looking for new events waits for nothing and uses no
+// transaction ids.
 func TestLookingForNewEventsIsFree(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

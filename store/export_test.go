@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// DB returns the database, for tests that access it directly.
+// DB returns the SQL database, for tests that read or write it directly.
 func (s *Store) DB() *sql.DB { return s.db.DB }
 
 // Dialect returns "postgres" or "sqlite".
 func (s *Store) Dialect() string { return s.name }
 
-// Text returns query in the dialect of the database.
+// Text returns the query in the SQL dialect of the database.
 func (s *Store) Text(query string) string { return s.translate(query) }
 
-// TasksQuery returns the query of Tasks.
+// TasksQuery returns the SQL query with which Tasks reads the list of tasks.
 func TasksQuery(f TaskFilter) (text string, args []any) {
 	return f.matchingQuery(taskColumns, "").build(f.orderSQL(), f.Limit)
 }
 
-// MaxExaminedRows is the maximum number of rows that one reading of a list examines.
+// MaxExaminedRows is the maximum number of rows that one reading of a list may examine.
 const MaxExaminedRows = searchLimit
 
-// RowsPerOpenPart is the number of rows that one statement of ForEachOpenDevice reads.
+// RowsPerOpenPart is the number of rows that ForEachOpenDevice reads with one statement.
 const RowsPerOpenPart = openRowsPerRead
 
-// StartsText returns the query of Starts.
+// StartsText returns the SQL query of Starts, which reads starts of tasks.
 func StartsText() string { return poolStartsSQL() }
 
 // ViewsText returns the query of DeviceViews.
@@ -41,13 +41,15 @@ func OpenBatchesText() string { return openBatchesSQL() }
 // UrgentBatchesText returns the query of UrgentBatches.
 func UrgentBatchesText() string { return urgentBatchesSQL() }
 
-// FoldTexts returns the statements of Fold for the deltas {ids}. All ids are from $2 to $3.
+// FoldTexts returns the statements with which Fold adds the deltas {ids} to the counts. All these ids are from $2
+// to $3.
 func FoldTexts() []string { return append(foldStatements(), foldedBatches) }
 
 // OldRatesText is the statement with which Fold deletes old rows of batch_rates.
 const OldRatesText = deleteOldRates
 
-// RetainTexts returns the statements with which Retain deletes rows, by the name of the deleted rows.
+// RetainTexts returns the statements with which Retain deletes rows. The key names the kind of rows that a
+// statement deletes.
 func RetainTexts() map[string]string {
 	texts := map[string]string{}
 	for _, old := range new(DeletedCounts).retentionRules(0) {
@@ -56,7 +58,7 @@ func RetainTexts() map[string]string {
 	return texts
 }
 
-// PoolsWithWorkText returns the query of PoolsWithWork.
+// PoolsWithWorkText returns the SQL query of PoolsWithWork.
 func PoolsWithWorkText() string { return poolsWithWorkSQL() }
 
 // PoolsWithUrgentText returns the query of PoolsWithUrgent.
@@ -71,7 +73,7 @@ func BatchesText(f BatchFilter) string {
 // CallersBeforeText returns the query of CallerBoundOf.
 func CallersBeforeText() string { return callerBoundSQL() }
 
-// NextCallersText returns the query of NextCallers for the holders.
+// NextCallersText returns the query with which NextCallers finds the holders.
 func NextCallersText() string { return nextCallersSQL() }
 
 // LeasesText returns the query of Leases.
@@ -80,10 +82,10 @@ func LeasesText() string { return leasesText() }
 // ReachableText returns the query of ReachableDevices.
 func ReachableText() string { return reachableText() }
 
-// AnswerLimit returns the longest wait for an answer with this value of statement_timeout in Postgres.
+// AnswerLimit returns how long the ledger waits for an answer of Postgres if statement_timeout has this value.
 func AnswerLimit(setting string) time.Duration { return answerTimeout(setting) }
 
-// Dial opens a connection in the same way as the driver.
+// Dial opens a connection to Postgres in the same way as the driver does.
 func Dial(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
 	return (&dialer{ioTimeout: limit}).DialContext(ctx, "tcp", address)
 }
@@ -95,20 +97,20 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 	return text, args, err
 }
 
-// HoldingsQuery returns the query of Holdings for ended holdings.
+// HoldingsQuery returns the query with which Holdings reads holdings (uses of a slot) that have ended.
 func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
 	by, _, err := s.endEventSearch(ctx, f)
 	text, args = f.endedSQL(by)
 	return text, args, err
 }
 
-// EventNearText is the query that finds a time in the log.
+// EventNearText is the query that finds the id of an event near a time.
 const EventNearText = eventIDNearSQL
 
 // MinutesText is the query of PoolMinutes.
 const MinutesText = minutesText
 
-// MaxExaminedEvents is the maximum number of events that one reading of holdings examines.
+// MaxExaminedEvents is the maximum number of events that one reading of a pool's history examines.
 const MaxExaminedEvents = holdingsSearchLimit
 
 // PoolStatsText returns the query of PoolStats.
@@ -120,10 +122,10 @@ func PoolRanksText() string { return poolRanksText() }
 // BatchesNamedText returns the query of BatchesNamed.
 func BatchesNamedText() string { return batchesNamedText() }
 
-// FailedWithText returns the query of TasksByErrorPrefix for one place (a batch and a state).
+// FailedWithText returns the query with which TasksByErrorPrefix reads one place (a batch and a state).
 func FailedWithText() string { return tasksByErrorPrefixSQL() }
 
-// FailedPlacesText returns the query with which TasksByErrorPrefix finds its places.
+// FailedPlacesText returns the query with which TasksByErrorPrefix finds its places (batches and states).
 func FailedPlacesText() string { return batchesWithFailuresSQL() }
 
 // WaitingHereText returns the query of CountWaitingDevices.
@@ -135,24 +137,27 @@ func ResultsQuery(f ResultFilter) (text string, args []any) {
 	return q.text, q.args
 }
 
-// SampleQuery returns two queries of SampleResults: text reads its first stretch, and ends reads the ends.
+// SampleQuery returns two queries of SampleResults, which reads a sample of results one stretch at a time: text
+// reads the first stretch, and ends reads the lowest and the highest id.
 func SampleQuery(sample SampleSpec, until int64, maxRows int) (text string, args []any, ends string) {
 	q := sample.chunkQuery(until, maxRows)
 	return q.text, q.args, sample.idBoundsSQL()
 }
 
-// ExpiryTexts returns two queries. The first finds tasks after the end of their batch, the second finds tasks after their own end.
+// ExpiryTexts returns two queries of the pass that expires tasks. The first finds tasks whose batch is past its
+// end, the second finds tasks past their own end.
 func ExpiryTexts() []string { return []string{expiryRules()[0].findSQL(), expiryRules()[1].findSQL()} }
 
-// OverdueText returns the query that finds batches with tasks that waited too long.
+// OverdueText returns the query that finds batches whose tasks have waited too long.
 func OverdueText() string { return overdueText }
 
-// EndWaitedTooLong ends tasks that a search has found because they waited too long.
+// EndWaitedTooLong ends the tasks with these ids. A search has found them because they waited too long.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
 	return s.endWaiting(ctx, maxWaitRule(tasks), len(tasks))
 }
 
-// EndAfterDeadline ends tasks that a search has found because they are after the end of their batch or after their own end.
+// EndAfterDeadline ends the tasks with these ids. A search has found them because the end of their batch or their
+// own end is over.
 func (s *Store) EndAfterDeadline(ctx context.Context, tasks ...int64) (int, error) {
 	for _, search := range expiryRules() {
 		search.fromSQL, search.args, search.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{idsInput(tasks...)}, ""

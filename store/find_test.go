@@ -105,7 +105,8 @@ func TestFailedTasksAreFoundByTheirErrors(t *testing.T) {
 	})
 }
 
-// TestSearchesAreBounded checks that a search examines a bounded number of rows, with and without statistics in Postgres.
+// TestSearchesAreBounded checks that a search reads a bounded number of rows, whether or not Postgres has
+// statistics.
 func TestSearchesAreBounded(t *testing.T) {
 	t.Parallel()
 	l := openWithManyTasks(t)

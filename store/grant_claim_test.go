@@ -39,20 +39,20 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 
 		l.wantStatuses(l.claimAll(
 			l.newClaim(ids[1], "b", "p", 1),
-			l.newClaim(ids[2], "c", "p", 0),         // taken slot
-			l.newClaim(999999, "c", "p", 2),         // unknown task
-			l.newClaim(ids[2], "d", "p", 2),         // another device's task
-			l.newClaim(stopped[0], "g", "p", 2),     // paused batch
-			l.newClaim(paused[0], "h", "closed", 2), // paused pool
-			l.newClaim(early[0], "i", "p", 2),       // batch not begun
-			l.newClaim(over[0], "j", "p", 2),        // batch ended
-			l.newClaim(ids[5], "f", "p", 2),         // blocked device
-			l.newClaim(second[0], "a", "p", 2),      // holds another grant
-			l.newClaim(ids[0], "a", "p", 2),         // granted already
-			l.newClaim(ids[4], "e", "nowhere", 2),   // unknown pool
-			l.newClaim(ids[4], "e", "closed", 2),    // another pool's task
-			l.newClaim(ids[4], "e", "p", 10),        // beyond the capacity
-			l.newClaim(ids[4], "e", "p", -1),        // negative slot
+			l.newClaim(ids[2], "c", "p", 0),         // the slot is taken
+			l.newClaim(999999, "c", "p", 2),         // no such task
+			l.newClaim(ids[2], "d", "p", 2),         // the task belongs to another device
+			l.newClaim(stopped[0], "g", "p", 2),     // the batch is paused
+			l.newClaim(paused[0], "h", "closed", 2), // the pool is paused
+			l.newClaim(early[0], "i", "p", 2),       // the batch has not begun
+			l.newClaim(over[0], "j", "p", 2),        // the batch has ended
+			l.newClaim(ids[5], "f", "p", 2),         // the device is blocked
+			l.newClaim(second[0], "a", "p", 2),      // the device holds another grant
+			l.newClaim(ids[0], "a", "p", 2),         // the task is granted already
+			l.newClaim(ids[4], "e", "nowhere", 2),   // no such pool
+			l.newClaim(ids[4], "e", "closed", 2),    // the task belongs to another pool
+			l.newClaim(ids[4], "e", "p", 10),        // the slot is beyond the capacity
+			l.newClaim(ids[4], "e", "p", -1),        // the slot number is negative
 			l.newClaim(ids[3], "d", "p", 3),
 		), claimGranted, claimConflict, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimConflict, claimConflict, claimGranted)
 		grants, err := l.Grants(l.Context(), "p")
@@ -80,8 +80,9 @@ func TestClaimsOfOneCallContend(t *testing.T) {
 	}
 }
 
-// TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom lowers the capacity while the slots 20 to 59 are held and
-// the semaphore has lost its state, so that it may propose any slot.
+// TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom lowers the capacity of a pool while the slots 20 to 59 are held.
+// The semaphore has lost its state, so it may propose any slot. The ledger must grant nothing until fewer slots are
+// held than the new capacity.
 func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -178,9 +179,8 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 	})
 }
 
-// TestContendingClaimsNeverShareASlot has many replicas claim the same slots of several pools in opposite
-// orders, with several tasks of each device. No call may fail with a deadlock, and no slot and no
-// device may have two grants.
+// TestContendingClaimsNeverShareASlot lets many replicas claim the same slots of several pools, in opposite orders.
+// Each device has several tasks. No call may fail with a deadlock, and no slot and no device may have two grants.
 func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -230,8 +230,9 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	})
 }
 
-// TestResizeAndClaimsTakeTurns checks that a resize waits for claims that use the old capacity, and that
-// claims wait for a resize. With every interleaving, the last capacity is not exceeded by new grants.
+// TestResizeAndClaimsTakeTurns checks a change of a pool's capacity during claims. The change waits for claims that
+// use the old capacity, and claims wait for the change. Whatever the order is, new grants never exceed the last
+// capacity.
 func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -269,7 +270,8 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestGrantsAreReadWithoutPayloads checks that Grants, which passes call, does not read the payloads of the tasks.
+// TestGrantsAreReadWithoutPayloads checks that Grants does not read the payloads of the tasks, because background
+// passes call it often.
 func TestGrantsAreReadWithoutPayloads(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -6,7 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wantKeptResults checks the number of events of each kind, and that late_results has one row for each event.
+// wantKeptResults checks the numbers of events for late and for unknown results. The table late_results must have
+// one row for each of these events.
 func (l *ledger) wantKeptResults(late, unknown int) {
 	l.Helper()
 	gotLate := l.countEvents("result.late")
@@ -18,7 +19,7 @@ func (l *ledger) wantKeptResults(late, unknown int) {
 	}
 }
 
-// completeTasks returns the grants of n tasks that the device has done, in the order of their tokens.
+// completeTasks lets the device do n tasks. It returns their grants in the order of their tokens.
 func (l *ledger) completeTasks(device string, n int) (done []store.Grant) {
 	l.Helper()
 	tasks := make([]string, n)
@@ -34,7 +35,8 @@ func (l *ledger) completeTasks(device string, n int) (done []store.Grant) {
 	return done
 }
 
-// lapseGrants returns n grants of the task whose leases have lapsed, in the order of their tokens.
+// lapseGrants grants the task n times and lets each lease lapse. It returns these grants in the order of their
+// tokens.
 func (l *ledger) lapseGrants(task int64, device string, n int) (old []store.Grant) {
 	l.Helper()
 	for range n {
@@ -44,7 +46,8 @@ func (l *ledger) lapseGrants(task int64, device string, n int) (old []store.Gran
 	return old
 }
 
-// TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with tokens of its earlier tasks.
+// TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with the tokens of its
+// earlier tasks: they are not stored as late results.
 func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -65,7 +68,8 @@ func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	})
 }
 
-// TestLateResultsAreBounded checks a task that is granted repeatedly to a device whose results come too late.
+// TestLateResultsAreBounded checks a task that is granted to a device again and again, and whose results always
+// come too late: the number of stored late results is bounded.
 func TestLateResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -110,9 +114,9 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 	})
 }
 
-// TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. A
-// late result that was kept before is answered with late again. A late result that was not kept looks
-// like an invented one, and is kept as unknown.
+// TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. If a late
+// result was stored before, its repetition is answered with late again. If it was not stored, the ledger cannot
+// tell it from an invented result, and stores it as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -134,7 +138,8 @@ func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	})
 }
 
-// TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it.
+// TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it: the
+// number of stored unknown results is bounded.
 func TestUnknownResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -145,7 +150,7 @@ func TestUnknownResultsAreBounded(t *testing.T) {
 		for i := range 150 {
 			made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
 		}
-		for i, o := range l.RecordResults(l.Context(), made, settleEnding) { // It records eight results at a time.
+		for i, o := range l.RecordResults(l.Context(), made, settleEnding) { // The ledger stores only eight results at a time.
 			if o.Err != nil || o.Kind != store.ResultUnknown {
 				l.Fatalf("result %d: %+v", i, o)
 			}

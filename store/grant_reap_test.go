@@ -45,7 +45,8 @@ func TestReap(t *testing.T) {
 	})
 }
 
-// TestNextLapse checks that NextLapse returns the earliest end of a lease, also if the lease has ended but was not reaped yet.
+// TestNextLapse checks that NextLapse returns the earliest end of all leases, even if that lease has already ended
+// and was not reaped yet.
 func TestNextLapse(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -174,8 +175,9 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// TestExpireNeverEndsWhatWasGranted runs Expire concurrently with claims. A claim does not write the row of
-// its task, so an Expire that decides from an older snapshot would end a running task.
+// TestExpireNeverEndsWhatWasGranted runs Expire concurrently with claims. Expire must not end a task that was just
+// granted. A claim does not write the row of its task, so an Expire with an older snapshot would end a running
+// task.
 func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *store.Batch, task *store.NewTask, at time.Time){

@@ -27,7 +27,7 @@ func TestResultsEndGrantsAsSettled(t *testing.T) {
 	})
 }
 
-// settlementCase is the expected effect of a result on the only task of a batch.
+// settlementCase is a result of the only task of a batch, and the effect that the result must have.
 type settlementCase struct {
 	cause    store.EndCause
 	max      int // maximum attempts of the batch
@@ -67,7 +67,7 @@ func (c settlementCase) check(l *ledger) {
 		l.Errorf("%s: events %+v, want %s", device, events, c.event)
 	}
 	if waits {
-		l.wantStatuses(l.claimAll(l.newClaim(g.Task, device, "p", 0)), claimLost) // It must not start before RetryAt.
+		l.wantStatuses(l.claimAll(l.newClaim(g.Task, device, "p", 0)), claimLost) // The task must not start again before its RetryAt.
 	}
 }
 
@@ -149,10 +149,10 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b")
 		g := l.mustGrant(ids[0], "a", "p", 0)
 		for _, r := range []store.Result{
-			{Device: "b", Task: g.Task, Token: g.Token},        // another device's grant
-			{Device: "b", Task: ids[1], Token: g.Token},        // another task's token
+			{Device: "b", Task: g.Task, Token: g.Token},        // the grant belongs to another device
+			{Device: "b", Task: ids[1], Token: g.Token},        // the token belongs to another task
 			{Device: "a", Task: 424242, Token: g.Token},        // no such task
-			{Device: "a", Task: g.Task, Token: g.Token + 1000}, // never issued
+			{Device: "a", Task: g.Task, Token: g.Token + 1000}, // this token was never issued
 			{Device: "a", Task: g.Task, Token: -1},
 			{Device: "stranger", Task: g.Task, Token: g.Token},
 		} {
@@ -168,7 +168,7 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 		if o := l.recordResult(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 			l.Fatalf("outcome %+v", o)
 		}
-		// After the grant has ended, results of other devices are still unknown.
+		// After the grant has ended, results that other devices send for it are still unknown.
 		if o := l.RecordResults(l.Context(), []store.Result{{Device: "b", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settleEnding)[0]; o.Kind != store.ResultUnknown {
 			l.Fatalf("outcome %+v, want unknown", o)
 		}

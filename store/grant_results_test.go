@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestResultsGoInOneTransaction checks that results of grants in force are recorded in one transaction,
-// and that a task that another transaction has locked delays only its own result.
+// TestResultsGoInOneTransaction checks results of several grants in force: they are recorded in one transaction. If
+// another transaction has locked one of the tasks, only the result of this task is delayed.
 func TestResultsGoInOneTransaction(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -42,8 +42,8 @@ func TestResultsGoInOneTransaction(t *testing.T) {
 	}
 }
 
-// TestALockedPoolHoldsUpNoOther checks that a call with claims of several pools skips a pool that is being
-// resized, and returns ClaimLocked for its claims.
+// TestALockedPoolHoldsUpNoOther checks a call with claims in several pools while one pool is being resized: the
+// call returns ClaimLocked for the claims in this pool, and grants the others.
 func TestALockedPoolHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -12,8 +12,8 @@ import (
 
 const policiesJSON = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
 
-// TestCandidatesHaveTheirPolicies checks that a candidate has its policies and the kind and payload that
-// policies need, and that it has neither without policies.
+// TestCandidatesHaveTheirPolicies checks the candidates in the view of a device (the tasks that may be granted to
+// it). A candidate has its policies, and the kind and the payload that these need. Without policies it has neither.
 func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -63,8 +63,8 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	})
 }
 
-// TestStarts checks that Starts returns the grants and attempts of a pool once each, newest first, in
-// pages, and that StartByLease finds a start by its lease.
+// TestStarts checks that Starts returns each grant and each attempt of a pool once, newest first and in pages, and
+// that StartByLease finds a start by the id of its lease.
 func TestStarts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

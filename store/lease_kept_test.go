@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestLeasesAreCountedExactly checks that the counts of a batch of leases are exact before and after folding. A dropped lease is
-// not counted.
+// TestLeasesAreCountedExactly checks the counts of a batch of callers' leases: they are exact before and after a
+// fold. A dropped lease is not counted.
 func TestLeasesAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -39,8 +39,8 @@ func TestLeasesAreCountedExactly(t *testing.T) {
 	})
 }
 
-// TestRetentionKeepsOpenLeases checks that retention deletes no lease that is held or waits, and not its
-// batch. After the batch was deleted, a new lease is in a new batch.
+// TestRetentionKeepsOpenLeases checks that the retention deletes no lease that is held or waits, and not its batch.
+// After the batch of leases was deleted, a new lease gets a new batch.
 func TestRetentionKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

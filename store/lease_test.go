@@ -13,14 +13,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// putCallerPool creates or changes a pool whose callers may hold at most maxCallerSlots slots.
+// putCallerPool creates or changes a pool in which callers may together hold at most maxCallerSlots slots.
 func (l *ledger) putCallerPool(name string, capacity, maxCallerSlots int) {
 	l.Helper()
 	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &maxCallerSlots})
 	l.must(err)
 }
 
-// openLease opens a lease for the holder of caller ci.
+// openLease opens a lease in the pool: a task of the caller ci with this holder.
 func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	l.Helper()
 	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.HolderDevice("ci", holder), WaitFor: time.Hour})
@@ -28,13 +28,13 @@ func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	return made
 }
 
-// leaseClaim returns a claim of a lease.
+// leaseClaim returns a claim that asks for this slot for the lease.
 func (l *ledger) leaseClaim(task store.LeaseTask, holder, pool string, slot int) store.Claim {
 	return l.newClaim(task.Task, store.HolderDevice("ci", holder), pool, slot)
 }
 
-// TestCallersNeverHoldMoreThanTheyMay has callers claim concurrently, each on its own slot, in many
-// transactions with one or two claims. They must hold exactly the maximum number of slots for callers.
+// TestCallersNeverHoldMoreThanTheyMay lets callers claim slots concurrently, each caller its own slot, in many
+// transactions of one or two claims. At the end they must hold exactly as many slots as callers may hold.
 func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -117,8 +117,8 @@ func TestAHolderHasOneLease(t *testing.T) {
 	})
 }
 
-// TestATryLeavesNothingBehind checks that DropLease deletes a lease that was opened for a single try, unless it was granted or
-// requested again.
+// TestATryLeavesNothingBehind checks a lease that was opened for a single try: DropLease deletes it, unless it was
+// granted or was requested again.
 func TestATryLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -160,7 +160,8 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsHeldIsNotGivenUp checks that GiveUpLease cancels a waiting lease and does not change a held lease.
+// TestALeaseThatIsHeldIsNotGivenUp checks that GiveUpLease cancels a lease that waits for a slot, and does not
+// change a lease that holds one.
 func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -188,8 +189,8 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// TestTheBatchOfLeases checks that the batch of leases of a new day takes over the settings that operators
-// made for the previous batch, except a cancel.
+// TestTheBatchOfLeases checks the batch that contains the leases of one day. The batch of the next day takes over
+// the settings that operators made for it, except a cancel.
 func TestTheBatchOfLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -220,7 +221,8 @@ func TestTheBatchOfLeases(t *testing.T) {
 	})
 }
 
-// TestTheLengthOfALease checks that a lease has the requested length, and that a renewal can change it.
+// TestTheLengthOfALease checks that a lease has the length that the caller requested, and that a renewal can change
+// the length.
 func TestTheLengthOfALease(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -250,7 +252,7 @@ func TestTheLengthOfALease(t *testing.T) {
 		if _, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token + 1, Device: holder, Lease: time.Hour}}); err != nil {
 			l.Fatal(err)
 		}
-		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The renewal with another token has not changed it.
+		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The renewal with another token has not changed the lease.
 		l.ageGrants("p", 4*time.Minute)
 		expect(2*time.Minute, 2*time.Minute, 5*time.Minute, 2*time.Minute)
 		l.ageGrants("p", time.Minute)
@@ -258,7 +260,8 @@ func TestTheLengthOfALease(t *testing.T) {
 	})
 }
 
-// TestTheNextCallers checks that NextCallers returns the callers that have waited longest, as many as there is room for.
+// TestTheNextCallers checks that NextCallers returns the callers that have waited longest, as many as the pool has
+// room for.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -284,7 +287,7 @@ func TestTheNextCallers(t *testing.T) {
 		full(b, 0, 1, false)
 		full(c, 0, 2, true)
 		next("@ci/a", "@ci/z")
-		for _, want := range []bool{true, false} { // A policy keeps the caller from a slot, so it steps aside.
+		for _, want := range []bool{true, false} { // A policy refuses the caller, so the caller lets others go first.
 			stood, err := l.YieldPlace(l.Context(), a.Task)
 			l.must(err)
 			if stood != want {
@@ -312,9 +315,9 @@ func TestTheNextCallers(t *testing.T) {
 	})
 }
 
-// TestABatchThatStartsNothingBlocksNoCallers checks that a caller in a batch that starts nothing now is not
-// counted as ahead of callers in the next day's batch, and is not called. When its batch starts tasks
-// again, the caller is the first again.
+// TestABatchThatStartsNothingBlocksNoCallers checks a caller whose batch starts nothing now (for example, it is
+// paused). It does not count as ahead of the callers in the next day's batch, and it is not called. As soon as its
+// batch starts tasks again, this caller is the first again.
 func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

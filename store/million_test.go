@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestMillion measures the queries of operators and reports with a million tasks and a million devices,
-// and logs the query plans of the lists:
+// TestMillion measures the queries of operators and of device reports with a million tasks and a million devices.
+// It also logs the query plans of the lists:
 //
 //	MILLION=1 go test ./store -run 'TestMillion$' -v -timeout 30m
 func TestMillion(t *testing.T) {
@@ -99,8 +99,8 @@ func (l *ledger) reachableSearch(after store.TaskPosition) func() error {
 	}
 }
 
-// insertMillion fills the ledger with 200 batches of 5,000 tasks of one kind, and one batch of 12 tasks of
-// another kind. Each device has one task of the first kind. Half of these tasks are done, and 12 failed.
+// insertMillion fills the ledger with tasks of two kinds: 200 batches of 5,000 tasks, and one batch of 12 tasks.
+// Each device has one task of the first kind. Half of these tasks are done, and 12 failed.
 func (l *ledger) insertMillion(dsn string) {
 	l.Helper()
 	l.putPool("p", 1000)
@@ -130,7 +130,7 @@ func (l *ledger) insertMillion(dsn string) {
 	}
 }
 
-// measure runs read 21 times, and logs the median and the worst time.
+// measure calls read 21 times and logs the median and the longest duration.
 func (l *ledger) measure(name string, read func()) {
 	l.Helper()
 	var took []time.Duration
@@ -149,7 +149,8 @@ func (l *ledger) logPlan(f store.TaskFilter) {
 	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.explainAnalyze(text, args...), "\n"))
 }
 
-// measureRetention logs the time of one call of Retain with limit 20,000 after all batches were made older by 100 days.
+// measureRetention makes all batches 100 days older. Then it logs the duration of one call of Retain with limit
+// 20,000.
 func (l *ledger) measureRetention() {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - interval '100 days'`)

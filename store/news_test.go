@@ -13,13 +13,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newsReader reads the news of a ledger in order.
+// newsReader reads the news of a ledger (rows that tell replicas what changed) in the order of their ids.
 type newsReader struct {
 	*ledger
 	lastID int64
 }
 
-// readNews returns the news since the previous call, as text.
+// readNews returns, as text, the news that were added since its previous call.
 func (r *newsReader) readNews() string {
 	r.Helper()
 	read, err := r.NewsSince(r.Context(), r.lastID)
@@ -48,7 +48,7 @@ func (r *newsReader) expectNews(what, want string) {
 	}
 }
 
-// openDevices returns the devices that ForEachOpenDevice finds, sorted and without duplicates.
+// openDevices returns the devices that ForEachOpenDevice finds for a batch, sorted and without duplicates.
 func (l *ledger) openDevices(batch int64) string {
 	l.Helper()
 	var all []string
@@ -57,8 +57,9 @@ func (l *ledger) openDevices(batch int64) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestOpenTasksAreFoundBeyondAPart checks a last part of ForEachOpenDevice that begins in the first pool and ends in
-// the second pool, whose device sorts before all devices of the first pool.
+// TestOpenTasksAreFoundBeyondAPart checks ForEachOpenDevice, which reads open tasks in parts. Here the last part
+// begins in the first pool and ends in the second pool. The device of the second pool has a name before all devices
+// of the first pool, and must be found, too.
 func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -81,8 +82,8 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	})
 }
 
-// TestWhatMakesWorkIsNews checks that every change that lets a device start a task, or that changes who
-// may act for a device, adds news.
+// TestWhatMakesWorkIsNews checks every change after which a device may start a task, and every change of who may
+// act for a device: each adds a row to the news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -130,8 +131,8 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 	})
 }
 
-// TestNewsAreToldAfterTheirCommit checks that OnNews is called after the commit with the newest id that
-// NewsSince returns, and that it is not called after a rollback.
+// TestNewsAreToldAfterTheirCommit checks that OnNews is called after the commit of a transaction with news. It gets
+// the newest id, which NewsSince then returns. After a rollback it is not called.
 func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -161,8 +162,8 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	})
 }
 
-// TestIDsOfNewsRiseWithTheirCommits checks that a reader that continues after the newest id that it has
-// read misses no news of transactions that were open during that reading.
+// TestIDsOfNewsRiseWithTheirCommits checks a reader of the news that always continues after the newest id that it
+// has read: it misses no news of transactions that were still open during a reading.
 func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -202,7 +203,8 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	})
 }
 
-// TestOldNewsAreRemoved checks that all old news are deleted except the newest one, which keeps the newest id.
+// TestOldNewsAreRemoved checks that all old news are deleted except the newest row, from which readers learn the
+// newest id.
 func TestOldNewsAreRemoved(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// withOnceKey returns the context and the Once of a request with a key and a body.
+// withOnceKey returns the context and the Once of a request with this idempotency key and body.
 func withOnceKey(l *ledger, owner int64, key, body string) (context.Context, *store.Once) {
 	once := &store.Once{Owner: owner, Key: key, Digest: func() ([]byte, error) { return []byte(body), nil }}
 	return store.WithOnce(l.Context(), once), once
@@ -48,7 +48,7 @@ func TestARequestSentAgainTakesEffectOnce(t *testing.T) {
 		if n := l.countRows("tasks"); n != 4 {
 			l.Errorf("%d tasks, want 4", n)
 		}
-		// After a day the key can be used again.
+		// After a day, the idempotency key can be used again.
 		l.exec(`UPDATE answers SET answered_at = answered_at - $1 * {ms} WHERE owner = 1`, (24*time.Hour + time.Minute).Milliseconds())
 		late, replayed, err := create(1, "k", "y")
 		l.must(err)
@@ -112,8 +112,8 @@ func TestASecondRequestMeetsTheFirstOneUnderWay(t *testing.T) {
 	})
 }
 
-// TestALostAnswerIsGivenAgain checks a request whose answer to COMMIT is lost, as if the process died. The client sends the
-// request again.
+// TestALostAnswerIsGivenAgain checks a request with an idempotency key whose reply to COMMIT is lost, as if the
+// process died. The client sends the request again and gets the stored response.
 func TestALostAnswerIsGivenAgain(t *testing.T) {
 	t.Parallel()
 	l, arm := openLosingCommits(t)

@@ -10,11 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestOpenBatchesAreReadByTheirIndexes checks that the number of rows that the queries read does not depend
-// on when Postgres planned them: before there were rows, or after most rows were deleted.
+// TestOpenBatchesAreReadByTheirIndexes checks the queries for open batches. The number of rows that they read does
+// not depend on when Postgres planned them: before there were rows, or after most rows were deleted.
 func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	t.Parallel()
-	const pools, batches = 300, 30 // batches in each pool
+	const pools, batches = 300, 30 // number of pools, and of batches in each pool
 	l := openPostgres(t)
 	conn, err := l.DB().Conn(t.Context())
 	l.must(err)
@@ -73,7 +73,8 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	}
 }
 
-// explainPrepared executes a prepared statement and returns its plan with the actual row counts.
+// explainPrepared executes a prepared statement with these arguments. It returns the plan with the actual row
+// counts.
 func (p *preparedStatements) explainPrepared(prepared, args string) (plan []string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), fmt.Sprintf(`EXPLAIN (ANALYZE, BUFFERS OFF) EXECUTE %q(%s)`, prepared, args))

@@ -8,13 +8,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// rowsPerPart is the number of rows that one part of a pass takes in this test. The tables have ten times as many rows.
+// rowsPerPart is the number of rows that one part of a pass processes in this test. The tables have ten times as
+// many rows.
 const rowsPerPart = 500
 
-// TestPassesReadWhatTheyTake checks that a part of a pass reads few rows, regardless of the statistics with
-// which Postgres planned it. Passes empty their tables, so the statistics may show an empty table that has
-// rows again. With such a plan, a pass must not read all taken rows again for each row of the table. The
-// fold, which runs every 2 s, must not read more rows than it takes.
+// TestPassesReadWhatTheyTake checks that one part of a background pass reads few rows, whatever the statistics were
+// when Postgres planned it. Passes empty their tables, so the statistics may say that a table is empty although it
+// has rows again. Even with such a plan, a pass must not read all of its rows again for each row of the table. The
+// fold, which runs every 2 s, must not read more rows than it processes.
 func TestPassesReadWhatTheyTake(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -71,7 +72,7 @@ type passStatement struct {
 	maxRows    int // maximum number of rows read
 }
 
-// passStatements returns the statements of passes with arguments for the rows that they would take now.
+// passStatements returns the statements of the passes, with arguments for the rows that they would process now.
 func (p *preparedStatements) passStatements() map[string]passStatement {
 	p.Helper()
 	const once = 60 * rowsPerPart // each row once, and the index entries of deleted rows

@@ -11,8 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAServerThatHangsIsLeftAlone checks a server that accepts statements but does not answer. Waiting calls
-// end, new calls are refused at once and not sent, and when the server answers again the ledger works again.
+// TestAServerThatHangsIsLeftAlone checks a database server that accepts statements but does not answer. Calls that
+// wait end with an error. New calls are refused at once and not sent. When the server answers again, the ledger
+// works again.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())

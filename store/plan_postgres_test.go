@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestReportsHaveOnePlan checks that the queries of a report use the first column of an index in each
-// growing table. The statistics at planning time must not matter: none, of empty tables, from before a
-// bulk load, or from before a mass delete.
+// TestReportsHaveOnePlan checks the queries that each report needs: in each table that grows, they must use an
+// index by its first column. This must not depend on the statistics at the time of planning: there were none, the
+// tables were empty, or a bulk load or a mass delete followed.
 func TestReportsHaveOnePlan(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -31,7 +31,7 @@ func TestReportsHaveOnePlan(t *testing.T) {
 	} {
 		p.execEach(state.change)
 		p.prepareAll(state.name)
-		p.checkPlans(state.name, "empty") // with the plans from the start
+		p.checkPlans(state.name, "empty") // the plans that were made while the tables were empty
 		p.checkPlans(state.name, state.name)
 	}
 }
@@ -41,7 +41,7 @@ const loadSQL = `
 	INSERT INTO devices (id, created_at) SELECT 'd' || i, now() FROM generate_series(1, 5000) AS i;
 	INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 300, 'p', 'd' || i % 5000 FROM generate_series(1, 20000) AS i`
 
-// preparedStatements holds the statements of reports that are prepared on one connection.
+// preparedStatements holds the statements of reports, which are prepared on one connection.
 type preparedStatements struct {
 	*ledger
 	conn *sql.Conn
@@ -61,7 +61,7 @@ func (p *preparedStatements) execEach(text string) {
 	}
 }
 
-// prepareAll prepares all statements again that Warm has prepared. Their names begin with state.
+// prepareAll prepares all statements that Warm has prepared a second time, under names that begin with state.
 func (p *preparedStatements) prepareAll(state string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), `
@@ -100,7 +100,8 @@ type planNode struct {
 	Plans []planNode `json:"Plans"`
 }
 
-// checkPlans checks in state the plans of the statements that were prepared in the state preparedIn.
+// checkPlans checks, in the state with this name, the plans of the statements that were prepared in the state
+// preparedIn.
 func (p *preparedStatements) checkPlans(state, preparedIn string) {
 	p.Helper()
 	for name, args := range p.args {
@@ -119,7 +120,7 @@ func (p *preparedStatements) checkPlans(state, preparedIn string) {
 	}
 }
 
-// firstIndexColumns returns the first column of each index that a report may use.
+// firstIndexColumns returns, for each index that the queries of a report may use, its first column.
 func firstIndexColumns() map[string]string {
 	return map[string]string{
 		"tasks_pkey": "id", "tasks_of_device": "device", "batches_pkey": "id", "devices_pkey": "id", "attempts_pkey": "token", "tokens_of_device": "device", "deleted_devices_pkey": "id",
@@ -128,7 +129,7 @@ func firstIndexColumns() map[string]string {
 
 func (p *preparedStatements) checkNode(where string, n planNode) {
 	p.Helper()
-	// The table grants is not checked: it has at most one row for each slot.
+	// The table grants does not grow, so it is not checked: it has at most one row for each slot.
 	grows := map[string]bool{"tasks": true, "batches": true, "devices": true, "attempts": true, "tokens": true, "events": true}
 	switch {
 	case strings.HasSuffix(n.Scan, "Scan") && n.Index != "" && (grows[n.Table] || n.Table == ""): // A bitmap index scan has no table name.

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// readHistory reads all pages of a filter, as a client of a list does.
+// readHistory reads all pages of a pool's history that match a filter, as a client does.
 func (l *ledger) readHistory(f store.HoldingFilter) (all []store.Holding, pages int) {
 	l.Helper()
 	for {
@@ -36,7 +36,7 @@ func (l *ledger) readHistory(f store.HoldingFilter) (all []store.Holding, pages 
 	}
 }
 
-// holdingText returns a holding as text.
+// holdingText returns a holding (the use of a slot by one grant) as text.
 func holdingText(h store.Holding) string {
 	if h.EndedAt == nil {
 		return fmt.Sprintf("slot %d %s task %d batch %d held", h.Slot, h.Device, h.Task, h.Batch)
@@ -51,8 +51,8 @@ func holdingTexts(all []store.Holding) (list []string) {
 	return list
 }
 
-// TestHistoryHasEveryHolding checks that each grant is in the history once, for every way to end, in pages
-// of several sizes, in both orders, and with a filter of slots.
+// TestHistoryHasEveryHolding checks the history of a pool: it has each grant once, in whichever way the grant
+// ended. It is read in pages of several sizes, in both orders, and with a filter of slots.
 func TestHistoryHasEveryHolding(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -123,7 +123,8 @@ func groupBySlot(all []store.Holding) map[int][]store.Holding {
 	return slots
 }
 
-// TestTimesAreFoundInTheLog checks that a time is found in the log as exactly as by reading the whole log.
+// TestTimesAreFoundInTheLog checks the search for the event at a given time: it finds the same event as a reading
+// of the whole log.
 func TestTimesAreFoundInTheLog(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -135,7 +136,7 @@ func TestTimesAreFoundInTheLog(t *testing.T) {
 			l.Errorf("of an empty log: %d", id)
 		}
 		begin := time.Now().Add(-time.Hour).Truncate(time.Second)
-		draw := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // which times are tried
+		draw := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // random times to search for
 		at, id := 0, int64(0)
 		want := map[int]int64{}
 		for range 40 {
@@ -159,8 +160,8 @@ func TestTimesAreFoundInTheLog(t *testing.T) {
 	})
 }
 
-// TestHistoryIsServedOrBounded checks that the cost of a page of history does not grow with the log, with and without statistics
-// in Postgres.
+// TestHistoryIsServedOrBounded checks that a page of a pool's history reads a bounded number of rows, however long
+// the log is and whether or not Postgres has statistics.
 func TestHistoryIsServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -199,7 +200,8 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 	}
 }
 
-// TestHistoryGoesOnBehindWhatItLookedAt checks that the history of a rarely used slot is searched one stretch at a time.
+// TestHistoryGoesOnBehindWhatItLookedAt checks the history of a slot that is rarely used: the log is searched one
+// stretch at a time, and each page continues after the stretch of the previous page.
 func TestHistoryGoesOnBehindWhatItLookedAt(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestOpenPools checks that a pool is open if it has free slots and a batch whose tasks could start.
+// TestOpenPools checks that OpenPools returns a pool exactly if it has free slots and a batch whose tasks could
+// start.
 func TestOpenPools(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -48,7 +49,8 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// TestWaitingHere checks that CountWaitingDevices counts devices with waiting tasks that were seen lately, and counts each device once.
+// TestWaitingHere checks CountWaitingDevices: it counts each device once that has waiting tasks and was seen
+// lately.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -79,7 +81,8 @@ func TestWaitingHere(t *testing.T) {
 	})
 }
 
-// TestIdleTimeIsTakenOnce checks that concurrent replicas together do not count a period of time twice.
+// TestIdleTimeIsTakenOnce checks several replicas that count idle time concurrently: together they count no period
+// twice.
 func TestIdleTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -115,7 +118,7 @@ func TestIdleTimeIsTakenOnce(t *testing.T) {
 	})
 }
 
-// TestManyPools checks that OpenPools returns many pools.
+// TestManyPools checks that OpenPools returns all of many open pools.
 func TestManyPools(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -131,8 +134,8 @@ func TestManyPools(t *testing.T) {
 	}
 }
 
-// TestWaitingHereLooksNoFurther checks that CountWaitingDevices reads no more devices than needed, even if many
-// devices wait with many tasks.
+// TestWaitingHereLooksNoFurther checks CountWaitingDevices while 2,000 devices wait with many tasks: it reads no
+// more devices than it needs to count up to its maximum.
 func TestWaitingHereLooksNoFurther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -148,9 +151,9 @@ func TestWaitingHereLooksNoFurther(t *testing.T) {
 	}
 }
 
-// TestWaitingHereFindsFewAmongMany checks CountWaitingDevices if few of many waiting devices were seen lately. It
-// must not leap over all waiting devices, and must count the few devices before and behind the point
-// where it stops to leap.
+// TestWaitingHereFindsFewAmongMany checks CountWaitingDevices if thousands of devices wait but only a few of them
+// were seen lately. It first jumps from device to device, but must stop that before it has visited all of them. It
+// must count the few devices both before and behind the point at which it stops.
 func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

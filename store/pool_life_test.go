@@ -53,7 +53,8 @@ func TestPoolsChange(t *testing.T) {
 	}
 }
 
-// TestPoolPauseIsKept checks that the ledger stores the actor, the time and the reason of a pause of a pool while the pause lasts.
+// TestPoolPauseIsKept checks a pool that is paused: as long as the pause lasts, the ledger stores who paused it,
+// when and why.
 func TestPoolPauseIsKept(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -121,7 +122,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 		if kept, err := l.Batch(l.Context(), b.ID); err != nil || kept.Counts[store.Succeeded] != 1 {
 			l.Errorf("its batch: %+v, %v", kept, err)
 		}
-		// A task of the deleted pool that is reopened by hand is never granted.
+		// A task of the deleted pool is set to pending by hand. It is never granted.
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
 		l.wantStatuses(l.claimAll(l.newClaim(ids[0], "a", "p", 0)), claimLost)
 		if views, err := l.DeviceViews(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
@@ -142,8 +143,8 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 	})
 }
 
-// TestDeleteWaitsForABatchInCreation checks that the deletion of a pool waits for a batch that is being
-// created in it, and is then refused because the batch has open tasks.
+// TestDeleteWaitsForABatchInCreation checks the deletion of a pool while a batch is being created in it. The
+// deletion waits for the batch, and is then refused because the batch has open tasks.
 func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -169,8 +170,8 @@ func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	}
 }
 
-// TestABatchInCreationSeesTheDeletion checks that a batch whose creation began before the deletion of its pool was committed is
-// refused.
+// TestABatchInCreationSeesTheDeletion checks a batch whose creation begins before the deletion of its pool is
+// committed: the batch is refused.
 func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -10,14 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ageEvents makes all events older.
+// ageEvents moves the times of all events into the past by the duration by.
 func (l *ledger) ageEvents(by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
 }
 
-// heldBefore returns the number of slots of pool that were held before the newest `steps` steps of time. From the number
-// that is held now, it subtracts the grants of these steps, and it adds the grants that ended in them.
+// heldBefore returns how many slots of the pool were held before the newest `steps` steps of time. It starts with
+// the number of slots that are held now, subtracts the grants that were made in these steps, and adds the grants
+// that ended in them.
 func heldBefore(m store.SlotActivity, pool string, steps int) int {
 	held := m.Held[pool]
 	for _, s := range m.Steps {
@@ -28,10 +29,11 @@ func heldBefore(m store.SlotActivity, pool string, steps int) int {
 	return held
 }
 
-// errOf returns the error of a call.
+// errOf drops the result of a call and returns its error.
 func errOf[T any](_ T, err error) error { return err }
 
-// TestMovesTellWhatWasHeld checks that the log shows the number of held slots at each time, for every way in which grants end.
+// TestMovesTellWhatWasHeld checks that the events of a pool show how many slots were held at each time, in
+// whichever way the grants ended.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -89,7 +91,8 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 	})
 }
 
-// expectMovesAddUp checks that the sums of SlotChangesBetween over two parts of the log equal the sums over the whole log.
+// expectMovesAddUp splits the log into two parts. The sums of SlotChangesBetween over both parts must equal the
+// sums over the whole log.
 func (l *ledger) expectMovesAddUp(all store.SlotActivity) {
 	l.Helper()
 	sums := map[string]store.SlotChanges{}

@@ -2,8 +2,8 @@ package store_test
 
 import "testing"
 
-// TestOverviewsArePlannedOnce checks that Postgres plans the queries of overviews once and not for each
-// call: their planning takes longer than their execution.
+// TestOverviewsArePlannedOnce checks that Postgres plans the queries for overviews of pools once, and not at each
+// call, because planning takes longer than execution.
 func TestOverviewsArePlannedOnce(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestOverview checks that an overview shows the same values as the queries of one pool and one batch.
+// TestOverview checks that the overview of pools shows the same values as the queries for one pool and one batch.
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -61,8 +61,8 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// TestWaitingCountsDevices checks that devices are counted and not tasks, also if the first tasks are all
-// of one device.
+// TestWaitingCountsDevices checks the number of waiting devices of a pool: devices are counted and not tasks, even
+// if all of the first tasks belong to one device.
 func TestWaitingCountsDevices(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

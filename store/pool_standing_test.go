@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// poolRank returns the standing of one pool. It checks that PoolRanks and PoolOverviewsByName agree.
+// poolRank returns the status of one pool. It checks that PoolRanks and PoolOverviewsByName return the same status.
 func (l *ledger) poolRank(pool string) store.PoolStatus {
 	l.Helper()
 	ranks, err := l.PoolRanks(l.Context(), pool)
@@ -43,7 +43,7 @@ func TestStandingOfPools(t *testing.T) {
 		want(1, 2)
 		l.recordResult(g, store.BySuccess, "")
 		want(0, 2)
-		for folded := 1; folded > 0; { // The standing must be the same from folded counts and from deltas.
+		for folded := 1; folded > 0; { // The status must be the same from folded counts and from counts that are not folded yet.
 			var err error
 			folded, _, err = l.Fold(l.Context(), 2)
 			l.must(err)
@@ -63,7 +63,7 @@ func TestStandingOfPools(t *testing.T) {
 	})
 }
 
-// TestStalledPools checks that a pool is stalled only if no known cause can keep its tasks waiting.
+// TestStalledPools checks that a pool counts as stalled only if no known cause can keep its tasks waiting.
 func TestStalledPools(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -135,8 +135,8 @@ func TestClosedPools(t *testing.T) {
 	})
 }
 
-// TestRankingPoolsCountsNoTasks checks that ranking 3,000 pools counts no tasks. It reads only the counts, the
-// grants in force, and one task of each pool that may be stalled.
+// TestRankingPoolsCountsNoTasks checks the ranking of 3,000 pools. It counts no tasks: it reads only the stored
+// counts, the grants in force, and one task of each pool that may be stalled.
 func TestRankingPoolsCountsNoTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

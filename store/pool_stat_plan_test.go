@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAScrapeReadsNoBatches checks that a metrics scrape reads the counts of pools and the grants once each,
-// and that its cost does not grow with the batches.
+// TestAScrapeReadsNoBatches checks the queries of a metrics scrape: they read the counts of pools and the grants
+// once each, and do not read more if there are more batches.
 func TestAScrapeReadsNoBatches(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

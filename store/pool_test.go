@@ -129,7 +129,8 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 		if diff := cmp.Diff(want, stats); diff != "" {
 			l.Fatal(diff)
 		}
-		// The devices 0, 3, 4 and 5 could start. Device 2 holds a grant, and the batch of "later" has not begun.
+		// The devices 0, 3, 4 and 5 could start their tasks. Device 2 holds a grant, and the batch of the device
+		// "later" has not begun.
 		for most, want := range map[int]int{100: 4, 4: 4, 2: 2} {
 			if n := l.countWaitingUpTo(most, "p"); n != want {
 				l.Errorf("%d of at most %d wait, want %d", n, most, want)

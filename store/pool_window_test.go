@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// windowAroundNow returns a daily window of this length that opened at the current time minus before.
+// windowAroundNow returns a daily window of this length. It opened at the current time minus before.
 func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -18,13 +18,13 @@ func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	return dailyWindow(now.Add(-before), length)
 }
 
-// dailyWindow returns a window of this length that opens each day at the time of day of from.
+// dailyWindow returns a window of this length that opens every day at the time of day of from.
 func dailyWindow(from time.Time, length time.Duration) store.Window {
 	from = from.UTC()
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
 }
 
-// shiftWindows moves the stored openings of all batches or pools with windows.
+// shiftWindows moves the stored opening times of all batches or all pools with windows (see table) by a duration.
 func (l *ledger) shiftWindows(table string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE `+table+` SET opens_at = opens_at + $1 * {ms}, closes_at = closes_at + $1 * {ms}, windows_due = windows_due + $1 * {ms} WHERE windows IS NOT NULL`, by.Milliseconds())
@@ -89,8 +89,8 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 	})
 }
 
-// TestWhatCouldStartIsTakenAtAnyHour checks that creating a batch does not depend on the time that is left of
-// the current window. Adjacent windows count as one window.
+// TestWhatCouldStartIsTakenAtAnyHour checks that a batch can be created at any time of day, however little time is
+// left of the current window. Adjacent windows count as one window.
 func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -163,7 +163,7 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 		if after.Version != pool.Version || !after.UpdatedAt.Equal(pool.UpdatedAt) || after.Opening != pool.Opening {
 			l.Errorf("refreshed to %+v, want it as it was: %+v", after, pool)
 		}
-		// Change and remove the windows.
+		// The windows of the batch are changed, and then removed.
 		outside := []store.Window{l.windowAroundNow(3*time.Hour, time.Hour)}
 		_, err = l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = outside; return nil })
 		l.must(err)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestTheOldestTransactionMayBeOfAnotherDatabase checks that PostgresState also counts transactions of
-// other databases. A writing transaction in any database of the server keeps old row versions of the
+// TestTheOldestTransactionMayBeOfAnotherDatabase checks that PostgresState also reports transactions of other
+// databases of the server. They matter, because a writing transaction in any database keeps old row versions of the
 // devices (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openSingleConn returns a ledger with one connection and a pool p with one slot. Code that needs a second
-// connection to prepare a statement inside of a transaction would wait until its timeout.
+// openSingleConn returns a ledger with one connection and a pool p with one slot. With it, code that needs a second
+// connection to prepare a statement inside a transaction waits until its timeout.
 func openSingleConn(t *testing.T) *ledger {
 	t.Helper()
 	l := migrateOpened(t)(store.OpenPostgres(t.Context(), sharedPostgres.NewLedger(t), store.Options{MaxOpenConns: 1}))
@@ -23,7 +23,8 @@ func openSingleConn(t *testing.T) *ledger {
 	return l
 }
 
-// runTaskPerDevice views, claims, redelivers and ends one task of each device, one after another.
+// runTaskPerDevice runs one task of each device, one device after the other: it reads the view, claims, redelivers
+// and ends the task.
 func (l *ledger) runTaskPerDevice(ids []int64, devices []string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
@@ -74,8 +75,9 @@ func TestTransactionsRunPreparedStatements(t *testing.T) {
 	}
 }
 
-// TestPlansSuitTablesThatGrow checks that a plan from the time of small tables does not read whole tables when
-// they have grown. Postgres plans again only after new statistics, which may come late.
+// TestPlansSuitTablesThatGrow checks query plans that Postgres made while the tables were small: after the tables
+// have grown, these plans must not read whole tables. Postgres plans again only after new statistics, which may
+// come late.
 func TestPlansSuitTablesThatGrow(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)
@@ -94,7 +96,7 @@ func TestPlansSuitTablesThatGrow(t *testing.T) {
 	}
 }
 
-// taskRowsRead returns the number of rows of tasks that all plans have read until now.
+// taskRowsRead returns how many rows of the table tasks have been read so far by all plans.
 func (l *ledger) taskRowsRead() (n int) {
 	l.Helper()
 	l.exec("SELECT pg_stat_force_next_flush()")
@@ -104,9 +106,9 @@ func (l *ledger) taskRowsRead() (n int) {
 	return n
 }
 
-// TestFirstCallersDoNotWaitInACircle has many callers use a new replica at once, before it has prepared any
-// statement. They wait for each other's locks in the database, so no caller may also wait for a statement
-// that another caller prepares.
+// TestFirstCallersDoNotWaitInACircle lets many callers use a new replica at once, before it has prepared any
+// statement. The callers wait for each other's locks in the database. So no caller may also wait for a statement
+// that another caller is preparing.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAProfileIsNeverTakenFromADevice deletes a profile while it is given to a device. Exactly one of the two calls succeeds.
+// TestAProfileIsNeverTakenFromADevice deletes a profile while another call gives it to a device. Exactly one of the
+// two calls must succeed.
 func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -40,7 +41,8 @@ func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	})
 }
 
-// TestProfilesPutAtOnce checks that one of several concurrent calls creates a profile and that each change has its own version.
+// TestProfilesPutAtOnce checks several concurrent calls that put the same profile: one call creates it, and each
+// change has its own version.
 func TestProfilesPutAtOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

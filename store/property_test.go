@@ -12,15 +12,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ledgerModel computes the expected state of the ledger in plain Go, for any sequence of calls.
+// ledgerModel is a plain model of the ledger: it computes the expected state after any sequence of calls.
 type ledgerModel struct {
 	capacity  map[string]int
 	tasks     map[int64]*modelTask
-	holders   map[string]map[int]int64 // task by pool and slot
-	endCauses map[int64]store.EndCause // end cause by token
+	holders   map[string]map[int]int64 // holders: task id by pool and slot
+	endCauses map[int64]store.EndCause // causes of ended grants by token
 	lastToken int64                    // the newest token
 
-	paused, cancelled, waitExceeded map[int64]bool // by batch
+	paused, cancelled, waitExceeded map[int64]bool // each by batch id
 }
 
 type modelTask struct {
@@ -34,7 +34,8 @@ type modelTask struct {
 	notBegun, pastEnd, returned bool
 }
 
-// mustNotStart reports whether a waiting task must no longer start.
+// mustNotStart reports whether a waiting task must not start any more (for example, because its batch was
+// cancelled).
 func (m *ledgerModel) mustNotStart(task *modelTask) bool {
 	return task.pastEnd || m.waitExceeded[task.batch] && task.attempts == 0 && !task.returned && !task.notBegun
 }
@@ -50,7 +51,7 @@ func (m *ledgerModel) isBusy(device string) bool {
 	return false
 }
 
-// claimStatus returns the status that the ledger should return for a claim.
+// claimStatus returns the status that the ledger should return for this claim.
 func (m *ledgerModel) claimStatus(c store.Claim) store.ClaimStatus {
 	capacity, known := m.capacity[c.Pool]
 	if !known {
@@ -97,7 +98,8 @@ func (m *ledgerModel) endGrant(id int64, cause store.EndCause) store.TaskState {
 	return s.State
 }
 
-// applyResult applies a result of an earlier grant, and returns the kind and the state that the ledger should return.
+// applyResult applies to the model a result for an earlier grant. It returns the kind of the result and the state
+// of the task that the ledger should return.
 func (m *ledgerModel) applyResult(g store.Grant, cause store.EndCause) (store.ResultKind, store.TaskState) {
 	task := m.tasks[g.Task]
 	if task.grant != nil && task.grant.Token == g.Token {
@@ -116,8 +118,8 @@ func (m *ledgerModel) applyResult(g store.Grant, cause store.EndCause) (store.Re
 	return store.ResultLate, state
 }
 
-// modelRun makes one sequence of calls to the ledger and to its model. It has its own devices, pools and
-// batches.
+// modelRun makes one random sequence of calls to the ledger and to its model. It uses devices, pools and batches of
+// its own.
 type modelRun struct {
 	*ledgerModel
 	ledger           *ledger
@@ -159,7 +161,8 @@ func (r *modelRun) drawPool(rt *rapid.T) string { return rapid.SampledFrom(r.poo
 func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 	t.Parallel()
 	l, runs := openSQLite(t), 0
-	// The test checks the order of commits, and not durability in a power cut.
+	// The test checks the order of commits. It does not need durability in a power cut, so syncing to disk is
+	// turned off.
 	l.exec("PRAGMA synchronous = OFF")
 	rapid.Check(t, func(rt *rapid.T) {
 		l.reapAll() // End everything that the previous run left behind.
@@ -294,7 +297,7 @@ func (r *modelRun) EndCancelled(rt *rapid.T) {
 	}
 }
 
-// SetOwnTimes sets the own begin and end of a waiting task.
+// SetOwnTimes sets the times at which a waiting task may begin and must end (its own not_before and not_after).
 func (r *modelRun) SetOwnTimes(rt *rapid.T) {
 	id := r.drawTask(rt)
 	task := r.tasks[id]
@@ -307,7 +310,7 @@ func (r *modelRun) SetOwnTimes(rt *rapid.T) {
 		id, hours[task.notBegun]*3600_000, hours[!task.pastEnd]*3600_000)
 }
 
-// SetWaitExceeded sets or removes that the tasks of a batch have waited longer than its max_wait.
+// SetWaitExceeded switches whether the tasks of a batch have waited longer than its max_wait.
 func (r *modelRun) SetWaitExceeded(rt *rapid.T) {
 	id := r.drawBatch(rt)
 	r.waitExceeded[id] = rapid.Bool().Draw(rt, "hurried")
@@ -341,7 +344,7 @@ func (r *modelRun) Resize(rt *rapid.T) {
 	r.capacity[pool] = r.ledger.putPool(pool, rapid.IntRange(0, 6).Draw(rt, "capacity")).Capacity
 }
 
-// Check compares the ledger with the model. rapid calls it after each call.
+// Check compares the ledger with the model. The library rapid calls it after each random call.
 func (r *modelRun) Check(rt *rapid.T) {
 	r.compareTasks(rt, r.ledger)
 	r.compareCounts(rt, r.ledger, r.batches)

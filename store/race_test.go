@@ -10,11 +10,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The tests below hold a transaction open at the point where two replicas conflict, so that the conflict
-// happens every time. SQLite has one writer, so these conflicts cannot happen there.
+// The tests below hold a transaction open at the point at which two replicas conflict, so that the conflict happens
+// in every run. In SQLite these conflicts cannot happen, because it has one writer.
 
-// runDuringChange runs calls concurrently while another transaction has made a change without a commit. It commits
-// the change when all calls wait for a lock or all have returned. waited reports whether all calls waited.
+// runDuringChange makes a change in a transaction and does not commit it yet. Meanwhile it runs the calls
+// concurrently. It commits the change as soon as all calls wait for a lock or have returned. waited reports whether
+// all calls waited.
 func (l *ledger) runDuringChange(change string, args []any, calls ...func()) (waited bool) {
 	l.Helper()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
@@ -68,8 +69,8 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 	l.wantTask(ids[0], store.Dispatched)
 }
 
-// TestARenewalHeedsTheChangeItWaitedFor checks that a renewal that waits for another renewal or for a cancel of its grant neither shortens
-// the lease nor extends a cancelled one.
+// TestARenewalHeedsTheChangeItWaitedFor checks a renewal that waits for another renewal or for a cancel of the same
+// grant. After the wait, it must not shorten the lease and must not extend a cancelled one.
 func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -77,7 +78,7 @@ func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Minute}, "renewed", "cancelled")
 	for i, c := range []struct {
 		device, change string
-		moved          time.Duration // by which the change moves the end of the lease
+		moved          time.Duration // time by which the other change moves the end of the lease
 	}{
 		{"renewed", `UPDATE grants SET lease_until = lease_until + 1200000 * {ms} WHERE task = $1`, 20 * time.Minute},
 		{"cancelled", `UPDATE grants SET cancel_why = 'cancelled' WHERE task = $1`, 0},
@@ -102,8 +103,9 @@ func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	openPostgres(t).claimDuringResize()
 }
 
-// TestTheCapHoldsWhateverIsolationIsSet checks the capacity with other default isolation levels. With them, the snapshot of a
-// claim would be older than the lock for which it waited.
+// TestTheCapHoldsWhateverIsolationIsSet checks that the capacity of a pool is never exceeded, even if the database
+// has another default isolation level. With another level, a claim would use a snapshot from before it got the
+// lock.
 func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)
@@ -125,7 +127,8 @@ func (l *ledger) claimDuringResize() {
 	l.putPool("p", 2)
 	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
 	l.mustGrant(ids[0], "a", "p", 1)
-	// These are the writes of PutPool in an open transaction. The claim must wait, and must then use the new capacity.
+	// The next statement makes the writes of PutPool in an open transaction. The claim must wait for it, and must
+	// then use the new capacity.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
 	l.runDuringChange(lockAndLower, nil, func() {
@@ -153,8 +156,8 @@ const insertGrant = `
 	SELECT id, batch, pool, $2, device, nextval('grant_token'), 'by hand', attempts + 1, {now}, {now} + 60000 * {ms}, {now}, 60000
 	FROM tasks WHERE id = $1 FOR UPDATE`
 
-// TestALateSuccessLeavesAGrantThatIsBeingMade records a late success while a claim grants its task again. The
-// task no longer waits, although its row still has the state pending.
+// TestALateSuccessLeavesAGrantThatIsBeingMade records a late success of a task while a claim grants this task
+// again. The late success must not end the task: it no longer waits, although its row still has the state pending.
 func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -174,8 +177,8 @@ func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// TestClaimsLockInOneOrder has two calls claim the same slots in opposite orders, and stops both in the middle.
-// They must lock the slots in one common order, and not in the order of their claims.
+// TestClaimsLockInOneOrder lets two calls claim the same slots in opposite orders, and stops both calls in the
+// middle. Both must lock the slots in the same order, and not in the order of their claims.
 func TestClaimsLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -203,8 +206,8 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 	}
 }
 
-// TestAClaimOutlivesADeadlock makes a deadlock that no order can avoid: each call holds the device that the
-// other call needs. The server rolls back one of the calls, and the ledger repeats it.
+// TestAClaimOutlivesADeadlock makes a deadlock that no order of locks can avoid: each of two calls holds the device
+// that the other call needs. The database server rolls back one of the calls, and the ledger repeats this call.
 func TestAClaimOutlivesADeadlock(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -231,7 +234,7 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 			held++
 		}
 	}
-	if held != 3 { // x, y and slot 5 are held once each, whichever call was first.
+	if held != 3 { // The devices x and y and slot 5 are held once each, whichever call was first.
 		t.Errorf("outcomes %+v, want three grants", outcomes)
 	}
 	if n := l.countDeadlocks(); n == 0 {
@@ -239,8 +242,8 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 	}
 }
 
-// countDeadlocks returns the number of deadlocks in this database. It closes the ledger first, so that the server
-// updates its statistics.
+// countDeadlocks returns the number of deadlocks that this database has had. It closes the ledger first, because
+// then the server updates its statistics.
 func (l *ledger) countDeadlocks() (n int) {
 	l.Helper()
 	var name string
@@ -259,8 +262,8 @@ func (l *ledger) countDeadlocks() (n int) {
 	return n
 }
 
-// TestStoppingABatchOrPoolWaitsForClaims checks that nothing is granted after the answer to a cancel or a pause:
-// the call waits for earlier claims, which hold the pool's lock.
+// TestStoppingABatchOrPoolWaitsForClaims checks that nothing is granted after the answer to a cancel or a pause.
+// The call waits for the claims before it, which hold the lock of the pool.
 func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(l *ledger, batch int64) error{
@@ -292,8 +295,8 @@ func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 
 func returnedError[T any](_ T, err error) error { return err }
 
-// TestARetrySeesTheEndOfItsBatchAndPool retries a task while its batch or pool ends. The task must not become
-// pending, because nothing would grant or end it.
+// TestARetrySeesTheEndOfItsBatchAndPool retries a task while its batch or its pool ends. The task must not become
+// pending, because nothing would ever grant or end it.
 func TestARetrySeesTheEndOfItsBatchAndPool(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{

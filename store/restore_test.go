@@ -10,15 +10,15 @@ import (
 // minIDJump is the minimum by which a restore of the ledger increases the next ids and fencing tokens.
 const minIDJump = 1_000_000_000
 
-// TestAfterRestore checks that nothing is granted until the standstill is over, that known grants are renewed
-// but not redelivered until then, and that no id or token is used twice.
+// TestAfterRestore checks a ledger that was restored. Until the standstill of a pool is over, nothing is granted,
+// and known grants are renewed but not redelivered. No id and no token is used twice.
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 2)
 		before, tasks := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c")
 		held := l.mustGrant(tasks[0], "a", "p", 0)
-		l.queueBatch(store.Batch{Pool: "p"}, "a") // The view of device a has more rows.
+		l.queueBatch(store.Batch{Pool: "p"}, "a") // After this, the view of device a has more rows.
 		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 0 {
 			l.Fatalf("standstill %+v, %v, before any restore", stands, err)
 		}
@@ -73,8 +73,8 @@ func TestAfterRestore(t *testing.T) {
 	})
 }
 
-// TestStandstillIsTheLongestLease checks that the standstill lasts at least the default lease, and at least the longest lease of
-// a batch with open tasks.
+// TestStandstillIsTheLongestLease checks the length of the standstill after a restore: it is at least the default
+// lease of the pool, and at least the longest lease of a batch with open tasks.
 func TestStandstillIsTheLongestLease(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -96,7 +96,8 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 	l.exec(`UPDATE pools SET stands_until = NULL`)
 	expect(300 * time.Second)
-	// Each call of ProtectAfterRestore computes the time again, and never returns an earlier time than before.
+	// Each call of ProtectAfterRestore computes the end of the standstill again. It never returns an earlier time
+	// than before.
 	l.queueBatch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
 	expect(time.Hour)
 	l.exec(`UPDATE batches SET lease_ms = 0`)
@@ -111,9 +112,9 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	}
 }
 
-// TestEachPoolStandsStillForItsOwnLeases checks that the standstill of a pool is the longest of: 300 s, the leases
-// of the pool and of its grants, batches and tasks, the longest lease of a caller if the token of a caller
-// may use the pool, and the time that the operator gives.
+// TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It is
+// the longest of these: 300 s; the leases of the pool and of its grants, batches and tasks; the longest lease of a
+// caller, if the token of a caller may use the pool; and the time that the operator gives.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -173,7 +174,7 @@ func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 		put("newer", time.Minute, 0)
 		expect(map[string]time.Duration{"plain": 3 * time.Hour, "newer": 3 * time.Hour, "ci-short": 3 * time.Hour, "ci-day": 24 * time.Hour})
 
-		// Each pool continues on its own.
+		// The standstill of each pool ends independently of other pools.
 		l.exec(`UPDATE pools SET stands_until = {now} WHERE name = 'plain'`)
 		_, tasks = l.queueBatch(store.Batch{Pool: "plain"}, "c")
 		l.mustGrant(tasks[0], "c", "plain", 0)

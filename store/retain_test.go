@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// day is the unit of retention times.
+// day is the unit in which the tests give retention times.
 const day = 24 * time.Hour
 
 func (l *ledger) wantRetained(keep time.Duration, limit int, want store.DeletedCounts) {
@@ -58,8 +58,8 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 	})
 }
 
-// TestOldBatchesGoWithTheirTasks checks that a batch that ended long ago is deleted in parts, and that its counts
-// are correct between the parts. A batch that still runs or ended lately is kept whole.
+// TestOldBatchesGoWithTheirTasks checks the retention of a batch that ended long ago. It is deleted in parts, and
+// its counts are correct after each part. A batch that still runs or that ended lately is kept whole.
 func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -115,7 +115,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		if len(events) != 1 || events[0].Batch != old.ID || events[0].Actor != "retention" || events[0].Pool != "p" {
 			l.Errorf("events %+v", events)
 		}
-		// A result of a deleted task is answered with unknown, and is kept.
+		// A result of a deleted task is answered with unknown, and is stored as an unknown result.
 		if o := l.recordResult(last, store.BySuccess, "1"); o.Kind != store.ResultUnknown || l.countRows("late_results") != 1 {
 			l.Errorf("outcome %+v, %d kept", o, l.countRows("late_results"))
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestMomentStandsStill checks that a snapshot does not show commits that happen while it is read, for prepared
-// queries, planned queries and task views. The next snapshot shows them.
+// TestMomentStandsStill checks a snapshot of the ledger. It does not show commits that happen while it is read,
+// whether its queries are prepared, planned at each call, or views of tasks. The next snapshot shows these commits.
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -45,8 +45,8 @@ func TestMomentStandsStill(t *testing.T) {
 	}))
 }
 
-// TestMomentIsNamedByAllNewestEvents checks that two snapshots with the same newest event have different names if an
-// event with a lower id was committed between them.
+// TestMomentIsNamedByAllNewestEvents checks the names of snapshots. Two snapshots with the same newest event have
+// different names if an event with a lower id was committed between them.
 func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -76,8 +76,8 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	}
 }
 
-// TestMomentOnBoth checks that an open snapshot does not block writers, also in the embedded ledger, and that a
-// snapshot ends if its function returns an error.
+// TestMomentOnBoth checks snapshots on both kinds of ledger (Postgres and SQLite). An open snapshot does not block
+// writers, and a snapshot ends if its function returns an error.
 func TestMomentOnBoth(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

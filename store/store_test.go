@@ -96,7 +96,7 @@ func TestOpeningWhatIsNotThereFails(t *testing.T) {
 	}
 }
 
-// TestSQLiteKeepsWhatItCommitted checks that the embedded ledger keeps its data after a restart.
+// TestSQLiteKeepsWhatItCommitted checks that the embedded SQLite ledger still has its data after a restart.
 func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -117,7 +117,8 @@ func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	}
 }
 
-// openLosingCommits returns a ledger behind a proxy. After a call of arm, the proxy drops the answer to the next COMMIT.
+// openLosingCommits returns a ledger behind a proxy. After the test has called arm, the proxy drops the reply to
+// the next COMMIT.
 func openLosingCommits(t *testing.T) (l *ledger, arm func()) {
 	t.Helper()
 	var armed atomic.Bool
@@ -131,8 +132,9 @@ func openLosingCommits(t *testing.T) (l *ledger, arm func()) {
 	return migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
 }
 
-// TestALostCommitIsSaidToBeUnknown checks that a claim and a result have an unknown outcome if the answer to their COMMIT is lost. So has
-// a result in the same call that was not recorded yet: it must not be acknowledged.
+// TestALostCommitIsSaidToBeUnknown checks a claim and a result whose reply to COMMIT is lost: both have an unknown
+// outcome. Another result in the same call that was not recorded yet also has an unknown outcome: it must not be
+// acknowledged.
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	t.Parallel()
 	l, arm := openLosingCommits(t)
@@ -143,7 +145,7 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	if _, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("claim: %v, want an unknown outcome", err)
 	}
-	// Only the answer was lost: the grant was committed.
+	// Only the reply was lost: the grant is committed.
 	_, grant, _, err := l.Task(l.Context(), ids[0])
 	l.must(err)
 	if grant == nil || grant.Token == 0 {
@@ -184,8 +186,8 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 	})
 }
 
-// TestTheLedgerOutlivesItsServer checks a server that dies and restarts. Everything that was answered before is
-// still stored, and new connections prepare their statements again.
+// TestTheLedgerOutlivesItsServer checks a database server that dies and restarts. Everything that was acknowledged
+// before is still stored, and new connections prepare their statements again.
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := servers.StartPostgres(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// sharedPostgres is the Postgres server of all tests of this package that do not stop their server.
+// sharedPostgres is the Postgres server that all tests of this package use, except tests that stop their server.
 var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func runOnEachDialect(t *testing.T, test func(l *ledger)) {
 	})
 }
 
-// ledger is a store with helpers for tests.
+// ledger is a ledger (a store.Store) with helper functions for tests.
 type ledger struct {
 	testing.TB
 	*store.Store
@@ -51,7 +51,7 @@ func openPostgres(tb testing.TB) *ledger {
 	return &ledger{tb, backends.OpenPostgres(tb, sharedPostgres.NewLedger(tb)), &atomic.Int64{}}
 }
 
-// longTimeouts returns timeouts that a machine that stalls for a while does not exceed.
+// longTimeouts returns options with timeouts that are long enough even if the machine stalls for a while.
 func longTimeouts() store.Options {
 	return store.Options{StatementTimeout: backends.LongTimeout, LockTimeout: backends.LongTimeout, IdleTimeout: backends.LongTimeout}
 }
@@ -61,7 +61,8 @@ func openSQLite(tb testing.TB) *ledger {
 	return &ledger{tb, backends.OpenSQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
 }
 
-// migrateOpened returns a function that makes a ledger of a store that the test has opened. It migrates the store if needed.
+// migrateOpened returns a function that makes a test ledger from a store that the test has opened. It migrates the
+// store if needed.
 func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 	tb.Helper()
 	return func(s *store.Store, err error) *ledger {
@@ -92,7 +93,7 @@ func (l *ledger) putPool(name string, capacity int) store.Pool {
 	return p
 }
 
-// countWaitingUpTo returns the number of devices that wait in a pool. It stops counting at maxCount.
+// countWaitingUpTo returns how many devices wait in a pool. The count stops at maxCount.
 func (l *ledger) countWaitingUpTo(maxCount int, pool string) int {
 	l.Helper()
 	o, err := l.Occupancy(l.Context(), pool, maxCount)
@@ -142,12 +143,12 @@ func deviceNames(n int) []string {
 	return names
 }
 
-// newClaim returns a claim with a new lease id.
+// newClaim returns a claim: it asks for this slot for the task of the device, with a new lease id.
 func (l *ledger) newClaim(task int64, device, pool string, slot int) store.Claim {
 	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, LeaseID: fmt.Sprintf("lease-%d", l.leaseNumber.Add(1))}
 }
 
-// claimAll makes all claims in one call and returns their statuses.
+// claimAll makes all claims in one call to the ledger and returns their statuses.
 func (l *ledger) claimAll(claims ...store.Claim) []store.ClaimStatus {
 	l.Helper()
 	outcomes, err := l.Claim(l.Context(), claims, true)
@@ -162,7 +163,7 @@ func (l *ledger) claimAll(claims ...store.Claim) []store.ClaimStatus {
 	return statuses
 }
 
-// mustGrant makes a claim that must be granted.
+// mustGrant claims a slot for a task, fails the test if the claim is not granted, and returns the grant.
 func (l *ledger) mustGrant(task int64, device, pool string, slot int) store.Grant {
 	l.Helper()
 	outcomes, err := l.Claim(l.Context(), []store.Claim{l.newClaim(task, device, pool, slot)}, true)
@@ -180,7 +181,7 @@ func (l *ledger) wantStatuses(got []store.ClaimStatus, want ...store.ClaimStatus
 	}
 }
 
-// recordResult records one result of a grant and returns its outcome.
+// recordResult records one result that ends a grant, and returns its outcome.
 func (l *ledger) recordResult(g store.Grant, cause store.EndCause, output string) store.ResultOutcome {
 	l.Helper()
 	r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}
@@ -205,7 +206,7 @@ func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
 	return task
 }
 
-// reapAll reaps all grants as if all leases had lapsed.
+// reapAll ends all grants as if all their leases were over.
 func (l *ledger) reapAll() []store.Reaped {
 	l.Helper()
 	reaped, err := l.Reap(l.Context(), l.lapsesAt(time.Now().AddDate(1, 0, 0)), 1000, settleEnding)
@@ -213,7 +214,8 @@ func (l *ledger) reapAll() []store.Reaped {
 	return reaped
 }
 
-// lapsesAt returns LapseCutoffs with every lease of the lease clock and the time end.
+// lapsesAt returns LapseCutoffs for all lease lengths in use: leases of each length that end before the time end
+// are over.
 func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())
@@ -245,14 +247,14 @@ func settleEnding(e store.SettleInput) store.Settlement {
 	return again
 }
 
-// resizePool changes a pool like pool, and can be called from any goroutine.
+// resizePool changes the capacity of a pool, as putPool does. It may be called from any goroutine.
 func (l *ledger) resizePool(name string, capacity int) {
 	if _, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour}); err != nil {
 		l.Error(err)
 	}
 }
 
-// awaitCondition polls done until it returns true, and fails the test after 2 minutes.
+// awaitCondition calls done repeatedly until it returns true. After 2 minutes it fails the test.
 func (l *ledger) awaitCondition(done func() bool) {
 	l.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -264,7 +266,7 @@ func (l *ledger) awaitCondition(done func() bool) {
 	}
 }
 
-// awaitLapsed waits until all leases of pool p with a length below 1 s have ended. It returns the time of the
+// awaitLapsed waits until all leases of pool p that are shorter than 1 s have ended. It returns the time of the
 // ledger.
 func (l *ledger) awaitLapsed() (now time.Time) {
 	l.Helper()
@@ -298,7 +300,7 @@ func (l *ledger) countRows(table string) (n int) {
 	return n
 }
 
-// storedState returns the state of a task in the table of tasks.
+// storedState returns the state of a task as it is stored in the table tasks.
 func (l *ledger) storedState(task int64) (state string) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), "SELECT state FROM tasks WHERE id = $1", task).Scan(&state))

@@ -23,7 +23,7 @@ func (l *ledger) taskIDs(f store.TaskFilter) []int64 {
 	return ids
 }
 
-// eventCountsByKind returns the number of events of each kind with this actor.
+// eventCountsByKind returns, for each kind of event, the number of events that this actor caused.
 func (l *ledger) eventCountsByKind(actor string) map[string]int {
 	l.Helper()
 	kinds := map[string]int{}
@@ -40,7 +40,7 @@ func (l *ledger) eventCountsByKind(actor string) map[string]int {
 	}
 }
 
-// failTask grants a task and rejects it with an error.
+// failTask grants a task to its device and ends it as rejected, with this error text.
 func (l *ledger) failTask(task int64, device, errorText string) {
 	l.Helper()
 	g := l.mustGrant(task, device, "p", 0)
@@ -103,7 +103,8 @@ func TestTasksAreCancelledInChunks(t *testing.T) {
 	})
 }
 
-// A second request to cancel a running task asks its device only once, so the log has one event.
+// An operator requests the cancel of a running task twice. Its device is asked to stop only once, so the log has
+// one event.
 func TestARunningTaskIsAskedToStopOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -146,7 +147,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 			l.Errorf("pending again: %+v", again)
 		}
 		l.wantTask(ids[2], store.Pending)
-		// The task has one more attempt with the next number, and then ends again.
+		// The retried task has one more attempt, with the next number. Then it ends again.
 		if g := l.mustGrant(ids[0], "a", "p", 0); g.Attempt != 2 {
 			l.Errorf("attempt %d", g.Attempt)
 		} else {

@@ -30,7 +30,8 @@ func (l *ledger) wantExpired(want int) {
 	}
 }
 
-// readCandidates returns the candidate tasks in the view of a device, in the order of their batches.
+// readCandidates returns the candidates in the view of a device: the tasks that may be granted to it, in the order
+// of their batches.
 func (l *ledger) readCandidates(device string) []store.Candidate {
 	l.Helper()
 	views, err := l.DeviceViews(l.Context(), []string{device})
@@ -38,7 +39,7 @@ func (l *ledger) readCandidates(device string) []store.Candidate {
 	return views[0].Candidates
 }
 
-// ageTasksByHour moves the times of all tasks an hour into the past.
+// ageTasksByHour makes all tasks look one hour older.
 func (l *ledger) ageTasksByHour() {
 	l.Helper()
 	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms}, not_after = not_after - 3600000 * {ms}`)
@@ -79,7 +80,8 @@ func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// TestRetriedTasksKeepTheirTimes checks that a task that an operator retries keeps its own begin and end.
+// TestRetriedTasksKeepTheirTimes checks a task with a begin and an end of its own (not_before, not_after): it keeps
+// both when an operator retries it.
 func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -133,8 +135,8 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// TestEndsAreCheckedAgain checks that a task that was found to be overdue does not end if it is no longer overdue when it is
-// locked.
+// TestEndsAreCheckedAgain checks a task that the search found to be overdue. If the task is no longer overdue when
+// it is locked, it does not end.
 func TestEndsAreCheckedAgain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -163,7 +165,8 @@ func TestEndsAreCheckedAgain(t *testing.T) {
 	})
 }
 
-// TestStartedTasksExpireAsUnfinished checks that the error of an expired task shows whether the task was started.
+// TestStartedTasksExpireAsUnfinished checks that the error of an expired task says whether the task was ever
+// started.
 func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -187,8 +190,8 @@ func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	})
 }
 
-// TestExpiryGoesByItsIndex checks that the pass reads only the tasks that it ends, also with a plan from the time of empty
-// tables.
+// TestExpiryGoesByItsIndex checks that the pass that expires tasks reads only the tasks that it ends, even with a
+// query plan from the time when the tables were empty.
 func TestExpiryGoesByItsIndex(t *testing.T) {
 	t.Parallel()
 	for i, index := range []string{"batches_not_after", "tasks_not_after"} {
@@ -215,8 +218,9 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 	}
 }
 
-// TestEndedBatchesCostNoneOfTheTasksThatWait checks that the search for overdue batches reads at most one row for
-// each ended batch, and at most the limit of batches at once, also with a plan from the time of empty tables.
+// TestEndedBatchesCostNoneOfTheTasksThatWait checks the search for batches with overdue tasks. It reads at most one
+// row for each ended batch, and at most limit batches at once, even with a query plan from the time when the tables
+// were empty.
 func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	t.Parallel()
 	const searchLimit, ended = 1000, 5000
@@ -253,7 +257,7 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	}
 }
 
-// expireAllWaited calls ExpireWaited with the given limit until its mark is back at the start. It returns the number
+// expireAllWaited calls ExpireWaited with this limit until its position is back at the start. It returns the number
 // of expired tasks.
 func (l *ledger) expireAllWaited(limit int) (expired int) {
 	l.Helper()
@@ -277,7 +281,7 @@ func (l *ledger) wantWaitedExpired(want int) {
 	}
 }
 
-// ageBatchByHour moves the times of a batch and of its tasks an hour into the past.
+// ageBatchByHour makes a batch and its tasks look one hour older.
 func (l *ledger) ageBatchByHour(batch int64) {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - 3600000 * {ms}, not_before = not_before - 3600000 * {ms}, wait_until = wait_until - 3600000 * {ms} WHERE id = $1`, batch)
@@ -320,7 +324,7 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 			l.Errorf("retried: %v", err)
 		}
 		l.mustGrant(ids[2], "failed", "p", 1)
-		// The last task may wait for max_wait from its own begin.
+		// The last task of the batch may wait for max_wait, counted from its own begin.
 		l.ageBatchByHour(batch)
 		l.mustGrant(ids[4], "later", "p", 2)
 		l.recordResult(l.mustGrant(ids[3], "returned", "p", 3), store.BySuccess, "")
@@ -328,7 +332,8 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 	})
 }
 
-// TestRetriedReturnsAreNotSubjectToMaxWait checks that a task that was returned, cancelled and retried still counts as started.
+// TestRetriedReturnsAreNotSubjectToMaxWait checks a task that was returned, cancelled and retried: it still counts
+// as started, so max_wait does not end it.
 func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -347,7 +352,7 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 			l.wantWaitedExpired(0)
 			l.wantTask(ids[0], store.Pending)
 		}
-		// The task may be returned as often as before, minus one.
+		// The retried task may be returned as often as before, minus one time.
 		returned := 0
 		l.must(l.DB().QueryRowContext(l.Context(), `SELECT returned FROM tasks`).Scan(&returned))
 		if returned != 1 {
@@ -356,7 +361,7 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	})
 }
 
-// TestMaxWaitCanBeChanged checks that a change of max_wait applies at once to all waiting tasks of the batch.
+// TestMaxWaitCanBeChanged checks that a new max_wait of a batch applies at once to all its waiting tasks.
 func TestMaxWaitCanBeChanged(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

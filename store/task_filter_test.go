@@ -25,7 +25,7 @@ func openWithManyTasks(t *testing.T) *ledger {
 	return l
 }
 
-// maxRowsRead returns the largest number of rows that a node of a plan has read.
+// maxRowsRead returns the number of rows that were read by the plan node with the most rows.
 func maxRowsRead(plan []string) (rows int) {
 	for _, line := range plan {
 		found := regexp.MustCompile(`actual time=\S+ rows=([0-9]+)\S* loops=([0-9]+)`).FindStringSubmatch(line)
@@ -43,8 +43,9 @@ func maxRowsRead(plan []string) (rows int) {
 	return rows
 }
 
-// TestFiltersOfTasksAreServedOrBounded checks that no list reads more than MaxExaminedRows tasks at a time: it uses its
-// index or a stretch of the primary key, with any statistics in Postgres.
+// TestFiltersOfTasksAreServedOrBounded checks lists of tasks with every filter. No list reads more than
+// MaxExaminedRows tasks at a time: it uses an index or reads a stretch of the primary key, whatever statistics
+// Postgres has.
 func TestFiltersOfTasksAreServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openWithManyTasks(t)
@@ -90,8 +91,8 @@ func (l *ledger) expectBoundedFilters(statistics string) {
 	}
 }
 
-// TestAPageOfTasksReadsNoMoreThanItself checks that a page ends with its last row: later rows of the stretch are not
-// read, sorted or joined, even if many tasks wait or run.
+// TestAPageOfTasksReadsNoMoreThanItself checks one page of a list of tasks. The query ends with the last row of the
+// page: it does not read, sort or join later rows, even if many tasks wait or run.
 func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -111,8 +112,8 @@ func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// TestAPageOfABatchReadsNoMoreThanItself checks that a page does not read a whole batch to search for states that no task of
-// the batch has.
+// TestAPageOfABatchReadsNoMoreThanItself checks one page of the tasks of a batch, filtered by states that no task
+// of the batch has: the query does not read the whole batch.
 func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -135,7 +136,8 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// readTaskPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+// readTaskPages reads all pages of the tasks that match a filter, as a client does. It returns the ids and the
+// number of pages.
 func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
 	for asked := f; ; {

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestResultsAreOfWhatEnded checks that Results returns only ended tasks, in their order, in pages, with their last attempt.
+// TestResultsAreOfWhatEnded checks that Results returns only tasks that have ended, each with its last attempt, in
+// order and in pages.
 func TestResultsAreOfWhatEnded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -55,8 +56,8 @@ func TestResultsAreOfWhatEnded(t *testing.T) {
 	})
 }
 
-// TestASampleIsOfAllPartsOfABatch checks that a sample has the requested size and covers all parts of a batch, and that it has
-// all results if they fit.
+// TestASampleIsOfAllPartsOfABatch checks a sample of the results of a batch: it has the requested size and covers
+// all parts of the batch. If all results fit, it has all of them.
 func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -102,7 +103,8 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	})
 }
 
-// TestResultsOfATime checks that the results of a period, which are searched one stretch at a time, are found exactly once.
+// TestResultsOfATime checks the results of one period. They are searched one stretch at a time, and each result is
+// found exactly once.
 func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -152,8 +154,8 @@ func TestResultsOfATime(t *testing.T) {
 	})
 }
 
-// TestResultsReadNoMoreThanTheyShow checks that a page and a sample read few rows in addition to their results, also among many
-// other tasks.
+// TestResultsReadNoMoreThanTheyShow checks that a page of results and a sample of results read only a few rows more
+// than they return, even among many other tasks.
 func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	t.Parallel()
 	l := openWithManyTasks(t)
@@ -187,8 +189,8 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	}
 }
 
-// TestProgressAddsUp checks that the progress of a batch adds up to its counts, also after retries, and that it has
-// few steps even if the batch takes long.
+// TestProgressAddsUp checks the progress of a batch over time. Its steps add up to the counts of the batch, also
+// after retries, and there are few steps even if the batch runs for long.
 func TestProgressAddsUp(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestSuppressEndsWhatWaits checks that Suppress ends waiting tasks once, and no granted or ended tasks.
+// TestSuppressEndsWhatWaits checks that Suppress ends each waiting task once, and does not end tasks that were
+// granted or have ended.
 func TestSuppressEndsWhatWaits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -46,7 +47,8 @@ func TestSuppressEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// wantSuppressed looks at the counts of a batch and of all, and, for those that still are, at the events.
+// wantSuppressed checks that the counts of the batch and of its pool show want suppressed tasks. Each of these
+// tasks must have one event.
 func (l *ledger) wantSuppressed(batch int64, want int64) {
 	l.Helper()
 	b, err := l.Batch(l.Context(), batch)
@@ -70,8 +72,8 @@ func (l *ledger) wantSuppressed(batch int64, want int64) {
 	}
 }
 
-// TestSuppressBesideClaims checks that if calls suppress and claim the same tasks concurrently, exactly one call succeeds
-// for each task, and each suppressed task has one event.
+// TestSuppressBesideClaims lets calls suppress and claim the same tasks concurrently. For each task exactly one
+// call succeeds, and each suppressed task has one event.
 func TestSuppressBesideClaims(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -128,8 +130,8 @@ func TestSuppressBesideClaims(t *testing.T) {
 	})
 }
 
-// TestSuppressFindsTheGrantThatItWaitedFor checks that Suppress, after it has waited for a claim, does not end the granted task.
-// The claim does not write the row of the task.
+// TestSuppressFindsTheGrantThatItWaitedFor checks a call of Suppress that waits for a claim of the same task.
+// Afterwards it must not end the task, which is now granted, although the claim does not write the row of the task.
 func TestSuppressFindsTheGrantThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

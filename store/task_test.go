@@ -116,7 +116,7 @@ func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {
 		if c := got[1]; c.Task != laterIDs[0] || c.NotBefore.UnixMilli() != soon.UnixMilli() || !c.BatchPaused || c.Lease != time.Hour {
 			l.Errorf("best of the paused batch %+v", c)
 		}
-		// In its backoff, it comes after what can start now.
+		// The task is in its backoff, so it comes after the tasks that can start now.
 		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, list[1].ID)
 		if got := view(); got[0].Task != list[2].ID {
 			l.Errorf("candidates %+v, want task %d", got, list[2].ID)

@@ -13,7 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestWaitingTasksAreSeenAsEachByItself checks that the views of many waiting tasks are equal to the views of the single tasks.
+// TestWaitingTasksAreSeenAsEachByItself checks views of waiting tasks. The view of a task that is read together
+// with many others must equal the view of the task that is read alone.
 func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -60,8 +61,8 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	})
 }
 
-// TestWaitingTasksOfDevicesWithManyBatches checks that for a device with many open batches the candidates are of the 16 oldest
-// batches and of the batch of the task.
+// TestWaitingTasksOfDevicesWithManyBatches checks the view of a waiting task whose device has many open batches.
+// Its candidates are the tasks of the 16 oldest batches and of the batch of the task itself.
 func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -96,7 +97,8 @@ func waitingTaskIDs(w store.WaitingTasks) (ids []int64) {
 	return ids
 }
 
-// compareWithTaskView compares what says why a task waits.
+// compareWithTaskView compares this view with the view of the same task alone: all fields that explain why the task
+// waits must be equal.
 func (l *ledger) compareWithTaskView(v store.TaskView) {
 	l.Helper()
 	alone, err := l.TaskView(l.Context(), v.Task.ID)
@@ -111,7 +113,7 @@ func (l *ledger) compareWithTaskView(v store.TaskView) {
 	}
 }
 
-// readWaiting returns all waiting tasks, which it reads in pages of limit.
+// readWaiting returns the ids of all waiting tasks in the scope. It reads them in pages of limit tasks.
 func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64) {
 	l.Helper()
 	for after := (store.WaitingPosition{}); ; {
@@ -127,7 +129,8 @@ func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64)
 	}
 }
 
-// TestASampleOfWhatWaits checks that a sample of many tasks has tasks of each batch in proportion to its waiting tasks.
+// TestASampleOfWhatWaits checks a sample of many waiting tasks: each batch has a share of the sample that
+// corresponds to its number of waiting tasks.
 func TestASampleOfWhatWaits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -159,8 +162,8 @@ func TestASampleOfWhatWaits(t *testing.T) {
 	})
 }
 
-// TestASampleOfManyBatches checks that a sample reads some of many batches, and that the batches after the oldest 64 have their
-// share of the sample.
+// TestASampleOfManyBatches checks a sample of waiting tasks of many batches. It reads only some of the batches, and
+// batches after the oldest 64 have their share of the sample, too.
 func TestASampleOfManyBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -186,8 +189,8 @@ func TestASampleOfManyBatches(t *testing.T) {
 	})
 }
 
-// TestASampleReadsNoMoreThanItself checks that the number of rows read does not grow with the tasks, with and without
-// statistics.
+// TestASampleReadsNoMoreThanItself checks that a sample of waiting tasks does not read more rows if there are more
+// tasks, whether or not Postgres has statistics.
 func TestASampleReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestATextIsPutIntoWordsOnce checks that each query is translated to its dialect once, also if several goroutines request it.
+// TestATextIsPutIntoWordsOnce checks that each query is translated into the dialect of the database only once, even
+// if several goroutines need it at the same time.
 func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	t.Parallel()
 	d := sqliteDialect()
@@ -27,7 +28,8 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkText measures the translation of the query of DeviceViews, which each report needs.
+// BenchmarkText measures the translation of the query of DeviceViews into its dialect. Each report needs this
+// query.
 func BenchmarkText(b *testing.B) {
 	d := postgres()
 	query := viewsText

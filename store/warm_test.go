@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openWarm returns a warm ledger with at most six connections. Warm has opened three of them.
+// openWarm returns a ledger with at most six connections. Warm has opened three of them and prepared the statements
+// of reports on them.
 func openWarm(t *testing.T) *ledger {
 	t.Helper()
 	l := migrateOpened(t)(store.OpenPostgres(t.Context(), sharedPostgres.NewLedger(t), store.Options{MaxOpenConns: 6}))
@@ -21,7 +22,7 @@ func openWarm(t *testing.T) *ledger {
 	return l
 }
 
-// holdConns takes n connections out of the connection pool until the test ends.
+// holdConns occupies n connections of the ledger until the test ends, and returns them.
 func (l *ledger) holdConns(n int) []*sql.Conn {
 	l.Helper()
 	all := make([]*sql.Conn, n)
@@ -34,7 +35,8 @@ func (l *ledger) holdConns(n int) []*sql.Conn {
 	return all
 }
 
-// minExecutions returns how many times conn has executed the least executed of the statements that every report needs.
+// minExecutions looks at the statements that every report needs. It returns how many times the least executed of
+// them was executed on conn.
 func (l *ledger) minExecutions(conn *sql.Conn) int {
 	l.Helper()
 	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)
@@ -44,7 +46,7 @@ func (l *ledger) minExecutions(conn *sql.Conn) int {
 	for rows.Next() {
 		var text string
 		var times int
-		var planned bool // with a generic plan
+		var planned bool // whether the statement has a generic plan
 		l.must(rows.Scan(&text, &times, &planned))
 		for part := range found {
 			if strings.Contains(text, part) && planned {
@@ -60,7 +62,7 @@ func (l *ledger) minExecutions(conn *sql.Conn) int {
 	return least
 }
 
-// wantPlans wants three open connections with plans.
+// wantPlans checks that three open connections have plans for the statements of reports.
 func (l *ledger) wantPlans() {
 	l.Helper()
 	for i, conn := range l.holdConns(3) {
@@ -70,8 +72,8 @@ func (l *ledger) wantPlans() {
 	}
 }
 
-// TestWarmConnectionsHavePlans checks that all statements of a report are prepared and planned before the first report on a
-// connection.
+// TestWarmConnectionsHavePlans checks a new connection: all statements of a report are prepared and planned on it
+// before the first report uses it.
 func TestWarmConnectionsHavePlans(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
@@ -104,7 +106,7 @@ func TestConnectionsThatEndedAreReplaced(t *testing.T) {
 	l.wantPlans()
 }
 
-// TestWarmingWaitsForNoConnection checks that Warm does not wait for connections that are in use.
+// TestWarmingWaitsForNoConnection checks that Warm does not wait for connections that other calls are using.
 func TestWarmingWaitsForNoConnection(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
@@ -131,7 +133,8 @@ func TestWarmingChangesNothing(t *testing.T) {
 	}
 }
 
-// TestASingleConnectionIsLeftAlone checks that Warm does nothing if the ledger has one connection, because a caller may need it.
+// TestASingleConnectionIsLeftAlone checks that Warm does nothing if the ledger has only one connection, because a
+// caller may need this connection.
 func TestASingleConnectionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, l := range []*ledger{openSingleConn(t), openSQLite(t)} {

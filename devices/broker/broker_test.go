@@ -74,13 +74,13 @@ func TestDevicePublishesOnlyItsReports(t *testing.T) {
 	}
 	for i, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "fleet/v1/a/report/x", "$SYS/broker/version", "x"} {
 		a := connectDevice(t, b, "a")
-		a.publish(t, topic, "forged", 0) // The broker drops it.
+		a.publish(t, topic, "forged", 0) // The broker drops this message.
 		a.publish(t, devices.ReportTopic("a"), fmt.Sprint("own ", i), 1)
 		if got, want := inside.nextMessage(t), fmt.Sprint("fleet/v1/a/report own ", i); got != want {
 			t.Errorf("after PUBLISH %s the dispatcher received %q, want %q", topic, got, want)
 		}
 		if strings.HasPrefix(topic, "$") {
-			continue // The broker drops it with every QoS.
+			continue // The broker drops messages to this topic with every QoS.
 		}
 		a.Publish(topic, 1, false, "forged")
 		a.expectEnd(t, "PUBLISH "+topic+" of QoS 1") // In MQTT 3.1.1 this is the only way to refuse it.
@@ -139,7 +139,7 @@ func TestWillOnlyToOwnReports(t *testing.T) {
 	if err := c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)); err != nil {
 		t.Fatal(err)
 	}
-	c.Publish("x", 1, false, "") // It ends the connection.
+	c.Publish("x", 1, false, "") // This message ends the connection.
 	if got := inside.nextMessage(t); got != "fleet/v1/a/report gone" {
 		t.Errorf("will %q", got)
 	}
@@ -174,8 +174,8 @@ func TestSessionsAreClean(t *testing.T) {
 	first.subscribe(t, devices.ReplyTopic("a"))
 	first.Disconnect(50)
 	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
-	// The broker confirms a message before it delivers it. Only the delivery of the next
-	// message shows that this message was handled.
+	// The broker confirms a message before it delivers it. So only the delivery of the next message shows that the
+	// broker has handled this one.
 	other := connectDevice(t, b, "b")
 	other.subscribe(t, devices.ReplyTopic("b"))
 	inside.publish(t, devices.ReplyTopic("b"), "next", 1)
@@ -240,8 +240,8 @@ func TestStopEndsHandshakes(t *testing.T) {
 	}
 }
 
-// TestDeafDeviceDoesNotStallTheOthers floods a device that never reads, and checks that another device receives its messages
-// and that the first device is disconnected.
+// TestDeafDeviceDoesNotStallTheOthers sends many messages to a device that never reads. Another device still
+// receives its messages, and the first device is disconnected.
 func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, nil)
@@ -282,8 +282,8 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	}
 }
 
-// TestStopWithManyClients checks that Stop does not deadlock. mochi takes the read lock of its clients
-// twice, so it can deadlock if a client leaves while mochi lists its clients.
+// TestStopWithManyClients checks that Stop does not deadlock while many clients leave. The library mochi takes the
+// read lock of its clients twice, so it can deadlock if a client leaves while mochi lists its clients.
 func TestStopWithManyClients(t *testing.T) {
 	t.Parallel()
 	for range 30 {

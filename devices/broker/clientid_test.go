@@ -2,8 +2,8 @@ package broker_test
 
 import "testing"
 
-// TestClientIDBeginsWithTheUser checks that a device may have several connections, such as
-// mosquitto_sub and mosquitto_pub at the same time, but cannot take over a session of another device.
+// TestClientIDBeginsWithTheUser checks the rule for client ids. A device may have several connections, such as
+// mosquitto_sub and mosquitto_pub at the same time, but it cannot take over the session of another device.
 func TestClientIDBeginsWithTheUser(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, nil)

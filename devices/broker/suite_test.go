@@ -28,7 +28,7 @@ const (
 	patience       = time.Minute // A machine that stalls for a while does not exceed it.
 )
 
-// startBroker starts a broker whose devices have the password "secret-of-<id>".
+// startBroker starts an embedded broker. The password of each device is "secret-of-<id>".
 func startBroker(t *testing.T, logger *slog.Logger) *broker.Broker {
 	t.Helper()
 	b := openBroker(t, broker.Options{
@@ -50,7 +50,7 @@ func startBroker(t *testing.T, logger *slog.Logger) *broker.Broker {
 	return b
 }
 
-// openBroker starts a broker, which the test must stop.
+// openBroker starts an embedded broker. The test must stop it.
 func openBroker(t *testing.T, o broker.Options) *broker.Broker {
 	t.Helper()
 	var err error
@@ -68,7 +68,7 @@ func openBroker(t *testing.T, o broker.Options) *broker.Broker {
 	return b
 }
 
-// testClient is an MQTT client that keeps what it receives.
+// testClient is an MQTT client that stores the messages that it receives.
 type testClient struct {
 	paho.Client
 	received chan string // topic and body of each message
@@ -104,7 +104,7 @@ func connectDevice(t *testing.T, b *broker.Broker, id string) *testClient {
 	return c
 }
 
-// connectDispatcher connects the internal client and subscribes it to the reports.
+// connectDispatcher connects the client of the dispatcher inside the process, and subscribes it to the reports.
 func connectDispatcher(t *testing.T, b *broker.Broker) *testClient {
 	t.Helper()
 	o, c := clientOptions(b, "dispatcher-1", internalUser, "internal")
@@ -149,7 +149,8 @@ func (c *testClient) nextMessage(t *testing.T) string {
 	}
 }
 
-// expectEnd waits until the broker has ended the connection.
+// expectEnd waits until the broker has ended the connection of this client. why names the reason for the failure
+// message.
 func (c *testClient) expectEnd(t *testing.T, why string) {
 	t.Helper()
 	select {
@@ -159,7 +160,7 @@ func (c *testClient) expectEnd(t *testing.T, why string) {
 	}
 }
 
-// rawConnect connects a device without a client that reads. It returns after the CONNACK.
+// rawConnect connects a device over a plain connection that no client reads. It returns after the CONNACK.
 func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -178,7 +179,7 @@ func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	return conn
 }
 
-// lockedBuffer is a log that can be read while it is written.
+// lockedBuffer is a log that the test can read while the broker writes it.
 type lockedBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

@@ -30,7 +30,7 @@ func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	return c
 }
 
-// mayConnect reports whether a device can open a session with this password.
+// mayConnect reports whether a device can connect to the broker with this password.
 func mayConnect(t *testing.T, addr, id, password string) bool {
 	t.Helper()
 	s := openSession(t, addr, id, id, password)
@@ -38,7 +38,7 @@ func mayConnect(t *testing.T, addr, id, password string) bool {
 	return s.err == nil
 }
 
-// testClient is a connection of a device or of a dispatcher to the broker.
+// testClient is the connection of a device or of a dispatcher to the broker.
 type testClient struct {
 	paho.Client
 	err      error
@@ -182,7 +182,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
-	// The ledger allows one change at a time, and each change may come from any replica.
+	// The ledger allows only one account change at a time, and each change may come from any replica.
 	var turn sync.Mutex
 	var wait sync.WaitGroup
 	for i := range 20 {
@@ -203,7 +203,8 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRightsAreChangedOnce checks that the rights of the dispatchers are set once: another change would end their sessions.
+// TestRightsAreChangedOnce checks the rights of the dispatchers at the broker: they are set only once, because a
+// second change would end the sessions of the dispatchers.
 func TestRightsAreChangedOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)

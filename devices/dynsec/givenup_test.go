@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestGivenUpNeverComesLater checks that a command that was abandoned while the broker hung does
-// not take effect after a later command of any replica.
+// TestGivenUpNeverComesLater checks a command that a replica abandoned while the broker hung: it does not take
+// effect after a later command of any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
@@ -43,8 +43,8 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 	}
 }
 
-// TestConnectingIsGivenUpAtOnce checks that a broker that accepts the connection but then stops answering does not delay Check
-// after its ctx has ended.
+// TestConnectingIsGivenUpAtOnce checks a broker that accepts the connection and then stops answering: Check ends as
+// soon as its ctx ends.
 func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
@@ -69,8 +69,8 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestGivenUpOnTheWayNeverArrives checks that the broker drops an abandoned command that is still on
-// its way when another replica connects: the ledger has the newer secret.
+// TestGivenUpOnTheWayNeverArrives checks an abandoned command that is still on its way when another replica
+// connects. The broker must drop it, because the ledger already has a newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)

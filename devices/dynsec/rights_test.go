@@ -13,13 +13,14 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// testBroker is a broker for which the tests below must hold.
+// testBroker is one of the brokers for which the tests of this file must hold.
 type testBroker struct {
 	*servers.DeployedMosquitto
 	deniesSubscriptions bool // If it is false, the broker accepts foreign subscriptions but delivers nothing.
 }
 
-// forEachBroker runs a test with dynamic security and with a password file. Both have the devices a and b.
+// forEachBroker runs a test once with a broker with the plugin dynamic security, and once with a broker with a
+// password file. Both have the devices a and b.
 func forEachBroker(t *testing.T, test func(t *testing.T, b testBroker)) {
 	t.Helper()
 	t.Run("dynsec", func(t *testing.T) {
@@ -63,7 +64,7 @@ func TestReportAndReply(t *testing.T) {
 	})
 }
 
-// foreignFilters returns filters to which device a must not subscribe.
+// foreignFilters returns topic filters to which device a must not be able to subscribe.
 func foreignFilters() []string {
 	return []string{
 		"#", "+/+/+/+", "fleet/#", "fleet/v1/+/reply", "fleet/v1/b/reply", "fleet/v1/b/report", "fleet/v1/+/report", "fleet/v1/a/report",
@@ -158,7 +159,8 @@ func TestConnectIsRefused(t *testing.T) {
 				t.Errorf("%s: connected", name)
 			}
 		}
-		// For every client id that a device uses it gets its own session, and never the session of another client.
+		// A device gets a session of its own for every client id that it uses. It never gets the session of another
+		// client.
 		inside := connectDispatcher(t, b.DeployedMosquitto)
 		for _, id := range []string{"b", "dispatcher-1", "", "$dispatcher/accounts"} {
 			thief := openSession(t, b.Addr, id, "a", "of-a")
@@ -219,9 +221,9 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 	must(t, b.CheckHealth(t, servers.DispatcherPassword))
 }
 
-// TestPasswordFileDoesNotKeepTheSharedSubscription shows a weakness of mosquitto 2.0, which applies no
-// access list to subscriptions. A device that joins the dispatchers' group receives no report,
-// but the reports that the broker assigns to the device are lost. With dynamic security a device
+// TestPasswordFileDoesNotKeepTheSharedSubscription shows a weakness of mosquitto 2.0, which applies no access list
+// to subscriptions. A device that joins the group of the dispatchers' shared subscription receives no report, but
+// the reports that the broker assigns to this device are lost. With dynamic security a device
 // cannot join the group. If this test fails, the documentation can promise more.
 func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,5 @@
-// Package line_test shows a complete transport: text lines over TCP, with the decisions of the dispatcher.
+// Package line_test shows a complete transport for devices in a few lines: text lines over TCP. The dispatcher
+// makes the decisions.
 package line_test
 
 import (
@@ -21,13 +22,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lineTransport answers each line of a device. The lines are HELLO device token, then ASK or DONE task token.
+// lineTransport answers the lines that a device sends: first HELLO device token, then ASK or DONE task token.
 type lineTransport struct {
 	devices.Handler
 	sessions sync.Map // from devices.ID to net.Conn
 }
 
-// Wake sends a wake line to the device if its session is open here.
+// Wake sends a wake line to the device if its connection is open at this transport.
 func (tr *lineTransport) Wake(device devices.ID, hold time.Duration) {
 	session, _ := tr.sessions.Load(device)
 	if conn, ok := session.(net.Conn); ok {
@@ -92,7 +93,8 @@ type deviceConn struct {
 	in *bufio.Scanner
 }
 
-// expect sends line, unless it is empty, and receives one line, which must begin with want. It returns the rest of that line.
+// expect sends the line (nothing if line is empty). Then it receives one line, which must begin with want, and
+// returns the rest of it.
 func (d deviceConn) expect(line, want string) (rest string) {
 	d.Helper()
 	_ = d.SetDeadline(time.Now().Add(backends.LongTimeout))

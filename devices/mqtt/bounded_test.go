@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestWriteEndsWhenNobodyReads checks that a write ends if the broker's machine answers but the broker does not read.
+// TestWriteEndsWhenNobodyReads checks a broker that does not read although its machine still answers: a write to it
+// ends with an error.
 func TestWriteEndsWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -50,8 +50,8 @@ func connPair(t *testing.T) (here, there net.Conn) {
 	return here, there
 }
 
-// TestPacketsShareCallsOfTheSystem checks that waiting packets are sent in one system call, in order, and that Close sends all
-// packets.
+// TestPacketsShareCallsOfTheSystem checks that packets that wait to be sent share one system call and stay in
+// order, and that Close first sends all of them.
 func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 	t.Parallel()
 	here, there := connPair(t)
@@ -102,8 +102,8 @@ func TestPacketsAreReadAhead(t *testing.T) {
 	}
 }
 
-// TestABrokerThatReadsNothingBoundsWhatIsKept checks what happens if the broker reads nothing: the
-// buffer stays bounded, writers wait and get the error of the write, and Close does not wait long.
+// TestABrokerThatReadsNothingBoundsWhatIsKept checks a broker that reads nothing: the buffer of unsent packets
+// stays bounded, writers wait and get the error of the write, and Close does not wait long.
 func TestABrokerThatReadsNothingBoundsWhatIsKept(t *testing.T) {
 	t.Parallel()
 	here, _ := connPair(t)

@@ -95,8 +95,8 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	})
 }
 
-// TestStaleReplyIsNotDelivered checks that a reply that is published without a connection is not
-// kept for the next connection.
+// TestStaleReplyIsNotDelivered checks a reply that a replica publishes while it has no connection to the broker:
+// the reply is dropped and not sent over the next connection.
 func TestStaleReplyIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -139,7 +139,8 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 		if token := d.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
-		// The PUBACK may arrive before the broker has distributed the message, the answer to a later packet not.
+		// The PUBACK may arrive before the broker has distributed the message. The answer to a later packet shows
+		// that the message was distributed.
 		if token := d.Subscribe(devices.ReplyTopic("a"), 1, nil); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
@@ -151,8 +152,8 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 	})
 }
 
-// TestFullQueueAnswersBusy blocks the only worker and fills its queue. The next report must be
-// refused at once, and the queued reports must be answered later.
+// TestFullQueueAnswersBusy checks a replica whose only worker is blocked and whose queue is full. The next report
+// is refused at once. The queued reports are answered later.
 func TestFullQueueAnswersBusy(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
@@ -293,8 +294,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestRepliesArriveAndWakesMayNot checks that a reply has QoS 1 and a wake has QoS 0. Neither is
-// retained for a client that subscribes later.
+// TestRepliesArriveAndWakesMayNot checks the messages to a device: a reply has QoS 1 and a wake has QoS 0. The
+// broker retains neither of them for a client that subscribes later.
 func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
@@ -321,7 +322,8 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	})
 }
 
-// TestEveryReportIsAcknowledged sends more reports than mosquitto allows unacknowledged.
+// TestEveryReportIsAcknowledged sends more reports than mosquitto allows to be unacknowledged. The client must
+// acknowledge each, or no more would arrive.
 func TestEveryReportIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -335,7 +337,7 @@ func TestEveryReportIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestReportsAreShared runs two replicas and checks that each report reaches exactly one of them.
+// TestReportsAreShared runs two replicas at one broker. Each report must reach exactly one of them.
 func TestReportsAreShared(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
@@ -356,8 +358,8 @@ func TestReportsAreShared(t *testing.T) {
 	})
 }
 
-// TestAccessListOfTheProtocol checks that a mosquitto with the access list of protocol.md lets a
-// device report, but not for another device.
+// TestAccessListOfTheProtocol checks a mosquitto with the access list of docs/protocol.md: a device can report for
+// itself, but not for another device.
 func TestAccessListOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	s := servers.StartMosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
@@ -420,7 +422,7 @@ func (refusingHandler) AfterRefusal(devices.Reason) time.Duration { return 7 * t
 
 func (refusingHandler) CountReport(string, string, time.Duration) {}
 
-// TestARefusalNamesItsReport checks that a device can match a refusal to its report and knows when to report again.
+// TestARefusalNamesItsReport checks a refused report: the reply names the report and the time of the next one.
 func TestARefusalNamesItsReport(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {

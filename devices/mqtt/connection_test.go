@@ -21,7 +21,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// packetRecorder records the packets that clients send to a broker, for one connection at a time.
+// packetRecorder records the packets that clients send to a broker. It works for one connection at a time.
 type packetRecorder struct {
 	*servers.Proxy
 	mu            sync.Mutex
@@ -62,7 +62,7 @@ func (w *packetRecorder) record(chunk []byte) {
 	}
 }
 
-// sentPackets returns the types of the packets of the newest connection.
+// sentPackets returns the types of the packets that were sent over the newest connection.
 func (w *packetRecorder) sentPackets() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +81,7 @@ func (w *packetRecorder) timesConnected() []time.Time {
 	return slices.Clone(w.connectTimes)
 }
 
-// lineLog is a log handler that keeps its lines.
+// lineLog is a log handler that stores the logged lines.
 type lineLog struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -101,7 +101,7 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// linesWith returns the lines that contain words.
+// linesWith returns the logged lines that contain these words.
 func (l *lineLog) linesWith(words string) (lines []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,8 +113,9 @@ func (l *lineLog) linesWith(words string) (lines []string) {
 	return lines
 }
 
-// TestStopInOrder checks the order of Stop: unsubscribe, reply to the report in progress, PUBACK,
-// and DISCONNECT, so that the broker does not wait for the keepalive.
+// TestStopInOrder checks what a client does when it is stopped, in this order: it unsubscribes, replies to the
+// report in progress, sends the PUBACK and then DISCONNECT. Without DISCONNECT, the broker would wait for the
+// keepalive.
 func TestStopInOrder(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -135,8 +136,8 @@ func TestStopInOrder(t *testing.T) {
 	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sentPackets(), want) })
 }
 
-// TestStopLeavesReportsToTheOthers checks that while one replica stops and finishes its reports, the
-// other replica receives all new reports.
+// TestStopLeavesReportsToTheOthers stops one of two replicas. While it finishes its reports, the other replica
+// receives all new reports.
 func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
@@ -148,7 +149,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 		<-g.entered
 		startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
 		stopped := stopInBackground(t, ends)
-		// Connected becomes false just before UNSUBSCRIBE is sent, and the broker handles packets in order.
+		// Connected becomes false just before UNSUBSCRIBE is sent. The broker handles packets in their order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
 		other := connectDevice(t, s, "b")
 		for n := range 20 {
@@ -165,8 +166,8 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	})
 }
 
-// TestConfirmationThatNeverCameIsForgotten checks that a reply is not sent again if the broker has
-// received it but its PUBACK was lost with the connection.
+// TestConfirmationThatNeverCameIsForgotten checks a reply that the broker has received but whose PUBACK was lost
+// with the connection: the reply is not sent again.
 func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -193,7 +194,8 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	}
 }
 
-// TestReplicasComeBackApart checks that replicas that lost the broker at the same time reconnect at different times.
+// TestReplicasComeBackApart checks replicas that lost the broker at the same time: they reconnect at different
+// times.
 func TestReplicasComeBackApart(t *testing.T) {
 	t.Parallel()
 	w := newPacketRecorder(t, servers.StartMosquitto(t).Addr)
@@ -213,8 +215,8 @@ func TestReplicasComeBackApart(t *testing.T) {
 	}
 }
 
-// TestBrokerThatHangs pauses the broker for longer than the keepalive. The client must notice it, and
-// must connect again with the same client id when the broker continues.
+// TestBrokerThatHangs pauses the broker for longer than the keepalive. The client must notice this. When the broker
+// continues, it must connect again with the same client id.
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -245,8 +247,8 @@ func TestBrokerThatHangs(t *testing.T) {
 	}
 }
 
-// TestTakenClientID checks that a client whose id was taken uses another id. Two clients with the same id would end each
-// other's connection for ever.
+// TestTakenClientID checks a client whose client id is used by another client: it connects with another id. With
+// the same id, the two clients would end each other's connection again and again.
 func TestTakenClientID(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}
@@ -268,7 +270,7 @@ func TestTakenClientID(t *testing.T) {
 	}
 }
 
-// TestTroubleIsLoggedOnce checks that the same trouble is logged once, although it occurs with every attempt to connect.
+// TestTroubleIsLoggedOnce checks an error that occurs with every attempt to connect: it is logged only once.
 func TestTroubleIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	users := servers.StartMosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
@@ -301,8 +303,8 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestTroubleThatChangesIsLoggedOnceEach checks that each trouble is logged once if troubles alternate. A proxy without a broker
-// ends connections in one of two ways. Then the proxy itself is closed.
+// TestTroubleThatChangesIsLoggedOnceEach checks several errors that alternate: each is logged once. The proxy has
+// no broker behind it and ends connections in one of two ways. Then the proxy itself is closed.
 func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -334,7 +336,8 @@ func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 	eventually(t, "told that nobody is there", func() bool { return len(log.linesWith("refused")) == 1 })
 }
 
-// TestTheSameTroubleIsRecognized checks that ReasonOf returns the same text for errors that differ only in their ports.
+// TestTheSameTroubleIsRecognized checks that ReasonOf returns the same text for errors that differ only in their
+// port numbers.
 func TestTheSameTroubleIsRecognized(t *testing.T) {
 	t.Parallel()
 	from := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port} }
@@ -351,8 +354,7 @@ func TestTheSameTroubleIsRecognized(t *testing.T) {
 	}
 }
 
-// TestSilentBroker checks that Stop does not wait for a broker that accepts connections but sends
-// nothing.
+// TestSilentBroker checks a broker that accepts connections but sends nothing: Stop does not wait for it.
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// fakeMessage is a paho.Message that a correct broker does not deliver over a shared subscription.
+// fakeMessage is a paho.Message of a kind that a correct broker does not deliver over a shared subscription.
 type fakeMessage struct {
 	topic    string
 	retained bool
@@ -23,7 +23,7 @@ func (d *fakeMessage) MessageID() uint16 { return 1 }
 func (d *fakeMessage) Payload() []byte   { return nil }
 func (d *fakeMessage) Ack()              { d.acks++ }
 
-// reasonRecorder records the reasons that are passed to CountReport.
+// reasonRecorder records the reasons with which CountReport is called.
 type reasonRecorder struct {
 	devices.Handler
 	reasons []string
@@ -33,7 +33,8 @@ func (c *reasonRecorder) CountReport(_, reason string, _ time.Duration) {
 	c.reasons = append(c.reasons, reason)
 }
 
-// TestLargeBodiesAreNotKept checks that only the beginning of a body over MaxBody is kept: the report is refused anyway.
+// TestLargeBodiesAreNotKept checks a report that is larger than MaxBody. It is refused, so only the beginning of
+// its body is kept in memory.
 func TestLargeBodiesAreNotKept(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]int{0: 0, devices.MaxBody: devices.MaxBody, devices.MaxBody + 1: devices.MaxBody + 1, 100 << 20: devices.MaxBody + 1} {

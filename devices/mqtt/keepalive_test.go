@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestKeepaliveIsThatOfThePage checks that the default keepalive is the one in protocol.md.
-// TestBrokerThatHangs and TestBrokersGiveUpASilentClient use a shorter one.
+// TestKeepaliveIsThatOfThePage checks that the default keepalive is the one in docs/protocol.md. The tests
+// TestBrokerThatHangs and TestBrokersGiveUpASilentClient use a shorter keepalive.
 func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/protocol.md")
@@ -38,8 +38,8 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	}
 }
 
-// TestBrokersGiveUpASilentClient checks that a broker ends the session of a client that sends nothing, such as a hanging
-// replica, although its connection is open.
+// TestBrokersGiveUpASilentClient checks a client that sends nothing although its connection is open, such as a
+// replica that hangs: the broker ends its session.
 func TestBrokersGiveUpASilentClient(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {

@@ -12,7 +12,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// connectCrowd returns a broker and a client for many devices: it reports as any device and receives all replies.
+// connectCrowd returns a broker and one client that acts for many devices: it can report as any device, and it
+// receives the replies to all of them.
 func connectCrowd(t *testing.T) (s mosquittoBroker, d *fakeDevice) {
 	t.Helper()
 	s = mosquittoBroker{servers.StartMosquitto(t)} // It allows 20 unacknowledged messages.
@@ -23,7 +24,8 @@ func (d *fakeDevice) reportAs(id devices.ID) {
 	d.Publish(devices.ReportTopic(id), 1, false, fmt.Sprintf(`{"id":%q}`, id))
 }
 
-// collectReasons collects n replies and returns their reasons by report id. Each device has one report.
+// collectReasons waits for n replies and returns their reasons by the ids of the reports. Each device sends one
+// report.
 func (d *fakeDevice) collectReasons(t *testing.T, n int) map[string]devices.Reason {
 	t.Helper()
 	replies := make(map[string]devices.Reason)
@@ -34,9 +36,9 @@ func (d *fakeDevice) collectReasons(t *testing.T, n int) map[string]devices.Reas
 	return replies
 }
 
-// TestHandlersThatHangDeafenNobody checks that reports of other devices arrive while more handlers
-// hang than the broker allows unacknowledged reports. Each report is answered with unavailable,
-// and with the real reply when its handler returns.
+// TestHandlersThatHangDeafenNobody checks a replica in which more handlers of reports hang than the broker allows
+// unacknowledged reports. Reports of other devices still arrive. Each report whose handler hangs is answered with
+// unavailable, and with the real reply when its handler returns.
 func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	t.Parallel()
 	s, d := connectCrowd(t)
@@ -67,8 +69,8 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	}
 }
 
-// TestHandlerThatHangsHoldsOnlyItsWorker checks that a hanging handler blocks only its worker. The
-// reports in its queue are refused with unavailable, and all other reports are served.
+// TestHandlerThatHangsHoldsOnlyItsWorker checks a handler that hangs: it blocks only its own worker. Reports in the
+// queue of this worker are refused with unavailable, and all other reports are served.
 func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	t.Parallel()
 	s, d := connectCrowd(t)
@@ -104,8 +106,8 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 }
 
 // waitUntilServed waits until wantAnswered devices have a reply and minServed devices have the reply of the
-// handler. A refused device reports again: on a busy machine a report may take longer than
-// Patience. Then it is answered twice, and the reports behind it in the queue are refused.
+// handler. On a busy machine a report may take longer than Patience. Then it is answered twice, and the reports
+// behind it in the queue are refused. A refused device reports again.
 func (d *fakeDevice) waitUntilServed(t *testing.T, wantAnswered, minServed int) {
 	t.Helper()
 	answered, served := make(map[string]bool), make(map[string]bool)
@@ -125,7 +127,8 @@ func (d *fakeDevice) waitUntilServed(t *testing.T, wantAnswered, minServed int) 
 	}
 }
 
-// TestThousandReportsAtOnce checks that reports for which the queues have no room are refused and not kept.
+// TestThousandReportsAtOnce checks a thousand reports that arrive at once: if the queues have no room for a report,
+// it is refused and not kept.
 func TestThousandReportsAtOnce(t *testing.T) {
 	t.Parallel()
 	s, d := connectCrowd(t)

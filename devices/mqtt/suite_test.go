@@ -19,7 +19,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// patience is the timeout of the tests. A machine that stalls for a while does not exceed it.
+// patience is the timeout of the tests. It is so long that it is not exceeded if the machine stalls for a while.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ type mosquittoBroker struct{ *servers.MosquittoServer }
 
 func (m mosquittoBroker) URL() string { return m.MosquittoServer.URL }
 
-// embeddedBroker is the broker of package broker. It keeps its address after a restart.
+// embeddedBroker is the embedded broker (package broker). It keeps its address when it is restarted.
 type embeddedBroker struct {
 	t      *testing.T
 	addr   string
@@ -79,7 +79,7 @@ func (e *embeddedBroker) Kill() {
 	e.broker = nil
 }
 
-// forBothBrokers runs a test with the embedded broker and with a real mosquitto.
+// forBothBrokers runs a test once with the embedded broker and once with a real mosquitto.
 func forBothBrokers(t *testing.T, test func(t *testing.T, s restartableBroker)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -95,10 +95,10 @@ func forBothBrokers(t *testing.T, test func(t *testing.T, s restartableBroker)) 
 	})
 }
 
-// replyFunc returns the reply to the report with the id report.
+// replyFunc returns the reply to a report of the device. report is the id of the report.
 type replyFunc func(ctx context.Context, device devices.ID, report string) devices.Reply
 
-// reportHandler is a devices.Handler that implements only HandleReport and CountReport.
+// reportHandler is a devices.Handler that has only two working methods: HandleReport and CountReport.
 type reportHandler struct {
 	devices.Handler
 	counts *reasonCounter
@@ -113,12 +113,13 @@ func (h reportHandler) CountReport(_, reason string, _ time.Duration) { h.counts
 
 func newHandler(answer replyFunc) devices.Handler { return new(reasonCounter).newHandler(answer) }
 
-// echoID returns a reply with the id of the report.
+// echoID returns a reply that contains only the id of the report.
 func echoID(_ context.Context, _ devices.ID, report string) devices.Reply {
 	return devices.Reply{Re: report, Reason: devices.ReasonNone}
 }
 
-// replyGate has a replyFunc that signals each report on entered and answers when open is closed.
+// replyGate blocks the replies to reports: it signals each report on the channel entered, and answers when open is
+// closed.
 type replyGate struct{ entered, open chan struct{} }
 
 func newReplyGate() *replyGate {
@@ -131,7 +132,7 @@ func (g *replyGate) reply(ctx context.Context, device devices.ID, report string)
 	return echoID(ctx, device, report)
 }
 
-// reasonCounter counts reports by the reasons of their replies.
+// reasonCounter counts reports by the reason in their reply.
 type reasonCounter struct {
 	mu      sync.Mutex
 	reasons map[string]int
@@ -156,7 +157,8 @@ func (c *reasonCounter) get(reason string) int {
 	return c.reasons[reason]
 }
 
-// eventually waits until ok returns true. After patience it fails the test with what.
+// eventually waits until ok returns true. If this takes longer than patience, it fails the test. what names the
+// event in the failure message.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -171,7 +173,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// startClient starts a client and does not wait for its connection.
+// startClient starts an MQTT client and does not wait until it is connected.
 func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	if o.Patience == 0 {
@@ -188,7 +190,7 @@ func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 	return c
 }
 
-// startConnected starts a client and waits until it receives reports.
+// startConnected starts an MQTT client and waits until it receives reports.
 func startConnected(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	c := startClient(t, o)
@@ -205,7 +207,7 @@ func stopClient(t *testing.T, c *mqtt.Client) {
 	}
 }
 
-// stopInBackground stops a client in the background. The returned channel is closed when the client has stopped.
+// stopInBackground stops the client in the background. The returned channel is closed when the client has stopped.
 func stopInBackground(t *testing.T, c *mqtt.Client) <-chan struct{} {
 	t.Helper()
 	stopped := make(chan struct{})
@@ -216,7 +218,7 @@ func stopInBackground(t *testing.T, c *mqtt.Client) <-chan struct{} {
 	return stopped
 }
 
-// fakeDevice is a device that uses a plain paho client.
+// fakeDevice is a device that uses a plain paho MQTT client.
 type fakeDevice struct {
 	paho.Client
 	id      devices.ID
@@ -242,7 +244,7 @@ func connectDevice(t *testing.T, s restartableBroker, id devices.ID) *fakeDevice
 	return d
 }
 
-// sendReport publishes a report with an id that asks for work.
+// sendReport publishes a report with this id. The report asks for a task.
 func (d *fakeDevice) sendReport(t *testing.T, id string) {
 	t.Helper()
 	if token := d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":%q}`, id)); !token.WaitTimeout(patience) || token.Error() != nil {

@@ -59,7 +59,8 @@ func liveHeapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// TestAFleetIsRemembered checks that each token is looked up once, and that a device takes little memory.
+// TestAFleetIsRemembered checks that a replica looks up the token of each device only once, and that a cached
+// device needs little memory.
 func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures memory
 	f, r := newFleetRegistry(t, 60_000)
 	before := liveHeapBytes()
@@ -68,7 +69,8 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 	if f.lookUps != f.size {
 		t.Errorf("%d look-ups of %d tokens", f.lookUps, f.size)
 	}
-	// An entry has 24 bytes, and the map has just doubled. The cached tokens take 250 kB.
+	// Each entry of the cache has 24 bytes, and the map of the entries has just doubled. The cached tokens need 250
+	// kB.
 	each := (liveHeapBytes() - before - 250_000) / uint64(f.size)
 	if t.Logf("%d bytes a device", each); each > 80 {
 		t.Errorf("%d bytes a device", each)
@@ -76,7 +78,7 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 	runtime.KeepAlive(r)
 }
 
-// TestMemoryIsBounded checks that devices above the maximum are forgotten.
+// TestMemoryIsBounded checks that the cache keeps at most its maximum number of devices, and forgets the others.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	f, r := newFleetRegistry(t, 30)
@@ -93,8 +95,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestADoubtedDeviceIsReadAgain checks that ForgetAdmission removes the cached admission of a device (the result of the check that it
-// may report) if it is called for this device or, with an empty name, for all devices. A call for another device keeps the admission.
+// TestADoubtedDeviceIsReadAgain checks ForgetAdmission, which removes cached admissions (results of the check that
+// a device may report). It removes the admission of the given device or, with an empty name, of all devices. A call
+// for another device keeps the admission.
 func TestADoubtedDeviceIsReadAgain(t *testing.T) {
 	t.Parallel()
 	_, r := newFleetRegistry(t, 1)

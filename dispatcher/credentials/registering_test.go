@@ -16,7 +16,7 @@ import (
 
 var errBad = errors.New("bad")
 
-// gatedLedger is a ledger in which each call waits for an element of in.
+// gatedLedger is a ledger whose calls wait: each call returns only after the test has sent an element to in.
 type gatedLedger struct {
 	credentials.Ledger
 	permits   chan struct{}
@@ -36,8 +36,8 @@ func (g gatedLedger) EnsureDevices(_ context.Context, ids ...string) ([]store.De
 	return all, nil
 }
 
-// TestFirstReportsThatComeTogetherAreOneCall checks that concurrent first reports share calls to the ledger,
-// and that a report that fails does not fail the other reports of its call.
+// TestFirstReportsThatComeTogetherAreOneCall checks the first reports of several new devices that arrive at the
+// same time: they share calls to the ledger. If one report fails, the other reports of its call do not fail.
 func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,12 +25,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// countingLedger is a ledger that counts look-ups.
+// countingLedger is a ledger that counts how often tokens are looked up in it.
 type countingLedger struct {
 	credentials.Ledger
 	lookUps      int
-	failsChanges bool   // ChangedTokens fails
-	duringLookUp func() // called in a look-up before it returns
+	failsChanges bool   // true if ChangedTokens must fail
+	duringLookUp func() // called during a look-up before it returns
 	editChanges  func(*store.TokenChanges)
 }
 
@@ -54,7 +54,7 @@ func (c *countingLedger) ChangedTokens(ctx context.Context, from int64) (store.T
 	return changes, err
 }
 
-// replica is a Registry with its ledger and a simulated clock.
+// replica is the Registry of one replica, with its ledger and a simulated clock.
 type replica struct {
 	*credentials.Registry
 	ledger  *countingLedger
@@ -85,7 +85,8 @@ func (r *replica) followTokens() {
 	r.must(r.DropChangedTokens(r.t.Context()))
 }
 
-// expectAuthentication authenticates d with a token, and checks the error and the number of look-ups.
+// expectAuthentication authenticates device d with a token. It checks the error and how many times the ledger was
+// asked (look-ups).
 func (r *replica) expectAuthentication(token string, want error, lookUps int) {
 	r.t.Helper()
 	r.ledger.lookUps = 0
@@ -105,7 +106,7 @@ func (r *replica) createDevice(id devices.ID) (token string) {
 	return token
 }
 
-// rotateToken creates another token for d.
+// rotateToken creates another token for device d. The older tokens stay valid for the time overlap.
 func (r *replica) rotateToken(overlap time.Duration) (token string) {
 	r.t.Helper()
 	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap)
@@ -119,7 +120,7 @@ func (r *replica) deleteDevice() {
 	r.must(err)
 }
 
-// runOnReplicaPairs runs a test on two replicas with one ledger, once with Postgres and once with SQLite.
+// runOnReplicaPairs runs a test on two replicas that share one ledger: once with Postgres and once with SQLite.
 func runOnReplicaPairs(t *testing.T, test func(one, other *replica)) {
 	t.Helper()
 	for name, open := range map[string]func(*testing.T) *store.Store{
@@ -140,7 +141,8 @@ func runOnReplicaPairs(t *testing.T, test func(one, other *replica)) {
 	}
 }
 
-// TestReportsWithTokensCostNoLookUp checks that only the first report of each device causes a look-up.
+// TestReportsWithTokensCostNoLookUp checks that only the first report of each device looks up the token in the
+// ledger. Later reports use the cache.
 func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	t.Parallel()
 	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
@@ -159,13 +161,13 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 		if want := fleet; r.ledger.lookUps != want {
 			t.Fatalf("%d look-ups after round %d, want %d", r.ledger.lookUps, round, want)
 		}
-		for range 30 { // a report period
+		for range 30 { // for one report period
 			r.elapsed += time.Second
 			r.followTokens()
 		}
 	}
 	r.ledger.editChanges = func(c *store.TokenChanges) { c.Now = c.Now.Add(r.elapsed) }
-	for range 30 { // the memory of a token ends after a day
+	for range 30 { // the cached token is looked up again after a day
 		r.elapsed += 50 * time.Minute
 		r.followTokens()
 	}
@@ -176,8 +178,9 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	}
 }
 
-// TestARevokedTokenIsForgottenOnTheOtherReplica checks tokens that are revoked by a rotation without an
-// overlap and by the deletion of the device. The device may be registered again.
+// TestARevokedTokenIsForgottenOnTheOtherReplica checks a token that is cached on one replica and revoked on
+// another: by a rotation without an overlap, or because the device is deleted. The first replica must refuse it.
+// The device may be registered again.
 func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 	t.Parallel()
 	runOnReplicaPairs(t, func(one, other *replica) {
@@ -186,7 +189,7 @@ func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 		other.expectAuthentication(first, nil, 0)
 		one.expectAuthentication(first, nil, 1)
 		second := one.rotateToken(0)
-		one.expectAuthentication(first, devices.ErrUnauthenticated, 1) // without DropChangedTokens
+		one.expectAuthentication(first, devices.ErrUnauthenticated, 1) // the first token is refused even without a call of DropChangedTokens
 		other.followTokens()
 		other.expectAuthentication(first, devices.ErrUnauthenticated, 1)
 		other.expectAuthentication(second, nil, 1)
@@ -201,8 +204,8 @@ func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 	})
 }
 
-// TestATokenEndsWithItsOverlap checks that a replica with the token in memory refuses it, by elapsed time,
-// after its overlap.
+// TestATokenEndsWithItsOverlap checks a token that was replaced with an overlap. A replica that has cached the old
+// token refuses it after the overlap, by elapsed time.
 func TestATokenEndsWithItsOverlap(t *testing.T) {
 	t.Parallel()
 	runOnReplicaPairs(t, func(one, other *replica) {
@@ -220,13 +223,13 @@ func TestATokenEndsWithItsOverlap(t *testing.T) {
 			other.expectAuthentication(token, nil, 1)
 		}
 		other.elapsed += 2500 * time.Millisecond
-		other.expectAuthentication(first, nil, 1) // a new look-up succeeds, because the time passed only in this test and not in the ledger
+		other.expectAuthentication(first, nil, 1) // a new look-up succeeds: the time has passed only for the replicas and not in the ledger
 		other.expectAuthentication(third, nil, 0)
 	})
 }
 
-// TestMemoryIsNotBelievedWithoutTheChanges checks that cached tokens are trusted for at most three seconds
-// while the changes cannot be read.
+// TestMemoryIsNotBelievedWithoutTheChanges checks that a replica that cannot read the changes of tokens trusts its
+// cached tokens for at most three seconds.
 func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 	t.Parallel()
 	runOnReplicaPairs(t, func(one, other *replica) {
@@ -245,12 +248,12 @@ func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 		other.expectAuthentication(token, devices.ErrUnauthenticated, 1)
 		other.ledger.failsChanges = false
 		other.followTokens()
-		other.expectAuthentication(token, devices.ErrUnauthenticated, 1) // the token was in memory during the outage
+		other.expectAuthentication(token, devices.ErrUnauthenticated, 1) // the token was cached during the outage
 	})
 }
 
-// TestALookUpThatWasOvertakenIsNotRemembered checks that a look-up is not cached if the token was changed,
-// and the change was read, before the look-up returned.
+// TestALookUpThatWasOvertakenIsNotRemembered checks a look-up of a token during which the token is changed. If the
+// replica has read this change before the look-up returns, it must not cache the result.
 func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	runOnReplicaPairs(t, func(one, other *replica) {
@@ -265,7 +268,7 @@ func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 	})
 }
 
-// TestAfterARestoreNothingIsRemembered checks that a restore of the ledger drops all cached tokens.
+// TestAfterARestoreNothingIsRemembered checks that a restore of the ledger removes all cached tokens of a replica.
 func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	t.Parallel()
 	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
@@ -280,8 +283,9 @@ func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	r.expectAuthentication(token, nil, 1)
 }
 
-// TestAReadingThatMayHaveMissedAChangeDropsAll checks two cases in which all cached tokens are dropped: the
-// position of the ledger decreased, or the ledger no longer has all changes since the last read.
+// TestAReadingThatMayHaveMissedAChangeDropsAll checks two cases in which a replica must drop all cached tokens: the
+// position of the changes in the ledger became lower, or the ledger no longer has all changes since the last
+// reading.
 func TestAReadingThatMayHaveMissedAChangeDropsAll(t *testing.T) {
 	t.Parallel()
 	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))

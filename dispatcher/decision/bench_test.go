@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// BenchmarkDecide measures the decision for a device with twenty open tasks.
+// BenchmarkDecide measures how long Decide takes for a device with twenty open tasks.
 func BenchmarkDecide(b *testing.B) {
 	s := Situation{Now: testMoment(), Accept: true, FullPools: map[string]bool{}, Obstacles: map[int64]Obstacle{}}
 	for i := range int64(20) {

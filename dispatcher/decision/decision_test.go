@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// decisionCase is a situation with the outcome that Decide must return for it.
+// decisionCase is a situation of a device, with the outcome that Decide must return for it.
 type decisionCase struct {
 	situation Situation
 	want      choiceSummary
@@ -41,15 +41,15 @@ func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	}
 }
 
-// afterMoment returns the time at which passed has elapsed since testMoment.
+// afterMoment returns the time that is the duration passed after testMoment.
 func afterMoment(passed time.Duration) time.Time { return testMoment().Add(passed) }
 
-// acceptingSituation returns the situation of a device that accepts a task and has these open tasks.
+// acceptingSituation returns the situation of a device that accepts a task and has these candidates as open tasks.
 func acceptingSituation(candidates ...store.Candidate) Situation {
 	return Situation{Accept: true, Candidates: candidates}
 }
 
-// openCandidate returns a task of the oldest batch that may start, with changes applied.
+// openCandidate returns a task of the oldest batch that may start. The changes are applied to it.
 func openCandidate(task int64, changes ...func(*store.Candidate)) store.Candidate {
 	c := store.Candidate{Task: task, Batch: 1, Pool: "a", CreatedAt: afterMoment(-time.Hour)}
 	for _, change := range changes {
@@ -68,7 +68,7 @@ func retryIn(passed time.Duration) func(*store.Candidate) {
 	return func(c *store.Candidate) { c.RetryAt = afterMoment(passed) }
 }
 
-// inBatchWindow sets a window of the batch into which the task's lease of 5 min must fit.
+// inBatchWindow returns a change: it gives the batch a window into which the task's lease of 5 min must fit.
 func inBatchWindow(from, until time.Duration) func(*store.Candidate) {
 	return func(c *store.Candidate) {
 		c.Window, c.Lease, c.FinishInside = store.Opening{From: afterMoment(from), Until: afterMoment(until)}, 5*time.Minute, true
@@ -153,8 +153,8 @@ func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 	})
 }
 
-// Decide returns all tasks that may start in the pool of the oldest batch. It does not decide
-// which of these tasks comes first.
+// The oldest batch of a device is in one pool. Decide returns all tasks of this pool that may start. It does not
+// decide which of them comes first.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
 	s := Situation{Now: testMoment(), Accept: true, Candidates: []store.Candidate{

@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// testMoment returns the current time of generated situations.
+// testMoment returns the time that is the present in the generated situations.
 func testMoment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// drawTime draws the zero time or a time near testMoment.
+// drawTime returns at random the zero time or a time near testMoment.
 func drawTime(t *rapid.T, name string) time.Time {
 	offset := rapid.SampledFrom([]time.Duration{0, -time.Hour, -1, 1, time.Minute, time.Hour}).Draw(t, name)
 	if offset == 0 {
@@ -43,7 +43,7 @@ func drawCandidate(t *rapid.T, task int64) store.Candidate {
 	}
 }
 
-// drawSituation draws the situation of an idle or busy device with this number of open tasks.
+// drawSituation returns a random situation of an idle or busy device with this number of open tasks.
 func drawSituation(t *rapid.T, tasks int) Situation {
 	rare := func(name string) bool { return rapid.IntRange(0, 5).Draw(t, name) == 0 }
 	s := Situation{
@@ -61,8 +61,8 @@ func drawSituation(t *rapid.T, tasks int) Situation {
 	return s
 }
 
-// If a device has one task, Decide returns the reason of the task's first obstacle. If the task
-// has no obstacle, it is granted.
+// A device has one task. Decide returns the reason of the task's first obstacle. If the task has no obstacle,
+// Decide grants it.
 func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,8 +83,8 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
-// A window obstacle has BlocksOneTask set exactly if a task with a shorter lease could start. The decision has
-// BlocksOneTask set if any of the obstacles has.
+// A task is blocked by a window. The obstacle has BlocksOneTask set exactly if a task with a shorter lease could
+// start. The decision has BlocksOneTask set if any of the obstacles has it.
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -108,8 +108,8 @@ func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	})
 }
 
-// If a device has several tasks, Decide grants exactly if at least one task has no obstacle. Otherwise
-// it returns the reason of one of the tasks.
+// A device has several tasks. Decide grants exactly if at least one of them has no obstacle. Otherwise it returns
+// the reason of one of them.
 func TestDecisionAmongSeveral(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -133,8 +133,8 @@ func TestDecisionAmongSeveral(t *testing.T) {
 	})
 }
 
-// A task is tried with the next report exactly if it has no obstacle and no other task of its device
-// goes first.
+// Decide tries a task exactly if the task has no obstacle and findEarlierTask finds no other task of its device
+// that goes first.
 func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -153,7 +153,8 @@ func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 		if len(choice.Tasks) == 0 {
 			return
 		}
-		// If the semaphore names the first task, findEarlierTask returns this task for every other tried task.
+		// If the semaphore says that the first task goes first, findEarlierTask returns this task for every other
+		// task that would be tried.
 		first := rapid.SampledFrom(choice.Tasks).Draw(t, "first").Task
 		for _, c := range choice.Tasks {
 			if other := findEarlierTask(s, c, first); (other == nil) != (c.Task == first) || other != nil && other.Task != first {

@@ -7,7 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// timingWithJitter returns a Timing with a period of 30 s, servers that answer, and jitter that always returns draw.
+// timingWithJitter returns a Timing with a report period of 30 s and servers that answer. Its jitter always returns
+// draw.
 func timingWithJitter(draw float64) Timing {
 	return Timing{Period: 30 * time.Second, Jitter: func() float64 { return draw }, Outage: func() time.Duration { return 0 }}
 }

@@ -9,7 +9,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// runOnEachRedis runs a test on each kind of Redis.
+// runOnEachRedis runs a test once on each kind of Redis.
 func runOnEachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at servers.RedisAt)) {
 	t.Helper()
 	var redises servers.SharedRedis // not shared with other tests: a Redis has only one set of marks
@@ -20,7 +20,7 @@ func runOnEachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at se
 	})
 }
 
-// The devices a and b are in different hashes.
+// The marks of the devices a and b are in different Redis hashes.
 const (
 	deviceA, partA = "a", 0xe40c292c % 256
 	deviceB        = "b"
@@ -49,7 +49,8 @@ func expectReading(t *testing.T, h *marks.Hashes, position int64, wantMark bool)
 	return sights[1].Version
 }
 
-// TestMarks checks the rules of the scripts. The model of the other tests has the same rules.
+// TestMarks checks the rules of the scripts that set and delete marks (a mark says that a device has work). The
+// model of the other tests follows the same rules.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, _ servers.RedisAt) {
@@ -81,8 +82,8 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// TestManyMarksAtOnce checks that Mark handles hashes with thousands of devices. With a million devices, each
-// hash has 4,000 devices, which one script marks.
+// TestManyMarksAtOnce checks that Mark can mark thousands of devices of one Redis hash. In a fleet of a million
+// devices, each of the 256 hashes has 4,000 devices, which one script marks.
 func TestManyMarksAtOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {
@@ -105,7 +106,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 	})
 }
 
-// TestHashesAreMarkedTogether checks that all hashes are marked except one that fails.
+// TestHashesAreMarkedTogether checks a call of Mark in which one Redis hash fails: all other hashes are marked.
 func TestHashesAreMarkedTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {

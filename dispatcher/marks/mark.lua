@@ -1,10 +1,11 @@
--- mark: marks devices that have work. A mark is a field of a hash; a device without a mark is answered
--- without a read of the ledger. The script also records the position in the news that the marks include.
--- The news are rows of the ledger (the SQL database) that list its changes in the order of the commits.
+-- mark: marks devices that have work. A mark is a field of a Redis hash. A device without a mark is answered
+-- without a read of the ledger (the SQL database). The news are rows of the ledger that list its changes in
+-- the order of the commits. The script also records the position in the news up to which the hash has all
+-- marks.
 --
 -- KEYS[1]  HASH  name of a device -> version of its mark
---                '' (empty field name) -> position in the news that the marks include
--- ARGV[1]  from: the list of devices contains the devices of all news after position `from`. If from is
+--                '' (empty field name) -> position in the news up to which the hash has all marks
+-- ARGV[1]  from: the list of devices has the devices of all news after position `from`. If from is
 --          -1, the list contains all devices with an open task
 -- ARGV[2]  to: position of the last news that the caller has read
 -- ARGV[3]  version of the new marks; no other call uses the same version
@@ -13,8 +14,8 @@
 --          0 if the position of the hash is lower than `from`, so that marks of news between the two may
 --            be missing; then nothing was written
 --
--- Invariant: every device that had an open task when the news up to the position were read has a mark,
--- unless a later read of the ledger found that the device has no work.
+-- Invariant: every device that had an open task when the news up to the position were read has a mark, unless
+-- a later read of the ledger found that the device has no work.
 
 local from = tonumber(ARGV[1])
 local position = tonumber(redis.call('HGET', KEYS[1], '') or '-1')

@@ -13,14 +13,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The devices of the model are in few hashes, so that several devices lose their marks together.
+// The devices of the model share few Redis hashes, so that several devices lose their marks together.
 const modelDevices = 6
 
 // errGone means that a replica was stopped, or that a server does not answer.
 var errGone = errors.New("gone")
 
-// worldModel is a model of everything that the marks depend on. Each call of a server is a step, and any event can
-// happen between two steps.
+// worldModel is a model of everything that the marks depend on: the ledger, Redis and the replicas. Each call of a
+// server is one step, and any event can happen between two steps.
 type worldModel struct {
 	*testing.T
 	rand *rand.Rand
@@ -39,7 +39,7 @@ type worldModel struct {
 	missedWork        int
 }
 
-// redisModel is a model of Redis and of the scripts, made of plain maps.
+// redisModel is a model of Redis and of the scripts that change marks. It consists of plain maps.
 type redisModel struct {
 	parts [hashCount]map[string]string
 	saved [hashCount]map[string]string
@@ -54,7 +54,7 @@ func (r *redisModel) clone(all [hashCount]map[string]string) (c [hashCount]map[s
 	return c
 }
 
-// replicaModel is a replica that is connected to one side of Redis.
+// replicaModel is a replica in the model. It is connected to one side of Redis.
 type replicaModel struct {
 	*Follower
 	world       *worldModel
@@ -65,7 +65,7 @@ type replicaModel struct {
 	asleepUntil time.Time // it starts no pass before this time
 }
 
-// runFollow runs one pass of Follow. A replica runs at most one pass at a time.
+// runFollow runs one pass of Follow, which brings the marks up to date. A replica runs at most one pass at a time.
 func (r *replicaModel) runFollow() {
 	if r.isFollowing || r.isDead || r.world.now.Before(r.asleepUntil) {
 		return
@@ -117,8 +117,8 @@ func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err
 	return all, nil
 }
 
-// Mark marks the hashes in random order, because the nodes of a Cluster work concurrently. Any of the hashes
-// may fail.
+// Mark marks the devices of all hashes in random order, because the nodes of a Redis Cluster work concurrently. Any
+// of the hashes may fail.
 func (r *replicaModel) Mark(_ context.Context, from, to int64, all []HashDevices) (failed error) {
 	for _, i := range r.world.rand.Perm(len(all)) {
 		failed = errors.Join(failed, r.markHash(from, to, all[i]))
@@ -204,7 +204,7 @@ func (w *worldModel) newReplica() *replicaModel {
 	return r
 }
 
-// readMark reads a mark like Follower.ReadMark, but without a coalesced call.
+// readMark reads the mark of device i, as Follower.ReadMark does, but does not share the call with other reports.
 func (r *replicaModel) readMark(i int) DeviceMark {
 	return r.newDeviceMark(r.ReadMarks(context.Background(), []string{deviceName(i)})[0])
 }
@@ -234,7 +234,7 @@ func (w *worldModel) causeEvent() {
 			w.openTasks = [modelDevices]int{}
 		}
 	case 5, 6, 7:
-		if w.rand.IntN(3) == 0 { // seldom, so that errors of the code are not hidden by losses of Redis
+		if w.rand.IntN(3) == 0 { // rarely, so that losses of Redis do not hide errors of the code
 			w.causeRedisEvent()
 		}
 	case 11:
@@ -273,7 +273,7 @@ func (w *worldModel) causeRedisEvent() {
 	}
 }
 
-// queueWork adds a task for one device, or for half of the devices.
+// queueWork queues a task for one device, or for half of the devices.
 func (w *worldModel) queueWork() {
 	n := store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	var by *replicaModel
@@ -302,8 +302,8 @@ func (w *worldModel) addOpenTask(i int, by *replicaModel) {
 	}
 }
 
-// handleReport handles a report that only asks for work. The marks promise that its work is found within five
-// seconds, and at once by the replica that queued it.
+// handleReport handles a report of a device that only asks for work. The marks promise two things: the replica that
+// queued the work finds it at once, and every other replica finds it within five seconds.
 func (w *worldModel) handleReport(by *replicaModel) {
 	i := w.rand.IntN(modelDevices)
 	answer := by.readMark(i)
@@ -318,8 +318,8 @@ func (w *worldModel) handleReport(by *replicaModel) {
 	}
 }
 
-// runRounds executes random events for a number of rounds. It returns the number of idle answers, and of rounds
-// with open tasks.
+// runRounds runs the model with random events for a number of rounds. It returns the number of idle answers and the
+// number of rounds in which tasks were open.
 func (w *worldModel) runRounds(rounds int) (idleAnswers, busyRounds int) {
 	for range rounds {
 		w.causeEvents()

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestNoMarkIsMissing checks that a device with work is treated as idle for at most five seconds, and never by
-// the replica that queued the work, whatever happens to Redis and the replicas between any two steps. With
-// MARKS=1 it runs a million rounds.
+// TestNoMarkIsMissing checks with a model how long a device that has work can be treated as idle because its mark
+// is missing: at most five seconds, and never by the replica that queued the work. This must hold whatever happens
+// to Redis and the replicas between any two steps. With MARKS=1 the test runs a million rounds.
 func TestNoMarkIsMissing(t *testing.T) {
 	t.Parallel()
 	worlds, rounds := 100, 500

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestPolicyLabelsAreBounded checks that the number of series stays bounded if every batch has policies with
-// new names.
+// TestPolicyLabelsAreBounded checks that the number of metric series stays bounded even if every batch has policies
+// with new names.
 func TestPolicyLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -31,8 +31,8 @@ func TestPolicyLabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfOneNameAreToldApart checks that the policies of a pool and of a profile with the same name
-// are counted separately.
+// TestPoliciesOfOneNameAreToldApart checks a pool and a profile that have a policy of the same name: the metrics
+// count them separately.
 func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -50,7 +50,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range families { // if a policy refuses, the policies that do not refuse are not counted
+	for _, f := range families { // if one policy refuses, the other policies are not counted
 		if f.GetName() == "dispatcher_limit_checks_total" && (len(f.GetMetric()) != 1 || f.GetMetric()[0].GetCounter().GetValue() != 1) {
 			t.Errorf("%v, want one that was limited", f.GetMetric())
 		}

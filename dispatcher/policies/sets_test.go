@@ -41,7 +41,7 @@ func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []
 	return found, nil
 }
 
-// allowingTakes allows every take.
+// allowingTakes is a limiter that allows every take (a request to a limit set).
 type allowingTakes struct{ Takes }
 
 func (allowingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {
@@ -57,8 +57,8 @@ func (l *setLedger) putSet(maxPerSecond int, version int64, created time.Time) {
 	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
 }
 
-// TestTakesSpareTheLedger checks that a take of a known set does not call the ledger, and that ForgetChanged finds
-// changed and deleted sets by their versions.
+// TestTakesSpareTheLedger checks that a take from a cached limit set does not call the ledger. ForgetChanged finds
+// by their versions the cached sets that were changed or deleted.
 func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)
@@ -112,7 +112,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	}
 }
 
-// A set that was read before a change must not stay in memory after the change.
+// A limit set is read, and is changed before the reading returns. The old version must not stay in the cache.
 func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	t.Parallel()
 	l := &setLedger{sets: map[string]store.LimitSet{}}

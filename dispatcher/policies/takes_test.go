@@ -17,7 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// refusingTakes refuses every take by its last policy.
+// refusingTakes is a limiter that refuses every take (a request to a limit set). The last policy of the set refuses
+// it.
 type refusingTakes struct{ Takes }
 
 func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {
@@ -30,7 +31,7 @@ func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) 
 	return taken, nil
 }
 
-// refusedSeries returns the values of the series of refused takes. The keys are "set policy kind".
+// refusedSeries returns the metric of refused takes: the values of its series by "set policy kind".
 func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -52,7 +53,7 @@ func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-// putNamedPolicies stores a set in the ledger. Each name becomes a policy with a fixed window.
+// putNamedPolicies stores a limit set in the ledger. For each name it has a policy with a fixed window.
 func (l *setLedger) putNamedPolicies(set string, version int64, policies ...string) {
 	var list []string
 	for _, name := range policies {
@@ -97,8 +98,8 @@ func (s *refusingReplica) expectSeries(want map[string]float64) {
 	}
 }
 
-// The series of a policy ends when the policy is removed from its set. The series of a set end when the set
-// is deleted. The other series continue.
+// A policy is removed from its limit set: its metric series ends. A limit set is deleted: all its series end. All
+// other series continue.
 func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	t.Parallel()
 	s := newRefusingReplica(t)
@@ -118,8 +119,8 @@ func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// Another replica deletes a set that had no takes at this replica for five minutes, so that this replica no
-// longer reads its version.
+// Another replica deletes a limit set. This replica had no takes from it for five minutes, so it no longer reads
+// the version of the set. The metric series of the set must end here, too.
 func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	t.Parallel()
 	s := newRefusingReplica(t)
@@ -144,7 +145,7 @@ func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// deletingLedger is a ledger that deletes a set right after it was read.
+// deletingLedger is a ledger that deletes a limit set right after it was read.
 type deletingLedger struct {
 	*setLedger
 	onDelete func(name string)
@@ -170,7 +171,8 @@ func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// At most 20 policies of a set have series of their own. All other policies share the name other.
+// A limit set has more than 20 policies. At most 20 of them have metric series of their own; all other policies
+// share the name other.
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -1,13 +1,13 @@
--- add: records the times at which devices last reported. It keeps only the devices with the latest times
--- and deletes all others.
+-- add: records the time of the last report of each given device. If there are more devices than ARGV[1], it
+-- keeps only the devices with the latest times.
 --
 -- KEYS[1]  ZSET  name of a device -> time of its last report (ms since 1970)
 -- ARGV[1]  maximum number of devices in KEYS[1]
 -- ARGV[2...]  pairs of two arguments: time of a report (ms since 1970), name of the device
 -- Returns  number of devices in KEYS[1]
 --
--- Invariants: a stored time never decreases, so a repeated call changes nothing. Devices with equal
--- times are sorted by name.
+-- Invariants: a stored time never decreases, so a repeated call changes nothing. Devices with equal times are
+-- sorted by name.
 
 for i = 2, #ARGV, 2 do
   redis.call('ZADD', KEYS[1], 'GT', ARGV[i], ARGV[i + 1])

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// sizeRecorder records the size of each call, and fails in call number failAt.
+// sizeRecorder is a ledger that records how many devices each call writes. The call number failAt fails.
 type sizeRecorder struct {
 	sizes  []int
 	failAt int
@@ -31,8 +31,8 @@ func (s *sizeRecorder) TouchDevices(_ context.Context, seen map[string]store.Las
 
 func (*sizeRecorder) TouchTokens(context.Context, []int64) error { return nil }
 
-// TestLastSeenIsWrittenInParts checks that a fleet that reports at once is written in several statements. One
-// statement would lock every device, or exceed its timeout.
+// TestLastSeenIsWrittenInParts checks a fleet whose devices all report at once. Their last-seen times are written
+// in several statements. A single statement would lock all devices, or would exceed its timeout.
 func TestLastSeenIsWrittenInParts(t *testing.T) {
 	t.Parallel()
 	ledger := &sizeRecorder{failAt: 2}
@@ -53,7 +53,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	}
 }
 
-// fakeRecentList records what it receives, and fails if down is true.
+// fakeRecentList is a list of recent devices that records what it receives. It fails while down is true.
 type fakeRecentList struct {
 	added [][]Sighting
 	down  bool
@@ -67,8 +67,8 @@ func (l *fakeRecentList) Add(_ context.Context, seen []Sighting) error {
 	return nil
 }
 
-// TestTheListIsToldOfTheNewest checks that the list gets the newest reports, also after an outage, and not
-// more reports than it keeps.
+// TestTheListIsToldOfTheNewest checks that the list of recent devices gets the newest reports, also after an outage
+// of Redis, and not more reports than it keeps.
 func TestTheListIsToldOfTheNewest(t *testing.T) {
 	t.Parallel()
 	list := &fakeRecentList{down: true}
@@ -102,7 +102,7 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	}
 }
 
-// lastWrites records the last written value of each device.
+// lastWrites records for each device the value that was written last.
 type lastWrites map[string]store.LastReport
 
 func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastReport) error {
@@ -112,8 +112,8 @@ func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastRe
 
 func (lastWrites) TouchTokens(context.Context, []int64) error { return nil }
 
-// A device that polls is written about once a minute, so that the precision of its last report in the ledger
-// is store.SeenPrecision. A device that can be woken is written in each flush.
+// A device that polls is written to the ledger about once a minute, so its stored last-seen time has the precision
+// store.SeenPrecision. A device that can be woken is written in each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second
@@ -149,7 +149,7 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	}
 }
 
-// A device that waits for a flush is written with its latest time and reach.
+// A device reports again while its earlier report waits for a flush. The flush writes the latest time and reach.
 func TestALaterPollIsWritten(t *testing.T) {
 	t.Parallel()
 	written := lastWrites{}
@@ -192,7 +192,7 @@ func TestAnOrderedSilenceIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// slowLedger calls before at the start of each write, and records the written values.
+// slowLedger is a ledger that calls before at the start of each write, and records the written values.
 type slowLedger struct {
 	lastWrites
 	beforeWrite func()
@@ -203,9 +203,9 @@ func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Last
 	return l.lastWrites.TouchDevices(ctx, seen)
 }
 
-// A report is handled while the reach of an older report waits for a flush, or is being written. The report
-// read the ledger before that write, and found its own reach there. The next flush still writes the reach of
-// the later report.
+// A device reports while the reach of its older report waits for a flush or is being written. The new report read
+// the ledger before that write, and found its own reach there. Still, the next flush must write the reach of the
+// new report.
 func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	older, later := store.LastReport{At: time.Unix(2, 0)}, store.LastReport{At: time.Unix(3, 0), Reach: store.ReachPush}

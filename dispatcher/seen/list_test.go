@@ -15,7 +15,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// runOnEachRedis runs a test on each kind of Redis, with two clients of one list.
+// runOnEachRedis runs a test on each kind of Redis, with two clients of the same list of recent devices.
 func runOnEachRedis(t *testing.T, test func(t *testing.T, one, other *seen.List)) {
 	t.Helper()
 	var redises servers.SharedRedis // not shared with other tests: a Redis has only one list
@@ -83,8 +83,8 @@ func TestOnlyTheNewestAreKept(t *testing.T) {
 	})
 }
 
-// TestLatestTimeStaysOfManyAtOnce checks that the latest time of a device stays if several replicas add the
-// same devices concurrently.
+// TestLatestTimeStaysOfManyAtOnce checks several replicas that add the same devices to the list at the same time:
+// the latest time of each device stays.
 func TestLatestTimeStaysOfManyAtOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, one, other *seen.List) {

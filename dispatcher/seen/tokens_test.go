@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// tokenRecorder records what it receives, and fails while it is down.
+// tokenRecorder is a ledger that records which tokens are written as used. It fails while it is down.
 type tokenRecorder struct {
 	ids  []int64
 	down bool
@@ -26,8 +26,8 @@ func (u *tokenRecorder) TouchTokens(_ context.Context, ids []int64) error {
 	return nil
 }
 
-// A token is written at most once an hour, however often it is used. If the write fails, the token is written
-// later.
+// The last use of a token is written at most once an hour, however often the token is used. If the write fails, it
+// is repeated later.
 func TestTokensAreWrittenOnceAnHour(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A device that no longer reports has a lease of 10 s when the clock steps back by an hour. Its slot is free
-// an hour later than without the step. A lease that is granted after the step ends as usual.
+// A device has a lease of 10 s and stops reporting. Then the ledger's clock steps back by an hour. The slot is
+// freed an hour later than without the step. A lease that is granted after the step ends as usual.
 func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	t.Parallel()
 	const lease, step, second = 10 * time.Second, time.Hour, time.Second
@@ -44,12 +44,12 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	}
 }
 
-// lateLeaseRun is a history of a ledger's clock, and one lease that is granted by this clock.
+// lateLeaseRun is one random history of the ledger's clock, with one lease that is granted by this clock.
 type lateLeaseRun struct {
 	guard         clockGuard
 	start         time.Time
 	elapsed       time.Duration
-	lead          time.Duration // lead of the ledger's clock over own time
+	lead          time.Duration // lead of the ledger's clock over the replica's own time
 	lease         time.Duration
 	until         time.Time // the end of the lease, by the ledger's clock
 	leadAtGrant   time.Duration
@@ -58,8 +58,8 @@ type lateLeaseRun struct {
 	awaitsReading bool          // the next reading sets firstReading
 }
 
-// TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md with random steps in both
-// directions and replicas that start. A lease ends at most its own length after the first reading that
+// TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md for late ends of leases. Clocks step in
+// both directions at random, and replicas start. A lease ends at most its own length after the first reading that
 // follows its grant or the start of the replica, plus the time by which the clock stepped back.
 func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 	t.Parallel()
@@ -92,7 +92,8 @@ func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 
 func (r *lateLeaseRun) ledgerTime() time.Time { return clockStart().Add(r.elapsed + r.lead) }
 
-// readClock takes a reading without delay. Leases that end before the returned time have ended.
+// readClock takes a reading of the ledger's clock that needs no time. Leases that end before the returned time have
+// ended.
 func (r *lateLeaseRun) readClock() (endedBefore time.Time) {
 	if r.awaitsReading {
 		r.firstReading, r.awaitsReading = r.elapsed, false

@@ -15,7 +15,7 @@ func clockStart() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // clockReading is one reading of the ledger's clock. All times are relative to the start.
 type clockReading struct {
-	elapsed    time.Duration // own time
+	elapsed    time.Duration // the replica's own time
 	ledgerTime time.Duration // time of the ledger's clock
 	wantEnded  time.Duration // time before which leases of 5 minutes have ended; -1 means that no lease has ended
 	took       time.Duration // duration of the reading
@@ -84,7 +84,7 @@ func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 	}
 }
 
-// Longer leases do not delay the end of a shorter lease.
+// A pool has leases of different lengths when the clock steps. Longer leases do not delay the end of a shorter one.
 func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
@@ -104,9 +104,9 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatStartsKnowsOfAStep checks that a new replica uses the stored times of the ledger's clock and
-// the host's clock if both clocks have advanced equally since. Otherwise it ends no lease before the length of the
-// lease has passed.
+// TestAReplicaThatStartsKnowsOfAStep checks a replica that starts. It trusts the stored times of the ledger's clock
+// and the host's clock if both clocks have advanced equally since then. Otherwise it ends no lease before the
+// length of the lease has passed.
 func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	t.Parallel()
 	own := time.Now()
@@ -140,7 +140,8 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	}
 }
 
-// A replica stores no times of the two clocks (ledger and host) while it does not trust the ledger's clock.
+// While a replica does not trust the ledger's clock, it does not store the times of the two clocks (ledger and
+// host).
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
@@ -168,31 +169,31 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	}
 }
 
-// clockRun is a history of a ledger's clock, and of leases that are granted by this clock.
+// clockRun is one random history of the ledger's clock, with several leases that are granted by this clock.
 type clockRun struct {
 	guard   clockGuard
 	start   time.Time
 	elapsed time.Duration
-	lead    time.Duration // lead of the ledger's clock over own time
+	lead    time.Duration // lead of the ledger's clock over the replica's own time
 	slowest time.Duration // duration of the slowest reading
 	pair    *store.ClockPair
 	leases  []modelLease
 }
 
-// modelLease is a lease as the ledger stores it. promised is the latest end that a reply to its holder has
-// contained.
+// modelLease is a lease as the ledger stores it. promised is the latest end of the lease that any reply to its
+// holder named.
 type modelLease struct {
 	length, longest time.Duration
 	until           time.Time
 	promised        time.Duration
 }
 
-// promiseRemaining sends the remaining time to the holder, as a report or a renewal does.
+// promiseRemaining tells the holder how much time of the lease is left, as the reply to a report or a renewal does.
 func (l *modelLease) promiseRemaining(r *clockRun) {
 	l.promised = max(l.promised, r.elapsed+min(l.until.Sub(r.ledgerTime()), l.length))
 }
 
-// renew follows the rule of store.Renew. If length is 0, the lease keeps its length.
+// renew renews the lease by the same rule as store.Renew. If length is 0, the lease keeps its length.
 func (l *modelLease) renew(r *clockRun, length time.Duration) {
 	length = cmp.Or(length, l.length)
 	if end := r.ledgerTime().Add(length); l.until.After(r.ledgerTime()) && end.After(l.until) {
@@ -203,8 +204,8 @@ func (l *modelLease) renew(r *clockRun, length time.Duration) {
 	}
 }
 
-// TestNoLeaseEndsBeforeItsTime checks that no lease ends early in random histories with steps, slews, slow
-// readings, leases of all lengths, renewals with other lengths, and replicas that start.
+// TestNoLeaseEndsBeforeItsTime checks random histories of the ledger's clock: steps, slews and slow readings, with
+// leases of all lengths, renewals with other lengths, and replicas that start. No lease may end early.
 func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -236,8 +237,8 @@ func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 	})
 }
 
-// stepClock lets the ledger's clock jump to a random time, or to shortly before the end of a lease. In the second
-// case a shorter renewal still moves that end.
+// stepClock lets the ledger's clock jump to a random time, or to a time shortly before the end of a lease. In the
+// second case, a shorter renewal can still move the end of this lease.
 func (r *clockRun) stepClock(rt *rapid.T) {
 	if len(r.leases) > 0 && rapid.Bool().Draw(rt, "to an end") {
 		index := rapid.IntRange(0, len(r.leases)-1).Draw(rt, "whose")

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pagedDeletions is a ledger whose calls of Retain return one page of counts each.
+// pagedDeletions is a ledger whose calls of Retain return the counts of deleted rows page by page.
 type pagedDeletions struct {
 	Ledger
 
@@ -22,7 +22,7 @@ func (l *pagedDeletions) Retain(context.Context, time.Duration, int) (store.Dele
 	return page, nil
 }
 
-// The counts of all pages are added up, each kind of its own.
+// Retain deletes rows in several pages. The counts of all pages are added up, separately for each kind of row.
 func TestDeletedRowsOfEveryKindAreCounted(t *testing.T) {
 	t.Parallel()
 	var full, last store.DeletedCounts

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A panic in background work is reported, and ends no other work.
+// Background work panics. The panic is reported, and no other work ends.
 func TestPanicsAreTold(t *testing.T) {
 	t.Parallel()
 	reported := make(chan string, 1)

@@ -16,9 +16,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// steppedSemaphore is a semaphore whose calls end when the test sends to endCall. A pool with the suffix "bad"
-// fails. A lease with the prefix "held" holds a slot. A device gets the slot whose number is the
-// length of its name.
+// steppedSemaphore is a fake semaphore. Each of its calls ends when the test sends to endCall. A call for a pool
+// with the suffix "bad" fails. A lease with the prefix "held" holds a slot. A device gets the slot whose number is
+// the length of the device's name.
 type steppedSemaphore struct {
 	Semaphore
 
@@ -50,8 +50,8 @@ func (s *steppedSemaphore) Serve(_ context.Context, calls []slots.Call) []slots.
 	return served
 }
 
-// TestPoolsAreServedTogether checks that requests for the pools of a node that arrive while a call is
-// in progress are sent in the next call, with one script for each pool and period, and that each
+// TestPoolsAreServedTogether checks requests for several pools of one Redis node that arrive while a call is in
+// progress. They are sent together in the next call, with one script for each pool and report period, and each
 // request gets its own outcome.
 func TestPoolsAreServedTogether(t *testing.T) {
 	t.Parallel()

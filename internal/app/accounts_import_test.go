@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// importDevices imports devices, and returns the tokens of the devices that were given one.
+// importDevices imports the devices in these lines. It returns the tokens of the devices that got one.
 func (i *instance) importDevices(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
 	t.Helper()
 	client, err := operators.New(operators.Config{URL: i.url, Token: i.admin})
@@ -41,7 +41,7 @@ func (i *instance) importDevices(t *testing.T, existing string, lines ...string)
 	return tokens, nil
 }
 
-// csvLines returns the lines of an import with this number of devices.
+// csvLines returns the CSV lines of an import of this number of devices.
 func csvLines(prefix string, number int) []string {
 	all := []string{"device"}
 	for i := range number {
@@ -55,7 +55,7 @@ func isRefusedWith(err error, code string) bool {
 	return errors.As(err, &problem) && problem.Code == code
 }
 
-// connectAll opens a session with each token, and ends it.
+// connectAll opens a session at the broker with each token, and ends it.
 func (p provisionedReplicas) connectAll(t *testing.T, tokens map[devices.ID]string) {
 	t.Helper()
 	for id, secret := range tokens {
@@ -67,7 +67,7 @@ func (p provisionedReplicas) connectAll(t *testing.T, tokens map[devices.ID]stri
 	}
 }
 
-// waitForNoAccounts waits until the only account at the broker is the dispatcher's.
+// waitForNoAccounts waits until the broker has only the account of the dispatchers.
 func (p provisionedReplicas) waitForNoAccounts(t *testing.T) {
 	t.Helper()
 	eventually(t, "no account is left behind", func() bool {
@@ -75,8 +75,8 @@ func (p provisionedReplicas) waitForNoAccounts(t *testing.T) {
 	})
 }
 
-// TestManyDevicesAreImportedAtMosquitto checks that other requests to the broker are served while many
-// accounts are created.
+// TestManyDevicesAreImportedAtMosquitto checks an import that creates many accounts at the broker: other requests
+// to the broker are served meanwhile.
 func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 	t.Parallel()
 	number := 1000
@@ -168,8 +168,8 @@ func TestAnImportThatFailsLeavesNoAccounts(t *testing.T) {
 	p.connectAll(t, tokens)
 }
 
-// TestReplicasImportAtOnce checks that replicas can import the same devices concurrently: every device
-// that is given a token can connect with it.
+// TestReplicasImportAtOnce checks replicas that import the same devices at the same time: every device that got a
+// token can connect with it.
 func TestReplicasImportAtOnce(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t)

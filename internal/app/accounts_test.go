@@ -14,7 +14,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// provisionedReplicas is two replicas that manage accounts at one mosquitto.
+// provisionedReplicas is a pair of replicas that manage the accounts of devices at one mosquitto.
 type provisionedReplicas struct {
 	*instance
 	other  *instance
@@ -34,7 +34,7 @@ func startProvisioned(t *testing.T, settings ...string) provisionedReplicas {
 	return provisionedReplicas{one, two, b}
 }
 
-// tokenIn returns the token in an answer that shows one.
+// tokenIn returns the token that a response shows.
 func tokenIn(t *testing.T, content []byte) string {
 	t.Helper()
 	var made struct{ Token string }
@@ -49,7 +49,7 @@ func (p provisionedReplicas) createDevice(t *testing.T, id string) string {
 	return tokenIn(t, p.callOperator(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
 }
 
-// brokerDevice is a device that is connected to a broker.
+// brokerDevice is a device with a session at a broker.
 type brokerDevice struct {
 	paho.Client
 	err     error
@@ -74,8 +74,8 @@ func connectDevice(t *testing.T, addr string, id devices.ID, password string) *b
 	return f
 }
 
-// reportUntilReply sends a report until a reply arrives, because reports that are sent while the dispatcher is
-// not subscribed are lost.
+// reportUntilReply sends a report of the device until a reply arrives. Reports that are sent while no dispatcher is
+// subscribed are lost.
 func (f *brokerDevice) reportUntilReply(t *testing.T) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
@@ -105,8 +105,8 @@ func (f *brokerDevice) expectEnd(t *testing.T) {
 	}
 }
 
-// waitUntilRefused polls until the device cannot connect. The promised limit is 5 s. out logs how long it took
-// instead of checking the limit, because a busy machine does not break the promise.
+// waitUntilRefused tries to connect until the broker refuses the device. The promised limit is 5 s. This function
+// only logs how long it took, because a busy machine does not break the promise.
 func (p provisionedReplicas) waitUntilRefused(t *testing.T, id devices.ID, password string) {
 	t.Helper()
 	since := time.Now()
@@ -201,7 +201,7 @@ func TestReplicasProvisionAtOnce(t *testing.T) {
 	made := make([][]byte, number)
 	var wait sync.WaitGroup
 	for i := range number {
-		for _, replica := range []*instance{p.instance, p.other} { // both create the same device
+		for _, replica := range []*instance{p.instance, p.other} { // both replicas create the same device
 			wait.Go(func() {
 				status, body := replica.call(t, http.MethodPost, "/v1/devices", p.admin, fmt.Sprintf(`{"id":"d-%d"}`, i))
 				switch status {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestEmbeddedKeysEnd checks that a key with a TTL expires in the in-process Redis as well, and not too
-// early.
+// TestEmbeddedKeysEnd checks a key with a TTL in the in-process Redis: it expires, and not too early.
 func TestEmbeddedKeysEnd(t *testing.T) {
 	t.Parallel()
 	var opened cleanup

@@ -17,11 +17,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// answerLimit is the promised time limit of an answer, whatever Redis and Postgres do.
+// answerLimit is the promised time limit for answers to people, whatever Redis and Postgres do.
 const answerLimit = 2 * time.Second
 
-// explanationPaths and pages return the paths that are requested during each fault. With -short, only the
-// pages that need Redis and one page that needs only Postgres are requested.
+// explanationPaths and pagePaths return the paths that are requested during each fault. With -short, only the pages
+// that need Redis and one page that needs only Postgres are requested.
 func explanationPaths() []string {
 	return []string{"/v1/pools/p/waiting", "/v1/batches/3/waiting", "/v1/pools/p/waiting/tasks", "/v1/tasks/50/why"}
 }
@@ -36,15 +36,15 @@ func pagePaths() []string {
 
 const shortPageCount = 9
 
-// queriedDispatcher is a dispatcher that is queried while its servers are in trouble.
+// queriedDispatcher is a dispatcher that the test queries while its servers have faults.
 type queriedDispatcher struct {
 	*instance
 	redis, postgres *servers.Proxy
 	cookie          *http.Cookie
 }
 
-// newQueriedDispatcher creates 80 waiting tasks. Nearly every device has its own set of batches, so that Redis is
-// asked about each device. The policies are read as well.
+// newQueriedDispatcher starts a dispatcher with 80 waiting tasks. Nearly every device has its own set of batches,
+// so that Redis is asked about each device. Policies are read as well.
 func newQueriedDispatcher(t *testing.T) *queriedDispatcher {
 	t.Helper()
 	server, dsn := sharedPostgres.Server(t), sharedPostgres.NewLedger(t)
@@ -94,8 +94,8 @@ func (a *queriedDispatcher) getTimed(ctx context.Context, path string) (timedAns
 	return timedAnswer{path, response.StatusCode, string(text), time.Since(began)}, err
 }
 
-// getAll requests all paths, three concurrently. It returns the answers, and the longest time for which
-// the machine did not run the test during the requests.
+// getAll requests all paths, three at a time. It returns the answers. stall is the longest time during the requests
+// in which the machine did not run the test.
 func (a *queriedDispatcher) getAll(t *testing.T, paths []string) (answers []timedAnswer, stall time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func (a *queriedDispatcher) getAll(t *testing.T, paths []string) (answers []time
 	return answers, <-measured
 }
 
-// measureStall returns the longest delay of a tick until ctx ends.
+// measureStall measures how late ticks of a timer are until ctx ends. It returns the longest delay.
 func measureStall(ctx context.Context) (longest time.Duration) {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -139,7 +139,7 @@ func measureStall(ctx context.Context) (longest time.Duration) {
 	}
 }
 
-// waitUntilReady waits until the replica reaches its servers again.
+// waitUntilReady waits until the replica can reach its servers again.
 func (a *queriedDispatcher) waitUntilReady(t *testing.T) {
 	t.Helper()
 	eventually(t, "both servers", func() bool {
@@ -148,10 +148,10 @@ func (a *queriedDispatcher) waitUntilReady(t *testing.T) {
 	})
 }
 
-// TestPeopleAreAnsweredInTime checks that explanations and pages are answered within 2 s while Redis or
-// Postgres is stopped, hangs, or is slow: 300 ms for each command of Redis, 100 ms or 300 ms for each
-// round trip to Postgres. Without Redis, all requests are answered. If Postgres is missing or too slow,
-// the answer says so, since when, and what to do.
+// TestPeopleAreAnsweredInTime checks explanations (`why`) and pages while Redis or Postgres is stopped, hangs, or
+// is slow: 300 ms for each command of Redis, 100 ms or 300 ms for each round trip to Postgres. All of them are
+// answered within 2 s. Without Redis, all answers are complete. If Postgres is missing or too slow, the answer says
+// so, since when, and what to do.
 //
 //nolint:tparallel // one fault at a time
 func TestPeopleAreAnsweredInTime(t *testing.T) {
@@ -194,7 +194,7 @@ func TestPeopleAreAnsweredInTime(t *testing.T) {
 	}
 }
 
-// checkAnswer checks an answer that was given during a fault. postgres is true if Postgres had the fault.
+// checkAnswer checks one answer that was given during a fault. postgres says whether Postgres had the fault.
 func (a *queriedDispatcher) checkAnswer(t *testing.T, one timedAnswer, postgres bool) {
 	t.Helper()
 	switch {
@@ -214,12 +214,12 @@ func (a *queriedDispatcher) checkAnswer(t *testing.T, one timedAnswer, postgres 
 	}
 }
 
-// idleAnswerTime is the longest answer time of an idle machine while Redis and Postgres work.
+// idleAnswerTime is the longest time of an answer on an idle machine while Redis and Postgres work.
 const idleAnswerTime = 250 * time.Millisecond
 
-// expectComplete checks that all requests were answered without Redis. It repeats the late requests, because
-// a busy machine is late as well. If a request is not quick even after end has ended the fault, Redis
-// is not the cause.
+// expectComplete checks that all requests were answered completely without Redis. It repeats the requests that were
+// late, because a busy machine is late as well. If a request is late even after end has ended the fault, the
+// missing Redis is not the cause.
 func (a *queriedDispatcher) expectComplete(t *testing.T, answers []timedAnswer, end func()) {
 	t.Helper()
 	missing := func() (list []timedAnswer) {
@@ -245,7 +245,7 @@ func (a *queriedDispatcher) expectComplete(t *testing.T, answers []timedAnswer, 
 	}
 }
 
-// repeatRequests repeats the requests one after the other.
+// repeatRequests sends the requests again, one after the other.
 func (a *queriedDispatcher) repeatRequests(t *testing.T, list []timedAnswer) (answers []timedAnswer) {
 	t.Helper()
 	for _, one := range list {
@@ -258,8 +258,8 @@ func (a *queriedDispatcher) repeatRequests(t *testing.T, list []timedAnswer) (an
 	return answers
 }
 
-// problemText returns the text of the problem that a page shows. For any other answer it returns the
-// whole text.
+// problemText returns the text of the error that a page shows. If the page shows no error, it returns the whole
+// text.
 func problemText(text string) string {
 	if _, found, ok := strings.Cut(text, `<p class="problem" role="alert">`); ok {
 		text, _, _ = strings.Cut(found, "</p>")

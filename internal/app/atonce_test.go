@@ -10,8 +10,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// reportConcurrently sends a report of one device concurrently over both transports to both replicas, each with a
-// different id, and returns all replies.
+// reportConcurrently sends a report of one device to both replicas over both transports at the same time, each with
+// another id. It returns all replies.
 func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body string) []devices.Reply {
 	t.Helper()
 	const overMQTT = 2
@@ -49,8 +49,8 @@ func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body 
 	return replies
 }
 
-// TestOneDeviceAtTwoReplicasAtOnce checks that there is one grant and one recorded result, whichever
-// replica answers.
+// TestOneDeviceAtTwoReplicasAtOnce checks a device that reports to two replicas at the same time: there is one
+// grant and one recorded result, whichever replica answers.
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := servers.StartMosquitto(t)
@@ -84,7 +84,7 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 		if recorded != 1 {
 			t.Errorf("round %d: recorded %d times", round, recorded)
 		}
-		// The second task of the round ends, so that the next round starts from the same state.
+		// The second task of the round ends, so that the next round starts in the same state as this one.
 		if task = replicas[round%2].sendReport(t, "meter", `{"id":"rest"}`).Task; task == nil {
 			t.Fatal("the second task was not granted")
 		}
@@ -99,7 +99,7 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Logf("reasons %v, outcomes %v", delivered, answered)
 }
 
-// expectOneGrant checks that all grants among the replies are the same grant, and returns it.
+// expectOneGrant checks that all grants in the replies are the same grant, and returns this grant.
 func expectOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reason]int) (granted *devices.Task) {
 	t.Helper()
 	for _, reply := range replies {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestClosingWhatTheOtherSideClosedIsNoFault checks that the process ends with status 0 although a
-// server has reset its idle connections.
+// TestClosingWhatTheOtherSideClosedIsNoFault checks a process whose idle connections were reset by a server: it
+// still ends with status 0.
 func TestClosingWhatTheOtherSideClosedIsNoFault(t *testing.T) {
 	t.Parallel()
 	disk := errors.New("disk full")

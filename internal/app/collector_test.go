@@ -20,7 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fakePools is a poolReader. It returns the errors stats and waits, after hold has been closed.
+// fakePools is a poolReader whose reads fail with the errors stats and waits. It returns them only after hold was
+// closed.
 type fakePools struct {
 	release            chan struct{}
 	statsErr, viewsErr error
@@ -51,7 +52,7 @@ func newTestStateMetrics(p *fakePools) *stateMetrics {
 	return newStateMetrics(p, slog.New(slog.DiscardHandler), nil)
 }
 
-// scrapeText returns the text that Prometheus would scrape.
+// scrapeText returns the metrics as the text that Prometheus would scrape.
 func scrapeText(t *testing.T, gatherers ...prometheus.Gatherer) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -62,7 +63,7 @@ func scrapeText(t *testing.T, gatherers ...prometheus.Gatherer) string {
 	return w.Body.String()
 }
 
-// sampleLines returns the lines of a scrape with these names.
+// sampleLines returns the lines of a scrape that are samples of these metrics.
 func sampleLines(text string, names ...string) (lines []string) {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(line, "{")
@@ -101,8 +102,8 @@ func TestMetricsShowTheStateOfPools(t *testing.T) {
 	}
 }
 
-// TestStateThatCannotBeRead checks that a value that cannot be read is absent, and all other values are
-// shown.
+// TestStateThatCannotBeRead checks a scrape if some values cannot be read: these are absent, and all other values
+// are shown.
 func TestStateThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -126,8 +127,8 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestScrapeOfADeadLedger checks that scrapes end although the ledger does not answer, and that they do
-// not start more and more reads.
+// TestScrapeOfADeadLedger checks scrapes while the ledger does not answer: they end, and they do not start more and
+// more reads.
 func TestScrapeOfADeadLedger(t *testing.T) {
 	t.Parallel()
 	p := &fakePools{release: make(chan struct{})}

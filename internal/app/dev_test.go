@@ -27,7 +27,7 @@ func devOptions(data string) DevOptions {
 	}
 }
 
-// startDev runs the embedded mode with the ledger in the folder data.
+// startDev runs the program in the embedded mode (dev). Its ledger is in the folder data.
 func startDev(t *testing.T, data string) (*instance, *DevServer) {
 	t.Helper()
 	d, err := NewDev(t.Context(), devOptions(data))
@@ -154,7 +154,7 @@ func TestDevGoesOnWithItsData(t *testing.T) {
 	}
 }
 
-// mqttDevice is a device that uses MQTT.
+// mqttDevice is a device that is connected to the broker by MQTT.
 type mqttDevice struct {
 	paho.Client
 	id      devices.ID
@@ -185,7 +185,7 @@ func (m *mqttDevice) sendReport(t *testing.T, body string) devices.Reply {
 	return m.nextReply(t)
 }
 
-// nextReply returns the next reply. It skips wake-ups.
+// nextReply returns the next reply to the device. It skips messages that only wake the device.
 func (m *mqttDevice) nextReply(t *testing.T) devices.Reply {
 	t.Helper()
 	late := time.After(patience)
@@ -240,7 +240,7 @@ func TestDevServesHTTPAndMQTT(t *testing.T) {
 	}
 }
 
-// TestDevBannerLinesWork runs the command lines of the banner exactly as they are printed.
+// TestDevBannerLinesWork runs the command lines of the banner that dev prints, exactly as they are printed.
 //
 //nolint:tparallel // the second subtest needs the batch of the first
 func TestDevBannerLinesWork(t *testing.T) {
@@ -286,7 +286,7 @@ func TestDevBannerLinesWork(t *testing.T) {
 	})
 }
 
-// TestDevBannerSignsIn checks that the link in the banner signs in, and that the address without its
+// TestDevBannerSignsIn checks the link in the banner of dev: it signs the browser in. The address without the
 // secret does not, because other users of the machine know the address.
 func TestDevBannerSignsIn(t *testing.T) {
 	t.Parallel()

@@ -9,24 +9,24 @@ import (
 	"testing"
 )
 
-// exchange is a script of what a device and operators do, and the expected reply to the last report,
+// exchange is a script of the actions of a device and of operators, with the reply that the last report must get
 // over HTTP and over MQTT. Each line of script is one step of play. @device, @other and @pool, and
-// @task and @token of the latest grant, stand for the values of this run. want is a reply in short form
-// (see replySummary).
+// @task and @token of the latest grant, stand for the values of this run. want is a reply in short form (see
+// replySummary).
 type exchange struct {
 	script, want string
 	mqtt         string // expected over MQTT instead of want, if the protocol defines a difference
 }
 
 const (
-	// grantScript grants a task to the device.
+	// grantScript is a script after which the device has been granted a task.
 	grantScript = `pool {"capacity":1}
 batch {"devices":["@device"],"retry_backoff_ms":0}
 report {"id":"held"}
 `
 	succeededResult = `{"task":@task,"token":@token,"status":"succeeded"}`
-	// failedReport is the result for a task that was cancelled; stopped is the earlier reply that cancelled
-	// it.
+	// failedReport is the result of a task that was cancelled. stopped is the earlier reply, which cancelled the
+	// task.
 	failedReport   = `report {"id":"2","results":[{"task":@task,"token":@token,"status":"failed"}]}`
 	stopThenFailed = `report {"id":"1","running":[{"task":@task,"token":@token}]}` + "\n" + failedReport
 )
@@ -39,7 +39,8 @@ func allExchanges() map[string]exchange {
 	return all
 }
 
-// reasonExchanges returns exchanges for all reasons of replies, including replies to reports without an id.
+// reasonExchanges returns exchanges that lead to every reason of a reply, including replies to reports without an
+// id.
 func reasonExchanges() map[string]exchange {
 	return map[string]exchange{
 		"granted":              {script: grantScript, want: "granted"},
@@ -67,8 +68,8 @@ func reasonExchanges() map[string]exchange {
 	}
 }
 
-// outcomeExchanges returns exchanges for the acknowledgements of results, and for tasks that are to be
-// stopped.
+// outcomeExchanges returns exchanges about the acknowledgement of results, and about tasks that the device is told
+// to stop.
 func outcomeExchanges() map[string]exchange {
 	return map[string]exchange{
 		"recorded":          {script: grantScript + `report {"id":"1","results":[` + succeededResult + `]}`, want: "none recorded"},
@@ -105,8 +106,8 @@ func outcomeExchanges() map[string]exchange {
 	}
 }
 
-// acceptedExchanges returns exchanges whose reports have texts and fields of all kinds. The examples in the
-// documentation are found by their names.
+// acceptedExchanges returns exchanges whose reports have texts and fields of all kinds. The examples of the
+// documentation are also included, under their names.
 func acceptedExchanges() map[string]exchange {
 	return map[string]exchange{
 		"nothing but null":       {script: `report {"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, want: "none"},
@@ -129,7 +130,7 @@ func acceptedExchanges() map[string]exchange {
 	}
 }
 
-// attributeMembers returns n members of an object.
+// attributeMembers returns the text of n members of a JSON object.
 func attributeMembers(n int) string {
 	members := make([]string, n)
 	for i := range members {
@@ -138,7 +139,7 @@ func attributeMembers(n int) string {
 	return strings.Join(members, ",")
 }
 
-// refusedExchanges returns exchanges whose reports are answered with errors.
+// refusedExchanges returns exchanges whose reports are answered with an error.
 func refusedExchanges() map[string]exchange {
 	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
 	return map[string]exchange{
@@ -159,7 +160,7 @@ func refusedExchanges() map[string]exchange {
 	}
 }
 
-// outageExchanges returns exchanges while a server cannot be reached.
+// outageExchanges returns exchanges during which a server cannot be reached.
 func outageExchanges() map[string]exchange {
 	return map[string]exchange{
 		"no Redis":             {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
@@ -171,7 +172,7 @@ func outageExchanges() map[string]exchange {
 	}
 }
 
-// reportExamples returns the reports in docs/protocol.md.
+// reportExamples returns the examples of reports in docs/protocol.md.
 func reportExamples(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/protocol.md")

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestSlotsAreTakenBackWhenTheirLeaseEnds checks, with a pass that runs only once an hour, that each
-// slot is reaped when its lease ends, including the leases that were granted after the first one had
+// TestSlotsAreTakenBackWhenTheirLeaseEnds checks a replica whose pass for ended leases runs only once an hour. Each
+// slot is reaped when its lease ends nevertheless, including leases that were granted after the first one had
 // ended.
 func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	t.Parallel()
@@ -33,8 +33,8 @@ func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsOverIsLookedAtAgain checks that a lease that could not be ended on time is soon tried
-// again.
+// TestALeaseThatIsOverIsLookedAtAgain checks a lease that is over but could not be reaped on time: the replica soon
+// tries again.
 func TestALeaseThatIsOverIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// canary is a secret. No message may contain it or a part of it.
+// canary is a secret in the tests. No message of the program may contain it or a part of it.
 const canary = "Kq7vW2canaryX9pL4"
 
 func leaksCanary(text string) bool {
@@ -65,7 +65,8 @@ func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsRead checks that each setting reaches its field from each source.
+// TestEverySettingIsRead checks each setting of the program: it is stored in its field, whichever source has the
+// setting.
 func TestEverySettingIsRead(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
@@ -172,7 +173,7 @@ func TestKubernetesVariablesAreIgnored(t *testing.T) {
 	}
 }
 
-// brokenConfig is a configuration with an error, and the text that the error must contain.
+// brokenConfig is a configuration with an error. It also has the text that the error message must contain.
 type brokenConfig struct {
 	file    string
 	environ []string
@@ -187,7 +188,7 @@ func brokenConfigs(tb testing.TB) map[string]brokenConfig {
 	return all
 }
 
-// brokenSources returns configurations that cannot be read, or not as settings.
+// brokenSources returns configurations that cannot be read, or that do not contain valid settings.
 func brokenSources(tb testing.TB) map[string]brokenConfig {
 	tb.Helper()
 	type set = []string
@@ -223,7 +224,7 @@ func brokenSources(tb testing.TB) map[string]brokenConfig {
 	}
 }
 
-// brokenValues returns configurations with settings that are out of range or contradict each other.
+// brokenValues returns configurations whose settings are out of range or contradict each other.
 func brokenValues() map[string]brokenConfig {
 	type set = []string
 	return map[string]brokenConfig{
@@ -350,7 +351,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// overlaps reports whether the secret is also part of the value of a setting that is not secret.
+// overlaps reports whether the secret is also part of the value of a setting that is not secret. Then a message may
+// contain it.
 func overlaps(c Config, secret string) bool {
 	for _, s := range []string{c.MQTTURL, c.MQTTUser, c.HTTPListen, c.OperatorListen, c.TLSCertFile, c.TLSKeyFile, c.TrustedProxies, c.Retention, c.MQTTCAFile, c.MQTTCertFile, c.MQTTKeyFile} {
 		if strings.Contains(s, secret) {

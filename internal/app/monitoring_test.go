@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// metricNameSet is a registerer that records the names of the registered metrics.
+// metricNameSet is a Prometheus registerer that records the names of the registered metrics.
 type metricNameSet map[string]bool
 
 func (n metricNameSet) Register(c prometheus.Collector) error {
@@ -40,9 +40,9 @@ func (n metricNameSet) MustRegister(all ...prometheus.Collector) {
 
 func (metricNameSet) Unregister(prometheus.Collector) bool { return false }
 
-// registeredMetrics returns the names of all metrics of a dispatcher: the metrics that the package dispatcher
-// registers, of which some have no value before their first event, and the metrics that an instance
-// exposes.
+// registeredMetrics returns the names of all metrics of a dispatcher. These are the metrics that the package
+// dispatcher registers, even if they have no value before their first event, and the metrics that a running
+// instance exposes.
 func registeredMetrics(t *testing.T) metricNameSet {
 	t.Helper()
 	all := metricNameSet{}
@@ -57,7 +57,8 @@ func registeredMetrics(t *testing.T) metricNameSet {
 	return all
 }
 
-// monitoringQueries returns the expressions of the alerts and the dashboard, by their place.
+// monitoringQueries returns the expressions in the alerts and in the dashboard of Grafana, by the place where they
+// are.
 func monitoringQueries(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -115,8 +116,8 @@ func readRepoFile(t *testing.T, path string) string {
 	return string(content)
 }
 
-// TestQueriesAreOfMetricsThatExist checks that alerts and dashboard are valid PromQL and use only
-// metrics that exist. Prometheus itself provides the metric up.
+// TestQueriesAreOfMetricsThatExist checks the expressions of the alerts and of the dashboard: they are valid PromQL
+// and use only metrics that exist. Prometheus itself provides the metric up.
 func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	metrics, all := registeredMetrics(t), monitoringQueries(t)
@@ -140,8 +141,8 @@ func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	}
 }
 
-// histogramName returns the histogram to which a series belongs. If it belongs to none, it returns the series
-// itself.
+// histogramName returns the name of the histogram to which a series belongs. If the series belongs to no histogram,
+// it returns the name of the series.
 func histogramName(metrics metricNameSet, series string) string {
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		if of, ok := strings.CutSuffix(series, suffix); ok && metrics[of] {
@@ -151,8 +152,8 @@ func histogramName(metrics metricNameSet, series string) string {
 	return series
 }
 
-// TestMetricsAreDocumented checks that the protocol lists all metrics, and that the documents name no
-// other metrics.
+// TestMetricsAreDocumented checks that docs/protocol.md lists all metrics, and that the documents name no metric
+// that does not exist.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	metrics := registeredMetrics(t)

@@ -13,8 +13,8 @@ import (
 
 type nilHandler struct{ devices.Handler }
 
-// TestBrokerWithTLS checks that the dispatcher and the broker each present a certificate, and verify
-// the certificate of the other side.
+// TestBrokerWithTLS checks TLS between the dispatcher and its broker: each of them presents a certificate and
+// verifies the certificate of the other side.
 func TestBrokerWithTLS(t *testing.T) {
 	t.Parallel()
 	serverCert, serverKey, _ := selfSigned(t)

@@ -15,7 +15,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// startLongPoll sends a report that may be parked, and returns the channel for its reply.
+// startLongPoll sends a report of the device that may be parked. It returns the channel for the reply.
 func (i *instance) startLongPoll(t *testing.T, device string) <-chan devices.Reply {
 	t.Helper()
 	replies := make(chan devices.Reply, 1)
@@ -43,8 +43,8 @@ func (i *instance) startLongPoll(t *testing.T, device string) <-chan devices.Rep
 	return replies
 }
 
-// startBreakableLongPoll sends a report that may be parked. Its connection breaks when the returned function is
-// called.
+// startBreakableLongPoll sends a report of the device that may be parked. The returned function breaks its
+// connection.
 func (i *instance) startBreakableLongPoll(t *testing.T, device string) (cut func()) {
 	t.Helper()
 	link := servers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
@@ -93,8 +93,8 @@ func TestEndAnswersWhatIsParked(t *testing.T) {
 	}
 }
 
-// TestNewestLongPollWinsOverReplicas checks that a parked report at one replica ends when the device
-// reports to another replica, as can happen behind a load balancer.
+// TestNewestLongPollWinsOverReplicas checks a device whose report is parked at one replica and which reports to
+// another replica, as can happen behind a load balancer: the parked report ends.
 func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Parallel()
 	server, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
@@ -122,9 +122,9 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	<-newer
 }
 
-// TestABrokenLongPollIsOfferedNothing checks that a device whose connection breaks counts as not
-// reachable at once, before a slot is offered to it, and keeps its position in the queue. The next free
-// slot goes to the next waiter at once, whichever replica has parked its report.
+// TestABrokenLongPollIsOfferedNothing checks a device with a parked report whose connection breaks. It counts at
+// once as not reachable, before a slot is offered to it, and keeps its position in the queue. The next free slot
+// goes at once to the next waiter, whichever replica has parked that waiter's report.
 func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	t.Parallel()
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
@@ -172,9 +172,9 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	}
 }
 
-// TestSlotsAreHandedOnTwiceASecond checks the interval of the pass "hand on". A replica that dies
-// between the release and the wake-up leaves a wake-up unsent. Another replica sends it within two of
-// its passes, as TestWhatWasLeftUnsaidIsSaidWithinASecond checks.
+// TestSlotsAreHandedOnTwiceASecond checks the interval of the pass "hand on". A replica may die after it has
+// released a slot and before it has woken the waiter. Then another replica wakes the waiter within two of its
+// passes, as TestWhatWasLeftUnsaidIsSaidWithinASecond checks.
 func TestSlotsAreHandedOnTwiceASecond(t *testing.T) {
 	t.Parallel()
 	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}

@@ -14,16 +14,16 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The tests of passes run in synctest bubbles with a fake clock: time advances when every goroutine
+// The tests of passes run in synctest bubbles with a fake clock: the clock advances only when every goroutine
 // waits.
 
-// advanceTime advances the time by d, and waits until everything that is due has happened.
+// advanceTime advances the fake clock by d. It waits until everything has happened that is due by then.
 func advanceTime(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// startPasses starts passes, and stops them at the end of the test.
+// startPasses starts these passes and stops them at the end of the test.
 func startPasses(t *testing.T, all ...*pass) *passes {
 	t.Helper()
 	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
@@ -122,7 +122,7 @@ func TestPassThatHangsIsEndedByItsLimit(t *testing.T) {
 	})
 }
 
-// hangingPass returns a pass. One run of it hangs and ignores its context.
+// hangingPass returns a pass of which one run (number hangingRun) hangs and ignores its context.
 func hangingPass(runs *atomic.Int32, hangingRun int32, release <-chan struct{}) *pass {
 	return &pass{name: "deaf", every: time.Second, limit: 2 * time.Second, run: func(context.Context) error {
 		if runs.Add(1) == hangingRun {
@@ -177,9 +177,9 @@ func TestLateEndOfAnOldRunDoesNotEndTheNewOne(t *testing.T) {
 	}
 }
 
-// TestPassesGoOnWhenCronIsSilent checks that passes run while cron starts none. Cron waits by the wall
-// clock: after it steps back by an hour, cron starts nothing for an hour. In this test, cron is
-// stopped.
+// TestPassesGoOnWhenCronIsSilent checks that passes also run if the library cron starts none. Cron waits by the
+// wall clock. If this clock steps back by an hour, cron starts nothing for an hour. In this test, cron is stopped
+// instead.
 func TestPassesGoOnWhenCronIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,8 +204,8 @@ func TestOverdueIsByElapsedTime(t *testing.T) {
 			t.Errorf("overdue %s after the last start: %t, want %t", after, got, want)
 		}
 	}
-	// The times that the program compares have a monotonic part, which a step of the wall clock does
-	// not change.
+	// The times that the program compares have a monotonic part. A step of the wall clock does not change this
+	// part.
 	if !strings.Contains(start.String(), "m=+") {
 		t.Error("time.Now has no monotonic reading here")
 	}
@@ -262,8 +262,9 @@ func TestStopEndsTheContextOfPasses(t *testing.T) {
 	})
 }
 
-// TestSkipIfStillRunningOfCronWedgesAfterAPanic shows why the guard is our own: SkipIfStillRunning of
-// cron v3.0.1 returns its token only after a run that returns.
+// TestSkipIfStillRunningOfCronWedgesAfterAPanic shows why the program has its own guard against concurrent runs of
+// a pass. The one of the library (SkipIfStillRunning of cron v3.0.1) returns its token only after a run that
+// returns, and not after a panic.
 func TestSkipIfStillRunningOfCronWedgesAfterAPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

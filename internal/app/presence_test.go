@@ -10,8 +10,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestReplicasKnowOneAnother checks that each replica with a dashboard shows all replicas, including
-// one without a dashboard, and that a stopped replica leaves the list.
+// TestReplicasKnowOneAnother checks the list of replicas in the dashboard: each replica shows all replicas,
+// including one without a dashboard. A replica that was stopped leaves the list.
 func TestReplicasKnowOneAnother(t *testing.T) {
 	t.Parallel()
 	dsn, redis := sharedPostgres.NewLedger(t), servers.StartRedis(t)
@@ -33,7 +33,7 @@ func TestReplicasKnowOneAnother(t *testing.T) {
 	}
 }
 
-// signIn returns the cookie of a session of the admin.
+// signIn signs in as the admin and returns the session cookie.
 func signIn(t *testing.T, i *instance) *http.Cookie {
 	t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

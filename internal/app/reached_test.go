@@ -10,12 +10,12 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// grantLimit is the longest time between the answer to a batch and the grant of its task to
-// a parked report. It is far below the 10 s between two runs of the pass "last-seen".
+// grantLimit is the longest time from the response that creates a batch until its task is granted to a parked
+// report. It is far below the 10 s between two runs of the pass "last-seen".
 const grantLimit = 3 * time.Second
 
-// TestALongPollIsGrantedANewTaskAtOnce checks that a new task for the device of a parked report is
-// granted at once, even if a report without Prefer was sent to any replica just before the parked one.
+// TestALongPollIsGrantedANewTaskAtOnce checks a new task for a device whose report is parked: it is granted at
+// once, even if the device sent a report without Prefer to any replica just before the parked one.
 func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("dev", func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	})
 }
 
-// testReplica is a running replica and the access to its passes.
+// testReplica is a running replica. The test can start its passes.
 type testReplica struct {
 	*instance
 	app *App
@@ -47,8 +47,8 @@ func newTestReplica(t *testing.T, config Config) testReplica {
 	return testReplica{i, a}
 }
 
-// expectSoonGranted runs the exchange with several devices: the replica one receives the results and
-// creates the batches, the replica other parks the reports.
+// expectSoonGranted checks several devices: the replica one receives their results and creates their batches, and
+// the replica other parks their reports. Each new task must soon be granted.
 func expectSoonGranted(t *testing.T, one, other testReplica) {
 	t.Helper()
 	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)
@@ -79,13 +79,13 @@ func expectSoonGranted(t *testing.T, one, other testReplica) {
 	}
 }
 
-// createBatch creates a batch with one task.
+// createBatch queues one task for the device at this replica.
 func (r testReplica) createBatch(t *testing.T, device string) {
 	t.Helper()
 	r.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p","kind":"k","devices":[%q]}`, device))
 }
 
-// sendResult sends a result in a report without Prefer.
+// sendResult sends the result of a task to this replica, in a report without Prefer.
 func (r testReplica) sendResult(t *testing.T, device string, task *devices.Task) {
 	t.Helper()
 	reply := r.sendReport(t, device, fmt.Sprintf(`{"id":"done","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
@@ -94,7 +94,7 @@ func (r testReplica) sendResult(t *testing.T, device string, task *devices.Task)
 	}
 }
 
-// flushReached waits until a run of the pass "reached" that began after the call has ended.
+// flushReached waits for a complete run of the pass "reached" that began after this call.
 func (r testReplica) flushReached(t *testing.T) {
 	t.Helper()
 	reached := r.findPass(t, "reached")
@@ -113,7 +113,7 @@ func (r testReplica) findPass(t *testing.T, name string) *pass {
 	return nil
 }
 
-// startedRuns returns how many runs of a pass have been started.
+// startedRuns returns how many runs of this pass have been started.
 func (o *pass) startedRuns() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestServeWithTheLeastRights checks, with a Redis with TLS and the users in deploy/ as managed
-// services have them, that all commands of the program are permitted.
+// TestServeWithTheLeastRights checks the program on a Redis with TLS and with the users in deploy/, as managed
+// services have them: all commands of the program are permitted.
 func TestServeWithTheLeastRights(t *testing.T) {
 	t.Parallel()
 	users, err := filepath.Abs(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
@@ -61,8 +61,8 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	}
 }
 
-// TestRedisThatCannotBeUsedIsSaid checks that an unusable Redis is logged at once with the reason, even
-// if there is no pool.
+// TestRedisThatCannotBeUsedIsSaid checks a Redis that cannot be used: the program logs this at once with the
+// reason, even if there is no pool.
 func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t, "--requirepass", "another")
@@ -76,8 +76,8 @@ func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	<-log.logged
 }
 
-// TestHealthSaysWhichPoolsAreServed checks that all pools are served through one address of a Cluster.
-// If a master without a replica dies, health reports for how many of the pools nothing is granted.
+// TestHealthSaysWhichPoolsAreServed checks a dispatcher that knows one address of a Cluster: all pools are served.
+// If a master without a replica dies, the health check reports for how many pools nothing is granted.
 func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false, "--cluster-require-full-coverage", "no")
@@ -114,8 +114,8 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	})
 }
 
-// TestGrantsGoOnAfterAFailover checks that grants continue after a failover of a Cluster known by one
-// address, and of Sentinel. The ledger has the releases that the Redis replica did not receive.
+// TestGrantsGoOnAfterAFailover checks a failover of a Cluster that is known by one address, and of a Redis with
+// Sentinels: grants continue. Releases that the Redis replica did not receive are taken from the ledger.
 func TestGrantsGoOnAfterAFailover(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(*testing.T) (url string, kill func()){

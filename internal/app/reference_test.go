@@ -13,8 +13,8 @@ var update = flag.Bool("update", false, "write the golden files") //nolint:goche
 
 const referenceFile = "../../docs/configuration.md"
 
-// TestReferenceIsTheSettings checks that the reference page is generated from the settings, so that
-// they cannot differ.
+// TestReferenceIsTheSettings checks that the reference page of the settings is the page that is generated from the
+// program, so that both cannot differ.
 func TestReferenceIsTheSettings(t *testing.T) {
 	t.Parallel()
 	want := settingsReference()

@@ -11,7 +11,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 )
 
-// lockedLog is a log that can be read while it is written.
+// lockedLog is a log that the test can read while the program writes it.
 type lockedLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -38,8 +38,8 @@ func (l *lockedLog) lacksLine(parts ...string) bool {
 	return true
 }
 
-// TestRefusedSessionsAreSeen checks that sessions refused by the embedded broker are logged with the
-// device, the address and the reason, and counted.
+// TestRefusedSessionsAreSeen checks sessions of devices that the embedded broker refuses: they are counted, and
+// logged with the device, the address and the reason.
 func TestRefusedSessionsAreSeen(t *testing.T) {
 	t.Parallel()
 	o, log := devOptions(t.TempDir()), &lockedLog{}

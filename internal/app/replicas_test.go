@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestAPoolChangeIsLiveWithoutItsNotification checks that a change of a pool is effective on all
-// replicas within 1 s, even if the replica that made the change cannot reach Redis.
+// TestAPoolChangeIsLiveWithoutItsNotification checks a change of a pool by a replica that cannot reach Redis: all
+// replicas use the change within 1 s.
 func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	t.Parallel()
 	dsn, redis := sharedPostgres.NewLedger(t), servers.StartRedis(t)
@@ -56,7 +56,7 @@ func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	}
 }
 
-// alterLedger changes the ledger without the knowledge of the dispatcher.
+// alterLedger executes a statement directly in the database of the ledger, without the dispatcher.
 func alterLedger(t *testing.T, dsn, statement string) {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
@@ -69,9 +69,8 @@ func alterLedger(t *testing.T, dsn, statement string) {
 	}
 }
 
-// TestRedisThatComesBackIsReconciledAtOnce checks that a Redis that restarts without its data is
-// reconciled for all pools at once: not by the next run of the pass reconcile, and without a report
-// that finds the pool unknown.
+// TestRedisThatComesBackIsReconciledAtOnce checks a Redis that restarts without its data. All pools are reconciled
+// at once. This does not wait for the next run of the pass reconcile, or for a report that finds its pool unknown.
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
 	redis := servers.StartRedis(t)
@@ -80,13 +79,14 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	for _, pool := range []string{"p", "q"} {
 		i.callOperator(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
 	}
-	alterLedger(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // so that p is not sent to Redis as a changed pool
+	alterLedger(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // so that the change of pool p is not recent, and is not sent to Redis for this reason
 	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
 	if reply := i.sendReport(t, "a", `{"id":"1"}`); reply.Task == nil {
 		t.Fatalf("%+v, want a grant", reply)
 	}
 	redis.Kill()
-	// A result is recorded without Redis, and its report finds Redis unreachable.
+	// The report of a device has a result while Redis is down. The result is recorded, and the replica notices that
+	// it cannot reach Redis.
 	eventually(t, "Redis missed", func() bool {
 		i.callOperator(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
 		return a.semaphore.Outages() > 0
@@ -104,9 +104,8 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Logf("reconciled %s after Redis was back", time.Since(begin).Round(time.Millisecond))
 }
 
-// TestBlackHoledRedisDoesNotHoldReportsUp checks that a Redis that accepts calls and never answers
-// costs one wait in total, not one per report. Results are recorded and acknowledged, nothing is
-// granted.
+// TestBlackHoledRedisDoesNotHoldReportsUp checks a Redis that accepts calls and never answers. All reports together
+// wait once, and not once per report. Results are recorded and acknowledged, and nothing is granted.
 func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	t.Parallel()
 	redis := servers.StartRedis(t)
@@ -138,8 +137,8 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 			t.Fatalf("%+v, want the result recorded and nothing granted", reply)
 		}
 	}
-	// Without the breaker, each report would wait 3 s for its release and its acquire. With the
-	// breaker, one report waits, and then one more every half second for half a second.
+	// Without the breaker, each report would wait 3 s for its release and its acquire. With the breaker, one report
+	// waits. After that, every half second one report waits for half a second.
 	took := time.Since(begin)
 	t.Logf("%d reports took %s", fleet, took.Round(time.Millisecond))
 	if took > fleet*time.Second {
@@ -151,7 +150,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	}
 }
 
-// TestRecentDevicesOfAllReplicas checks that the list of recent devices contains the devices of all
+// TestRecentDevicesOfAllReplicas checks the list of devices that reported recently: it has the devices of all
 // replicas, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()

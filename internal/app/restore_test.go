@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// restoredLedger is a ledger that was restored from a backup while devices hold grants that it does not
-// contain, as many as the pool has slots.
+// restoredLedger is a ledger that was restored from a backup. Meanwhile devices hold grants that are missing in the
+// backup, as many as the pool has slots.
 type restoredLedger struct {
 	first, second  *instance // first may have been started with --after-restore
 	app            *App      // the app of first
@@ -36,7 +36,7 @@ func startRestored(t *testing.T, afterRestore bool) *restoredLedger {
 	old := i.sendReport(t, "old", `{"id":"1"}`).Task
 	r := &restoredLedger{dsn: stopAndCopy(t, dsn, i), assignedTokens: []int64{old.Token}}
 
-	// After the backup, the old grant ends and two new grants are made.
+	// After the backup was made, the old grant ends and two new grants are made.
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
 	i.callOperator(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
 	i.sendReport(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
@@ -54,7 +54,7 @@ func startRestored(t *testing.T, afterRestore bool) *restoredLedger {
 	return r
 }
 
-// reportAll lets each device without a grant report once, to one of the replicas.
+// reportAll lets each device that has no known grant report once, to one of the replicas.
 func (r *restoredLedger) reportAll(t *testing.T) map[string]devices.Reply {
 	t.Helper()
 	replies := make(map[string]devices.Reply)
@@ -65,9 +65,9 @@ func (r *restoredLedger) reportAll(t *testing.T) map[string]devices.Reply {
 	return replies
 }
 
-// TestAfterARestoreNobodyGetsInBesideWhoIsInside checks that with --after-restore nothing is granted at
-// any replica while devices hold grants that the ledger does not know, and that no fencing token is
-// assigned twice.
+// TestAfterARestoreNobodyGetsInBesideWhoIsInside checks a restored ledger with the option --after-restore. While
+// devices hold grants that the ledger does not know, no replica grants anything. No fencing token is assigned
+// twice.
 func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	t.Parallel()
 	r := startRestored(t, true)
@@ -92,7 +92,7 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 			return task != nil
 		})
 	}
-	// Redis had a later version of the pool than the backup.
+	// Redis has a later version of the pool than the backup. A change of the pool must reach Redis nevertheless.
 	r.first.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
 	eventually(t, "the new capacity in Redis", func() bool {
 		snapshot, err := r.app.semaphore.Snapshot(t.Context(), "p")
@@ -100,8 +100,8 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	})
 }
 
-// TestARestoreThatNobodyIsToldOfLetsTooManyIn shows why the flag is needed: without it, more grants are
-// made than the pool has slots.
+// TestARestoreThatNobodyIsToldOfLetsTooManyIn shows why the option --after-restore is needed: without it, there are
+// more holders than the pool has slots.
 func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	t.Parallel()
 	r := startRestored(t, false)
@@ -116,7 +116,7 @@ func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	}
 }
 
-// stopAndCopy stops a replica, and returns a copy of its database.
+// stopAndCopy stops a replica. It returns the DSN of a copy of the replica's database.
 func stopAndCopy(t *testing.T, dsn string, i *instance) (copyDSN string) {
 	t.Helper()
 	if err := i.stop(); err != nil {
@@ -146,9 +146,9 @@ func databaseName(t *testing.T, dsn string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// TestAfterARestoreEachPoolWaitsForItsOwnLeases checks a pool whose own lease is a minute. After the
-// backup was made, a caller was granted a lease of 24 hours there. This pool grants nothing for 24
-// hours; the other pool grants again after five minutes.
+// TestAfterARestoreEachPoolWaitsForItsOwnLeases checks two pools after a restore of the ledger. In the first pool,
+// whose own lease is a minute, a caller was granted a lease of 24 hours after the backup was made: this pool grants
+// nothing for 24 hours. The other pool grants again after five minutes.
 func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	redis, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
@@ -182,7 +182,7 @@ func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	}
 }
 
-// waitForLease waits until a caller is granted a lease.
+// waitForLease requests a lease for a caller until it is granted.
 func (i *instance) waitForLease(t *testing.T, pool, token, body string) {
 	t.Helper()
 	eventually(t, "a lease", func() bool {
@@ -191,7 +191,7 @@ func (i *instance) waitForLease(t *testing.T, pool, token, body string) {
 	})
 }
 
-// standstillLeft returns how long nothing is granted to the only task of a device, as `why` reports it.
+// standstillLeft returns how long `why` says that nothing will be granted to the only task of the device.
 func (i *instance) standstillLeft(t *testing.T, device string) time.Duration {
 	t.Helper()
 	var list struct{ Tasks []struct{ ID int64 } }

@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestScrapeOfManyPools measures a scrape of 3,000 pools, each with 20 of 30 slots held and 80 waiting
-// devices, while the passes of a replica run:
+// TestScrapeOfManyPools measures a scrape of the metrics of 3,000 pools while the passes of a replica run. In each
+// pool, 20 of 30 slots are held and 80 devices wait:
 //
 //	POOLS=1 go test ./internal/app -run 'TestScrapeOfManyPools$' -v
 func TestScrapeOfManyPools(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// serveConfig returns the configuration of a dispatcher with these servers. settings has settings in the
-// form variable=value.
+// serveConfig returns the configuration of a dispatcher that uses these servers. settings are further settings in
+// the form variable=value.
 func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config {
 	t.Helper()
 	environ := append([]string{
@@ -41,7 +41,7 @@ func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config 
 	return config
 }
 
-// startServing runs a replica. The listener is bound when it returns.
+// startServing runs a replica. When it returns, the replica listens on its address.
 func startServing(t *testing.T, config Config) (*instance, *App) {
 	t.Helper()
 	a, err := newServerApp(t.Context(), config, discardLogger(), "test")
@@ -51,7 +51,8 @@ func startServing(t *testing.T, config Config) (*instance, *App) {
 	return startApp(t, a), a
 }
 
-// startApp runs an app, and waits until its API answers. Before that, only its front answers.
+// startApp runs an app and waits until its API answers. Before that, only the front of the app answers (it reports
+// that the app is not ready).
 func startApp(t *testing.T, a *App) *instance {
 	t.Helper()
 	i := startInstance(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
@@ -65,8 +66,8 @@ func startApp(t *testing.T, a *App) *instance {
 	return i
 }
 
-// exchangeTask lets a device take the task of a new pool at one replica, and sends the result to
-// other.
+// exchangeTask creates a pool with a task. A device takes this task at the replica one and sends its result to the
+// replica other.
 func exchangeTask(t *testing.T, one, other *instance) {
 	t.Helper()
 	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
@@ -156,7 +157,7 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	exchangeTask(t, replicas[0], replicas[1])
 }
 
-// messageWatch is a log handler that signals when a message was logged.
+// messageWatch is a log handler that signals when a certain message was logged.
 type messageWatch struct {
 	slog.Handler
 	message string
@@ -253,7 +254,7 @@ func TestServeWithTLS(t *testing.T) {
 	}
 }
 
-// selfSigned writes a certificate for the loopback address and its key.
+// selfSigned writes a certificate for the loopback address, and its key, into files.
 func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -288,7 +289,7 @@ func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 	return files["CERTIFICATE"], files["PRIVATE KEY"], roots
 }
 
-// TestFailedListenerEndsTheProcess checks that a listener that fails ends the process with its error.
+// TestFailedListenerEndsTheProcess checks a listener that fails: the process ends with the listener's error.
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	a, err := newServerApp(t.Context(), serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL()), discardLogger(), "test")
@@ -308,8 +309,8 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 	}
 }
 
-// TestAnswersWhileItWaitsForPostgres checks that the process reports from the start that it is alive
-// and not ready, and that devices are asked to report again later.
+// TestAnswersWhileItWaitsForPostgres checks a process that starts while Postgres is not reachable: it reports at
+// once that it is alive and not ready, and devices are asked to report again later.
 func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t)

@@ -17,8 +17,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// startReportInFlight starts a replica with a report whose claim the ledger does not answer. httpStatus
-// receives the status, or 0 without an answer.
+// startReportInFlight starts a replica and sends a report to it whose claim the ledger does not answer. httpStatus
+// receives the status of the response, or 0 if there is no response.
 func startReportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, httpStatus <-chan int) {
 	t.Helper()
 	server := sharedPostgres.Server(t)
@@ -55,8 +55,8 @@ func startReportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Pro
 	return i, a, ledger, status
 }
 
-// TestEndAnswersWhatIsInFlight checks that a report that is in flight when the process begins to stop
-// is answered.
+// TestEndAnswersWhatIsInFlight checks a report that is in flight when the process begins to stop: it is still
+// answered.
 func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	i, a, ledger, answered := startReportInFlight(t)
@@ -79,8 +79,8 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// TestEndHasALimit checks that a report that hangs does not prevent the stop, and that the error names
-// what had not ended.
+// TestEndHasALimit checks a report that hangs: it does not prevent the process from stopping. The error of the stop
+// names what had not ended.
 func TestEndHasALimit(t *testing.T) {
 	t.Parallel()
 	i, _, _, answered := startReportInFlight(t)
@@ -93,9 +93,9 @@ func TestEndHasALimit(t *testing.T) {
 	<-answered
 }
 
-// TestEndInOrder checks the order of the stop: first not ready and no listener, then the requests in
-// flight over both transports, then the passes. The slots stay held, and the device continues at
-// another replica.
+// TestEndInOrder checks the order in which a replica stops. First it is not ready and has no listener. Then the
+// requests in flight end, over both transports, and then the passes. The slots stay held, and the device continues
+// at another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
 	broker, redis, dsn := servers.StartMosquitto(t), servers.StartRedis(t), sharedPostgres.NewLedger(t)
@@ -150,7 +150,7 @@ func TestEndInOrder(t *testing.T) {
 	}
 }
 
-// grantTokens waits for n grants, and returns their fencing tokens.
+// grantTokens waits for n replies with a grant, and returns the fencing tokens of these grants.
 func grantTokens(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
 	t.Helper()
 	for range n {
@@ -167,7 +167,7 @@ func grantTokens(t *testing.T, replies <-chan devices.Reply, n int) (tokens []in
 	return tokens
 }
 
-// claimLocks is a database session that holds the locks of pools exclusively, as a resize does.
+// claimLocks is a database session that holds the locks of pools exclusively, as a change of the capacity does.
 type claimLocks struct{ conn *sql.Conn }
 
 func lockClaims(t *testing.T, dsn string, pools ...string) *claimLocks {
@@ -189,7 +189,7 @@ func lockClaims(t *testing.T, dsn string, pools ...string) *claimLocks {
 	return &claimLocks{conn}
 }
 
-// waitingClaims returns how many claims wait for the lock.
+// waitingClaims returns how many claims wait for this lock.
 func (h *claimLocks) waitingClaims(t *testing.T) (n int) {
 	t.Helper()
 	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
@@ -208,7 +208,7 @@ func (h *claimLocks) release(t *testing.T) {
 	_ = h.conn.Close()
 }
 
-// waitUntilClosed waits until no client can connect any more.
+// waitUntilClosed waits until no client can connect to the app any more.
 func waitUntilClosed(t *testing.T, a *App) {
 	t.Helper()
 	eventually(t, "the listener closed", func() bool {

@@ -25,12 +25,12 @@ const (
 
 var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
 
-// TestMain checks, after all tests, that nothing that was stopped has left a goroutine.
+// TestMain checks, after all tests, that everything that was stopped has left no goroutine behind.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	sharedPostgres.Close()
 	http.DefaultClient.CloseIdleConnections()
-	// This goroutine of the library checks once per second whether its pool was closed.
+	// This goroutine of the Redis library checks once per second whether its pool was closed.
 	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 	if err := goleak.Find(dial); code == 0 && err != nil {
 		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("goroutines left", "err", err)
@@ -41,14 +41,14 @@ func TestMain(m *testing.M) {
 
 func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// instance is a running dispatcher.
+// instance is a dispatcher that runs in this process.
 type instance struct {
 	url          string
 	admin, fleet string
-	stop         func() error // ends the dispatcher and returns the error of Run; call it once
+	stop         func() error // stops the dispatcher and returns the error of Run; may be called only once
 }
 
-// startInstance runs a dispatcher until stop is called or the test ends.
+// startInstance runs a dispatcher until its function stop is called or the test ends.
 func startInstance(t *testing.T, i instance, run func(ctx context.Context, started func()) error) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,7 +111,8 @@ func call(t *testing.T, client *http.Client, method, url, token, body string) (i
 	return response.StatusCode, content
 }
 
-// callOperator sends a request of an operator, which must succeed, and returns the body.
+// callOperator sends a request with the operator token. The request must succeed. It returns the body of the
+// response.
 func (i *instance) callOperator(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	status, content := i.call(t, method, path, i.admin, body)
@@ -121,7 +122,7 @@ func (i *instance) callOperator(t *testing.T, method, path, body string) []byte 
 	return content
 }
 
-// sendReport sends a report. It repeats the report while the dispatcher is not ready.
+// sendReport sends a report of a device. While the dispatcher is not ready, it sends the report again.
 func (i *instance) sendReport(t *testing.T, device, body string) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
@@ -145,7 +146,7 @@ func decodeReply(t *testing.T, content []byte) devices.Reply {
 	return reply
 }
 
-// waitForBroker waits until the dispatcher is connected to its broker.
+// waitForBroker waits until the dispatcher is connected to its MQTT broker.
 func waitForBroker(t *testing.T, i *instance) {
 	t.Helper()
 	eventually(t, "the dispatcher at the broker", func() bool {
@@ -154,7 +155,7 @@ func waitForBroker(t *testing.T, i *instance) {
 	})
 }
 
-// eventually polls until ok returns true, for at most patience.
+// eventually calls ok again and again until it returns true. After the time patience, the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestTransportsAgree plays every exchange over HTTP and over MQTT, and compares the complete replies.
+// TestTransportsAgree plays every exchange twice, over HTTP and over MQTT. The complete replies must be equal.
 func TestTransportsAgree(t *testing.T) {
 	t.Parallel()
 	s := newProxiedDispatcher(t)
@@ -50,7 +50,7 @@ func TestTransportsAgreeInOutages(t *testing.T) {
 	}
 }
 
-// proxiedDispatcher is a dispatcher on real servers. Postgres and Redis can be disconnected.
+// proxiedDispatcher is a dispatcher on real servers. The test can disconnect it from Postgres and from Redis.
 type proxiedDispatcher struct {
 	*instance
 	store           *store.Store
@@ -112,10 +112,10 @@ func (s *proxiedDispatcher) compareTransports(t *testing.T, n int, e exchange) {
 	}
 }
 
-// reportFunc sends a report as one device, and returns the reply.
+// reportFunc sends a report of one device over one transport, and returns the reply.
 type reportFunc func(t *testing.T, body string) devices.Reply
 
-// scriptRun is one run of a script, over one transport.
+// scriptRun is one run of an exchange's script over one transport.
 type scriptRun struct {
 	pool          string
 	tasks, tokens ordinals
@@ -123,7 +123,7 @@ type scriptRun struct {
 	reply         devices.Reply // the latest reply
 }
 
-// ordinals maps ids of grants to ordinal numbers that start at 1.
+// ordinals maps each id of a grant to its ordinal number, from 1, so that two runs can be compared.
 type ordinals map[int64]int64
 
 func (o ordinals) add(n int64) {
@@ -132,7 +132,7 @@ func (o ordinals) add(n int64) {
 	}
 }
 
-// replace replaces an id by its ordinal number. It does not change an id that was never granted.
+// replace replaces an id by its ordinal number. An id that was never granted does not change.
 func (o ordinals) replace(n *int64) {
 	if ordinal, known := o[*n]; known {
 		*n = ordinal
@@ -207,7 +207,7 @@ func (p *scriptRun) recordReply(reply devices.Reply) {
 	p.tokens.add(p.grant.Token)
 }
 
-// normalizedReply returns the latest reply without the values that differ from run to run.
+// normalizedReply returns the latest reply without those values that differ from run to run.
 func (p *scriptRun) normalizedReply(t *testing.T) devices.Reply {
 	t.Helper()
 	reply := p.reply
@@ -249,7 +249,7 @@ func errorReasons() []devices.Reason {
 	return []devices.Reason{devices.ReasonInvalid, devices.ReasonForbidden, devices.ReasonTooLarge, devices.ReasonBusyServer, devices.ReasonUnavailable}
 }
 
-// replyFromHTTP maps an HTTP error to the MQTT reply with the same meaning, by the table in
+// replyFromHTTP converts an HTTP error into the MQTT reply that has the same meaning, by the table in
 // docs/protocol.md.
 func replyFromHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	t.Helper()
@@ -270,7 +270,7 @@ func replyFromHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	return devices.Reply{Reason: reasons[status], Code: problem.Code, Detail: problem.Detail, ReportAfterMS: problem.ReportAfterMS}
 }
 
-// replySummary returns the reason with the code, followed by the other content of the reply.
+// replySummary returns a short text of a reply: the reason with the code, followed by the other content.
 func replySummary(r devices.Reply) string {
 	with := func(word, code string) string { return strings.TrimSuffix(word+":"+code, ":") }
 	words := []string{with(string(r.Reason), r.Code)}

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// namedPools is a list of pools by name. Each pool has one waiting device more than the previous pool.
+// namedPools is a fake ledger with a list of pools. Each pool has one waiting device more than the pool before it.
 type namedPools struct {
 	poolReader
 	names []string
@@ -27,8 +27,8 @@ func (n *namedPools) PoolOverviews(_ context.Context, after string, limit, _ int
 	return views, nil
 }
 
-// TestWaitingIsCountedInTurns checks that with many pools each read counts some of them, and soon all
-// are counted. Deleted pools are forgotten.
+// TestWaitingIsCountedInTurns checks the metric of waiting devices with many pools. Each read counts some of the
+// pools, and after a few reads all are counted. Deleted pools are forgotten.
 func TestWaitingIsCountedInTurns(t *testing.T) {
 	t.Parallel()
 	source := &namedPools{}

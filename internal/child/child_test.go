@@ -20,7 +20,8 @@ const (
 	grace    = 300 * time.Millisecond
 )
 
-// TestMain runs the tests. With the last argument "guard" the process is a guard; with "parent" it runs a child until a test kills it.
+// TestMain runs the tests. If the last argument is "guard", this process is a guard of a child process. If it is
+// "parent", the process runs a child until a test kills it.
 func TestMain(m *testing.M) {
 	os.Exit(testMain(m)) //nolint:forbidigo // TestMain's way to end
 }
@@ -46,7 +47,8 @@ func newConfig(out *os.File, term time.Duration, args ...string) child.Config {
 	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, GuardArgs: []string{os.Args[0], "guard"}, Deadline: time.Now().Add(term)}
 }
 
-// startScript starts a shell script and returns a scanner of its output lines.
+// startScript starts a shell script as a child, with the time term until its deadline. It returns a scanner of the
+// lines that the script prints.
 func startScript(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
 	t.Helper()
 	out, in := newPipe(t)
@@ -58,8 +60,8 @@ func startScript(t *testing.T, term time.Duration, script string) (*child.Child,
 	return c, out
 }
 
-// newPipe returns a scanner of the lines that arrive through a pipe, and the end of the pipe to write to. From 20 s
-// (patience) after the call of newPipe, each read fails.
+// newPipe returns a scanner of the lines that arrive through a pipe, and the end of the pipe to which processes
+// write. A read that is later than 20 s (patience) after the call of newPipe fails.
 func newPipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()
@@ -81,7 +83,7 @@ func nextLine(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// expectAllEnded waits until no process has the pipe open, so all processes of the group have ended.
+// expectAllEnded waits until no process has the pipe open. Then all processes of the child's group have ended.
 func expectAllEnded(t *testing.T, lines *bufio.Scanner) {
 	t.Helper()
 	for lines.Scan() {
@@ -177,7 +179,7 @@ func TestATermThatIsExtended(t *testing.T) {
 	}
 }
 
-// If the guard dies, its group ends, too: no other process would end the command in time.
+// The guard of a child dies. Its process group ends, too, because no other process would end the command in time.
 func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
 	c, lines := startScript(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
@@ -194,7 +196,7 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	}
 }
 
-// The grace does not prolong a term that is already over.
+// The term of a child is already over when it starts. The grace time does not prolong it.
 func TestATermThatIsOver(t *testing.T) {
 	t.Parallel()
 	lines, in := newPipe(t)
@@ -212,7 +214,7 @@ func TestATermThatIsOver(t *testing.T) {
 	}
 }
 
-// If the parent is killed, the command and all processes of its group end.
+// The parent of a child is killed. The command and all processes of its group end.
 func TestTheGroupEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	for name, kill := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "crashed": syscall.SIGSEGV} {

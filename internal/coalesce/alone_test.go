@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestACallerThatIsAloneMakesTheCallItself checks that a caller without company makes its call in its own goroutine.
+// TestACallerThatIsAloneMakesTheCallItself checks a caller while no other caller waits: it makes its call in its
+// own goroutine.
 func TestACallerThatIsAloneMakesTheCallItself(t *testing.T) {
 	t.Parallel()
 	own := 0

@@ -13,14 +13,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// errUnknown is the error of a call that may have taken effect.
+// errUnknown is the error of a call that may have taken effect although it failed.
 var errUnknown = errors.New("outcome unknown")
 
 func isCertain(err error) bool { return !errors.Is(err, errUnknown) }
 
 const waitLimit = time.Minute // the longest time that a test waits for an expected event
 
-// blockedCalls makes the calls for the tests. A call blocks until the test sends to open.
+// blockedCalls makes the calls in the tests. Each call blocks until the test ends it over the channel endCall.
 type blockedCalls struct {
 	*Calls[string, int, int]
 	t          *testing.T
@@ -28,12 +28,12 @@ type blockedCalls struct {
 	endCall    chan error // ends one call, with this error
 }
 
-// newCalls returns Calls with one lane.
+// newCalls returns Calls with one lane: of each key, at most one call is in progress.
 func newCalls(call func(context.Context, string, []int) ([]int, error), maxRequests int, limit time.Duration) *Calls[string, int, int] {
 	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Timeout: limit}
 }
 
-// newBlockedCalls returns a road whose calls have at most three requests.
+// newBlockedCalls returns blockedCalls with this number of lanes. A call has at most three requests.
 func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	t.Helper()
 	r := &blockedCalls{t: t, begunCalls: make(chan []int), endCall: make(chan error)}
@@ -41,7 +41,7 @@ func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	return r
 }
 
-// double doubles each number.
+// double is the call that the tests make: it doubles each number.
 func (r *blockedCalls) double(_ context.Context, _ string, all []int) ([]int, error) {
 	r.begunCalls <- all
 	if err := <-r.endCall; err != nil {
@@ -54,13 +54,13 @@ func (r *blockedCalls) double(_ context.Context, _ string, all []int) ([]int, er
 	return out, nil
 }
 
-// callerOutcome is the outcome of a caller.
+// callerOutcome is the result or the error that one caller gets.
 type callerOutcome struct {
 	in, out int
 	err     error
 }
 
-// startCaller starts a caller and returns once the caller waits or its call has begun.
+// startCaller starts a caller with the request in. It returns as soon as the caller waits or its call has begun.
 func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-chan callerOutcome {
 	r.t.Helper()
 	before := r.callerCount(key)
@@ -73,7 +73,7 @@ func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-ch
 	return there
 }
 
-// callerCount returns the number of waiting callers plus 1000 for each lane in use.
+// callerCount returns how many callers of this key wait, plus 1000 for each lane in use.
 func (r *blockedCalls) callerCount(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *blockedCalls) expectNoKeys() {
 	})
 }
 
-// waitUntil polls until is returns true.
+// waitUntil calls is again and again until it returns true.
 func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick, late := time.NewTicker(time.Millisecond), time.After(waitLimit)
@@ -130,8 +130,9 @@ func waitUntil(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks that a request is sent at once while a lane is free. Requests that arrive while all
-// lanes are in use are sent together, at most MaxSize of them, and each gets its own outcome.
+// TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks when requests are sent. A request is sent at once while a
+// lane is free. Requests that arrive while all lanes are in use are sent together, at most MaxSize of them, and
+// each gets its own outcome.
 func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)
@@ -154,7 +155,8 @@ func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	r.expectNoKeys()
 }
 
-// TestCallsOfOtherKeysDoNotWait checks that a blocked call of one key, such as a locked pool, does not delay the calls of other keys.
+// TestCallsOfOtherKeysDoNotWait checks a call of one key that blocks, for example because a pool is locked: the
+// calls of other keys are not delayed.
 func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 1)
@@ -167,8 +169,8 @@ func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	r.expectDoubled(stuck, other)
 }
 
-// TestACallThatFailsIsMadeForEachAlone checks that a bad request does not fail the other requests of its call. If the call may have taken
-// effect, it is not repeated.
+// TestACallThatFailsIsMadeForEachAlone checks a call that fails because of one bad request: it is repeated for each
+// request alone, so that the others succeed. If the call may have taken effect, it is not repeated.
 func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("bad")
@@ -203,7 +205,7 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	})
 }
 
-// startThree starts the callers 2, 3 and 4, and returns when one call with all three has begun.
+// startThree starts the callers 2, 3 and 4. It returns when one call with the requests of all three has begun.
 func (r *blockedCalls) startThree() (callers []<-chan callerOutcome) {
 	r.t.Helper()
 	first := r.startCaller(r.t.Context(), "a", 1)
@@ -217,8 +219,8 @@ func (r *blockedCalls) startThree() (callers []<-chan callerOutcome) {
 	return callers
 }
 
-// TestACallerThatGivesUpIsNotCalledFor checks that a caller that gives up while it waits is not sent. If its call is in progress, the
-// outcome is awaited, because the call takes effect.
+// TestACallerThatGivesUpIsNotCalledFor checks a caller whose context ends. If the caller still waits, its request
+// is not sent. If its call is in progress, the outcome is awaited, because the call takes effect.
 func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 1)
@@ -238,7 +240,8 @@ func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	r.expectDoubled(stays)
 }
 
-// TestACallerWithLittleTimeEndsNobodysCall checks that a caller with too little time is left out of the call that the other callers share.
+// TestACallerWithLittleTimeEndsNobodysCall checks a caller that has too little time left: it is left out of the
+// call that the other callers share.
 func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +279,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	})
 }
 
-// TestACallThatPanicsLeavesNobodyBehind checks that the callers of a call that panics get an error.
+// TestACallThatPanicsLeavesNobodyBehind checks a call that panics: all of its callers get an error.
 func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
 	c := newCalls(func(context.Context, string, []int) ([]int, error) { panic("for the test") }, 3, time.Hour)
@@ -288,7 +291,8 @@ func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	}
 }
 
-// TestCallsUnderLoad checks that each of many callers gets its own outcome, in far fewer calls than callers.
+// TestCallsUnderLoad checks many concurrent callers: each gets its own outcome, and there are far fewer calls than
+// callers.
 func TestCallsUnderLoad(t *testing.T) {
 	t.Parallel()
 	const callers = 500
@@ -320,7 +324,8 @@ func TestCallsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestACallIsAsLargeAsMayBe checks that a call has requests of a total size up to MaxSize, or a single request that is larger.
+// TestACallIsAsLargeAsMayBe checks the size of a call: its requests have a total size of at most MaxSize, or it has
+// a single request that is larger.
 func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 1)
@@ -341,7 +346,8 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	r.expectNoKeys()
 }
 
-// TestASecondCallBeginsWhenEnoughWait checks that fewer than MinWaiting callers wait for the call that is in progress.
+// TestASecondCallBeginsWhenEnoughWait checks the setting MinWaiting: while fewer callers than this wait, no second
+// call begins, and they wait for the call in progress.
 func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)

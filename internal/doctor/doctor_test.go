@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// newPatient returns an installation in good order, except for the small memory of the tests' Postgres and
-// a Redis without an append-only file.
+// newPatient returns an installation in which doctor finds nothing wrong, except that the Postgres of the tests has
+// little memory and Redis has no append-only file.
 func newPatient(t *testing.T, settings ...string) doctor.Installation {
 	t.Helper()
 	config := loadSettings(t, append([]string{
@@ -39,7 +39,7 @@ func newPatient(t *testing.T, settings ...string) doctor.Installation {
 	return doctor.Installation{Config: config, Version: "v1", Now: time.Now}
 }
 
-// loadSettings loads settings. A later setting overrides an earlier one with the same name.
+// loadSettings returns the configuration with these settings. If a name occurs twice, the later setting applies.
 func loadSettings(t *testing.T, settings ...string) app.Config {
 	t.Helper()
 	values := map[string]string{}
@@ -58,7 +58,7 @@ func loadSettings(t *testing.T, settings ...string) app.Config {
 	return config
 }
 
-// expectFinding fails unless a check has this state and says this.
+// expectFinding checks that doctor's finding for this check has this state and contains this text.
 func expectFinding(t *testing.T, list []doctor.Finding, check string, state doctor.State, text string) {
 	t.Helper()
 	for _, f := range list {
@@ -110,8 +110,8 @@ func recordReplica(t *testing.T, p doctor.Installation, beat store.Heartbeat) {
 	}
 }
 
-// TestALedgerThatIsNotAsItShouldBe checks the findings for faults of the ledger. Each fault is made in
-// its own database.
+// TestALedgerThatIsNotAsItShouldBe checks the findings of doctor for faults of the ledger. Each fault is made in a
+// database of its own.
 func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -232,8 +232,8 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	}
 }
 
-// TestClocksThatDiffer checks clocks that differ. The clock of this machine is changed by 3.5 s, with
-// some error in reading.
+// TestClocksThatDiffer checks the findings of doctor for clocks that differ. The clock of this machine is changed
+// by 3.5 s; reading it has some error.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]time.Duration{"behind": -3500 * time.Millisecond, "ahead": 3500 * time.Millisecond} {

@@ -21,7 +21,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/exposition"
 )
 
-// sampleRegistry returns a registry with metrics of each type, including text that must be escaped and special numbers.
+// sampleRegistry returns a registry with metrics of each type. They include text that must be escaped and special
+// numbers.
 func sampleRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector())
@@ -44,7 +45,7 @@ func sampleRegistry() *prometheus.Registry {
 	return r
 }
 
-// The text is equal to the library's, byte for byte.
+// The text of the metrics is equal, byte for byte, to the text of the Prometheus library.
 func TestTheTextIsThatOfPrometheus(t *testing.T) {
 	t.Parallel()
 	families, err := sampleRegistry().Gather()
@@ -65,7 +66,7 @@ func TestTheTextIsThatOfPrometheus(t *testing.T) {
 	}
 }
 
-// A scraper gets the same headers and text as from the library's handler.
+// A scraper gets the same headers and the same text as from the handler of the Prometheus library.
 func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -84,7 +85,7 @@ func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	}
 }
 
-// The handler serves the metrics of all sources, or none.
+// The handler serves the metrics of all sources. If one of them fails, it serves none.
 func TestHandlerServesAllSources(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]error{"well": nil, "failing": errors.New("no such table")} {

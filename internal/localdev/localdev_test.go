@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// announce keeps the notice reachable until the test ends. If it were unreachable, its file would be closed, and the lock lost.
+// announce writes the notice of a running server and keeps it reachable until the test ends. Otherwise the garbage
+// collector would close its file, and the lock on it would be lost.
 func announce(t *testing.T, s Server, dirs ...string) *Announcement {
 	t.Helper()
 	n, err := Announce(s, dirs...)
@@ -45,7 +46,7 @@ func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
 	}
 }
 
-// A killed process loses its lock and leaves its file.
+// A process that is killed leaves its file behind but loses its lock. The file is then not trusted.
 func TestLeftFileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	dead, alive := t.TempDir(), t.TempDir()

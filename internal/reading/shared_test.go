@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reading"
 )
 
-// countedSource counts its reads, and can block them.
+// countedSource is a source of values that counts its reads and can block them.
 type countedSource struct {
 	reads        atomic.Int64
-	release      chan struct{} // each read receives from it before it returns
+	release      chan struct{} // each read receives from this channel before it returns
 	began        chan struct{} // one value for each read that began
 	clockSeconds atomic.Int64  // seconds
 }
@@ -55,7 +55,7 @@ func TestManyShareOneReading(t *testing.T) {
 	}
 }
 
-// A read that hangs delays each caller as long as the caller's context allows, and no second read starts.
+// A read of the source hangs. Each caller waits as long as its own context allows, and no second read starts.
 func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	s := newCountedSource()
@@ -75,7 +75,7 @@ func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-// An error is shared as long as a value, and not longer.
+// A read fails. Its error is shared among callers for the same time as a value would be, and not longer.
 func TestErrorIsSharedAsAValueIs(t *testing.T) {
 	t.Parallel()
 	s := newCountedSource()
@@ -103,7 +103,7 @@ func TestReadingIsLimited(t *testing.T) {
 	}
 }
 
-// While a read is in progress, the previous answer is used until it is too old.
+// A new read is in progress. Until it ends, callers get the previous answer, unless that is too old.
 func TestSparedAnswerServesMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newCountedSource()

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// TestBreakerLetsOneTry checks that after a call without an answer the other calls fail at once, and that one of them probes the node when
-// openTime is over.
+// TestBreakerLetsOneTry checks the breaker of a node after a call that was not answered. Other calls fail at once.
+// When openTime is over, one of them may probe the node.
 func TestBreakerLetsOneTry(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -75,5 +75,5 @@ type replyError struct{}
 
 func (replyError) Error() string { return "LOADING" }
 
-// RedisError marks the error as a reply of Redis.
+// RedisError marks the error as a reply of Redis, as the Redis library requires.
 func (replyError) RedisError() {}

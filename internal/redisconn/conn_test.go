@@ -24,7 +24,7 @@ func openConn(t *testing.T, url string) *redisconn.Conn {
 	return c
 }
 
-// waitUntilWritable sets a key until that succeeds, and returns how long it took.
+// waitUntilWritable tries to set a key until this succeeds. It returns how long this took.
 func waitUntilWritable(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	t.Helper()
 	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
@@ -51,7 +51,8 @@ func setManyKeys(t *testing.T, c *redisconn.Conn) {
 	}
 }
 
-// TestAClusterBehindOneAddressFailsOver checks that one address of a Cluster is enough, even if the node at this address fails later.
+// TestAClusterBehindOneAddressFailsOver checks a client that knows one address of a Cluster: this is enough, even
+// if the node at this address fails later.
 func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, true)
@@ -70,7 +71,8 @@ func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	setManyKeys(t, c)
 }
 
-// TestAServerBecomesACluster checks that a Cluster is recognized at an address where a single server was before.
+// TestAServerBecomesACluster checks an address at which a single server is replaced with a Cluster: the client
+// recognizes the Cluster.
 func TestAServerBecomesACluster(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false)
@@ -84,7 +86,8 @@ func TestAServerBecomesACluster(t *testing.T) {
 	}
 }
 
-// TestRedisMayComeLater checks that the type of a server that is down at the start is recognized later.
+// TestRedisMayComeLater checks a Redis server that is down when the program starts: its type (single or Cluster) is
+// recognized later.
 func TestRedisMayComeLater(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedisCluster(t)
@@ -113,7 +116,7 @@ func TestDatabaseIsSelected(t *testing.T) {
 	}
 }
 
-// TestSentinelFailsOver uses a Sentinel with its own password.
+// TestSentinelFailsOver checks a failover by Sentinels that have a password of their own.
 func TestSentinelFailsOver(t *testing.T) {
 	t.Parallel()
 	s := servers.StartSentinels(t, "sent&inel")
@@ -135,8 +138,8 @@ func eventually(t *testing.T, what string, isTrue func() bool) {
 	}
 }
 
-// TestABreakerIsOfANode checks that each node has its own breaker, so that one node without an answer does not block the keys of the other
-// nodes.
+// TestABreakerIsOfANode checks that each node of a Cluster has its own breaker: a node that does not answer does
+// not block the keys of the other nodes.
 func TestABreakerIsOfANode(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false)
@@ -151,7 +154,8 @@ func TestABreakerIsOfANode(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedAfterClose checks that no connection is opened when the library reads the topology just after Close.
+// TestNothingIsAskedAfterClose checks a client whose library reads the topology just after Close: no connection is
+// opened.
 func TestNothingIsAskedAfterClose(t *testing.T) {
 	t.Parallel()
 	c := openConn(t, servers.StartRedis(t).URL())
@@ -164,7 +168,7 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAskedTwice checks that a server with several names is asked only once.
+// TestNobodyIsAskedTwice checks a server that is known under several names: it is asked only once.
 func TestNobodyIsAskedTwice(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false)
@@ -177,8 +181,8 @@ func TestNobodyIsAskedTwice(t *testing.T) {
 	}
 }
 
-// TestWhatIsLostIsSentOnce checks that the library never resends a command or a pipeline without an answer: only the caller knows whether
-// it may be executed twice.
+// TestWhatIsLostIsSentOnce checks a command or a pipeline that is not answered: the library never sends it again,
+// because only the caller knows whether it may be executed twice.
 func TestWhatIsLostIsSentOnce(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)

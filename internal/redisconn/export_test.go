@@ -2,13 +2,13 @@ package redisconn
 
 import "context"
 
-// ReadTopology reads the topology.
+// ReadTopology reads the topology of the Redis Cluster.
 func (c *Conn) ReadTopology(ctx context.Context) error {
 	_, err := c.topology.read(ctx)
 	return err
 }
 
-// DialedNodes returns the addresses of the nodes that ReadTopology asks, as they are dialed.
+// DialedNodes returns the addresses of the nodes that ReadTopology asks, in the form in which they are dialed.
 func (c *Conn) DialedNodes() (addrs []string) {
 	for _, addr := range c.topology.nodesToAsk() {
 		addrs = append(addrs, dialAddr(addr))
@@ -16,12 +16,12 @@ func (c *Conn) DialedNodes() (addrs []string) {
 	return addrs
 }
 
-// BreakerOf returns the breaker of the node that owns key.
+// BreakerOf returns the breaker of the node that owns this key.
 func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker {
 	return Breaker{b.breakerFor(ctx, key)}
 }
 
-// Breaker exports breaker.
+// Breaker makes the type breaker available to the tests.
 type Breaker struct{ *breaker }
 
 // Enter calls enter.
@@ -30,5 +30,5 @@ func (b Breaker) Enter() (probe, ok bool) { return b.enter() }
 // Leave calls leave.
 func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.leave(ctx, probe, err) }
 
-// IsOpen reports whether calls fail at once.
+// IsOpen reports whether the breaker is open: then calls fail at once.
 func (b Breaker) IsOpen() bool { return b.isOpen() }

@@ -13,7 +13,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// incrementCalls returns one call for each key, of a script that increments the key.
+// incrementCalls returns one call of a script for each key. The script increments the key.
 func incrementCalls(keys ...string) []*redisconn.Call {
 	script, calls := redis.NewScript("return redis.call('INCR', KEYS[1])"), make([]*redisconn.Call, len(keys))
 	for i, key := range keys {
@@ -38,8 +38,9 @@ func expectAnswers(t *testing.T, calls []*redisconn.Call, want int) {
 	}
 }
 
-// TestScriptsGoTogether checks that one Run reaches all nodes of a Cluster, whether or not they have the script, and after a key has moved.
-// A script that fails does not affect the other scripts.
+// TestScriptsGoTogether checks one call of Run with scripts for all nodes of a Cluster. It works whether or not the
+// nodes have the scripts, and after a key has moved to another node. A script that fails does not affect the other
+// scripts.
 func TestScriptsGoTogether(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false)
@@ -62,7 +63,8 @@ func TestScriptsGoTogether(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsLostIsSentAgain checks that calls that other nodes have answered are not resent.
+// TestOnlyWhatIsLostIsSentAgain checks calls to several nodes of which only some answer: the calls that were
+// answered are not sent again.
 func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false)
@@ -94,7 +96,8 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestLostScriptsAreSentAgain checks that Breakers.Run resends lost scripts, and sends none while the breaker is open.
+// TestLostScriptsAreSentAgain checks Breakers.Run: it sends scripts again whose replies were lost, and sends none
+// while the breaker of the node is open.
 func TestLostScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
@@ -118,8 +121,8 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 	}
 }
 
-// TestAScriptThatFailsHidesNoOutage checks that outages are counted although one script fails each time, also before and after the replies
-// are lost.
+// TestAScriptThatFailsHidesNoOutage checks a script that fails in each call, also before and after calls whose
+// replies are lost: outages are counted nevertheless.
 func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
@@ -138,7 +141,8 @@ func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	}
 }
 
-// TestAPipelineToAServerThatDoesNotServe checks that the topology is read again after a READONLY answer to a pipeline.
+// TestAPipelineToAServerThatDoesNotServe checks a pipeline that a node answers with READONLY: the topology of the
+// Cluster is read again.
 func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)

@@ -18,8 +18,8 @@ func keysOfAllNodes() (keys []string) {
 	return keys
 }
 
-// TestServedIsWhatTheClusterServes checks the number of served keys of a Cluster that lacks a master. With cluster-require-full-coverage,
-// the default, no key is served.
+// TestServedIsWhatTheClusterServes checks how many keys a Cluster serves that lacks a master. With
+// cluster-require-full-coverage, the default, it serves no key.
 func TestServedIsWhatTheClusterServes(t *testing.T) {
 	t.Parallel()
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
@@ -81,7 +81,7 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestExamineFails checks that the error names the reason if no server can be used.
+// TestExamineFails checks Examine if no server can be used: the error has the reason.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t, "--requirepass", "right")
@@ -96,8 +96,8 @@ func TestExamineFails(t *testing.T) {
 	}
 }
 
-// TestExamineNotesMastersThatFail checks that Examine reports each master that does not work, always with the same text. If no master
-// works, it returns an error.
+// TestExamineNotesMastersThatFail checks Examine if some masters do not work: it reports each of them, always with
+// the same text. If no master works, it returns an error.
 func TestExamineNotesMastersThatFail(t *testing.T) {
 	t.Parallel()
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
@@ -121,7 +121,8 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 	}
 }
 
-// The program logs the result again when it differs from the previous one, so the text must not vary.
+// The program logs the result of Examine again whenever it differs from the previous result. So the same state must
+// always give the same text.
 func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
@@ -161,8 +162,8 @@ func TestExamineCluster(t *testing.T) {
 	}
 }
 
-// TestUsersHaveTheLeastRights checks that the user in deploy/ has no right that the program does not need. A test of internal/app checks
-// that the rights are sufficient.
+// TestUsersHaveTheLeastRights checks that the Redis user in deploy/ has no right that the program does not need. A
+// test of internal/app checks that its rights are sufficient.
 func TestUsersHaveTheLeastRights(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "redis", "users.acl"))

@@ -36,7 +36,8 @@ func TestPanicsAreToldAndEndNothing(t *testing.T) {
 	}
 }
 
-// TestAPanicAfterAContextEndsNothing checks the callback of a context, which runs in a goroutine of the context package.
+// TestAPanicAfterAContextEndsNothing checks a callback that runs after the end of a context, in a goroutine of the
+// package context: its panic does not end the process.
 func TestAPanicAfterAContextEndsNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -49,8 +50,8 @@ func TestAPanicAfterAContextEndsNothing(t *testing.T) {
 	<-began
 }
 
-// TestNoGoroutineEndsTheProcess checks that the packages of a server start goroutines only with this package: elsewhere nobody would
-// recover a panic.
+// TestNoGoroutineEndsTheProcess checks that the packages of the server start goroutines only with this package. In
+// any other goroutine, nobody would recover a panic.
 func TestNoGoroutineEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	for _, root := range []string{"cmd", "dispatcher", "devices", "limits", "migrations", "operators/api", "operators/gate", "operators/web", "slots", "store", "internal/app", "internal/coalesce", "internal/doctor", "internal/fair", "internal/reading", "internal/redisconn", "internal/throttle"} {

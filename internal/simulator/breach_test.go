@@ -7,7 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestOnlyLeasesThatStoodCount checks that an arrival is a violation only if late devices do not explain it.
+// TestOnlyLeasesThatStoodCount checks when the external system counts an arrival in a full pool as a violation:
+// only if devices that are late to leave do not explain it.
 func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	t.Parallel()
 	const margin = time.Second
@@ -41,7 +42,8 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	}
 }
 
-// TestSuspicionsBeyondTheBoundCount checks that suspicions beyond maxSuspicions count as violations.
+// TestSuspicionsBeyondTheBoundCount checks arrivals that are only suspicious: if there are more than maxSuspicions,
+// they count as violations.
 func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
 	var s suspicions
@@ -53,8 +55,8 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	}
 }
 
-// TestARenewalReadLateStillCounts checks that a lease that was renewed in time counts as in force, even if its device reads the reply after
-// the first end of the lease.
+// TestARenewalReadLateStillCounts checks a lease that was renewed in time while its device reads the reply only
+// after the first end of the lease: the lease counts as in force.
 func TestARenewalReadLateStillCounts(t *testing.T) {
 	t.Parallel()
 	l := newLeases()
@@ -75,8 +77,8 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	}
 }
 
-// TestACallerIsNeverLate checks that an arrival of a caller is never excused: a caller must have left before its slot is granted again,
-// while the end of its lease may excuse a device.
+// TestACallerIsNeverLate checks the arrival of a caller in a full pool. It is never excused, because a caller must
+// have left before its slot is granted again. Only a device may be excused by the end of its lease.
 func TestACallerIsNeverLate(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 1, newLeases(), nil)
@@ -97,7 +99,8 @@ func TestACallerIsNeverLate(t *testing.T) {
 	}
 }
 
-// TestASuccessRecordedTwiceIsAFault checks that two recorded successes of a task are reported, whichever output was kept.
+// TestASuccessRecordedTwiceIsAFault checks a task for which two successes were recorded: this is reported,
+// whichever output was kept.
 func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 	t.Parallel()
 	for times, differing := range map[int]int64{1: 0, 2: 1} {

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestDevicesWithTheirOwnTokens checks that each device uses its own token over both transports: the fleet token would be refused. A second
-// run finds existing devices and rotates their tokens.
+// TestDevicesWithTheirOwnTokens checks simulated devices over both transports: each device uses its own token, and
+// the fleet token would be refused. A second run finds the devices existing already and rotates their tokens.
 func TestDevicesWithTheirOwnTokens(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -58,8 +58,8 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestDevicesGoOnAtTheOtherReplica ends one of two replicas in the middle of the run. Its devices and the operator continue at the other
-// replica.
+// TestDevicesGoOnAtTheOtherReplica ends one of two replicas in the middle of a run. The devices of this replica and
+// the operator continue at the other replica.
 func TestDevicesGoOnAtTheOtherReplica(t *testing.T) {
 	t.Parallel()
 	f, first := newFake(t)
@@ -93,7 +93,7 @@ func TestCallersSpreadOverReplicas(t *testing.T) {
 	r := newReplicas("http://a,http://b", 0)
 	_, mark := r.current()
 	r.failOver(mark)
-	r.failOver(mark) // the second report that failed at the first replica must not skip the second one
+	r.failOver(mark) // a second report that failed at the first replica must not skip the second replica
 	if url, _ := r.current(); url != "http://b" {
 		t.Errorf("at %s, want the other", url)
 	}

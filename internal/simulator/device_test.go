@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestTasksOfOtherPoolsTakeNoSlot checks that tasks of other pools do not use the external system, which checks only its own pool.
+// TestTasksOfOtherPoolsTakeNoSlot checks a simulated device with tasks of several pools: tasks of other pools do
+// not use the external system, which checks only its own pool.
 func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, Faults{}, func(n int, r report) any {
@@ -63,7 +64,8 @@ func TestAGrantForAnotherReportIsDropped(t *testing.T) {
 	}
 }
 
-// TestTheLeaseCountsFromTheReport delays the reply by a second: the lease counts from the sending of the report.
+// TestTheLeaseCountsFromTheReport checks a reply that is delayed by a second: the device counts its lease from the
+// time at which it sent the report.
 func TestTheLeaseCountsFromTheReport(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, Faults{}, func(n int, r report) any {
@@ -119,7 +121,8 @@ func TestRunningTasksAreRenewedAtHalfOfTheLease(t *testing.T) {
 	}
 }
 
-// TestResultsAreSentUntilAnOutcome checks that every report contains the result until any outcome arrives for it.
+// TestResultsAreSentUntilAnOutcome checks a simulated device with a result: every report contains the result until
+// a reply has an outcome for it, whichever outcome this is.
 func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []string{"recorded", "duplicate", "late", "unknown", "rejected", "of a later version"} {
@@ -264,8 +267,8 @@ func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	}
 }
 
-// TestALateGrantOfAnEndedTaskIsDropped checks that a delayed reply does not restart a task that has ended and was acknowledged. A grant
-// with a higher token is started.
+// TestALateGrantOfAnEndedTaskIsDropped checks a delayed reply that grants a task which has ended and was
+// acknowledged: the device does not start the task again. It starts a grant that has a higher token.
 func TestALateGrantOfAnEndedTaskIsDropped(t *testing.T) {
 	t.Parallel()
 	first := make(chan string, 1)

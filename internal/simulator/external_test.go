@@ -45,7 +45,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 	if s := e.Stats(); s.OverLimitInstants != 1 || s.HighWater != 3 || s.Arrivals != 3 {
 		t.Fatalf("with one too many: %+v", s)
 	}
-	// A device that has left is no longer counted, so the test does not wait.
+	// A device that has left is no longer counted, so the test need not wait before the next device enters.
 	for i, v := range []*visit{a, b, c} {
 		v.leave()
 		if got := e.Stats().Inside; got != 2-i {
@@ -62,7 +62,7 @@ func TestExternalJudgesTokens(t *testing.T) {
 	e := newTestExternal(t, 5, nil, nil)
 	enterExternal(t, e, 3, 10).leave()
 	enterExternal(t, e, 3, 10).leave() // the same grant again, as after a reboot
-	enterExternal(t, e, 4, 9).leave()  // another slot
+	enterExternal(t, e, 4, 9).leave()  // the same device in another slot
 	if s := e.Stats(); s.StaleTokens != 0 || s.SharedSlots != 0 {
 		t.Fatalf("innocent visits: %+v", s)
 	}

@@ -21,7 +21,8 @@ const (
 	testFleetToken    = "fleet-token"
 )
 
-// fakeDispatcher is a small dispatcher in memory, written from the protocol. A test can make it break its promises.
+// fakeDispatcher is a small dispatcher in memory that follows docs/protocol.md. A test can make it break its
+// promises.
 type fakeDispatcher struct {
 	mu                     sync.Mutex
 	pool                   *operators.Pool
@@ -77,8 +78,9 @@ func newFake(t *testing.T) (*fakeDispatcher, *httptest.Server) {
 	return f, s
 }
 
-// shortenLeases makes leases end soon. Without it no lease ends even on a busy machine, and no result is sent twice. Waiting devices report less
-// often, so that a busy machine has time for the devices that work.
+// shortenLeases makes the leases of this dispatcher end soon. Without it, no lease ends during a test even on a
+// busy machine, and no result is sent twice. Waiting devices then report less often, so that a busy machine has
+// time for the devices that work.
 func (f *fakeDispatcher) shortenLeases() {
 	f.lease, f.margin, f.reportAfterMS = 1500*time.Millisecond, 700*time.Millisecond, 200
 }
@@ -105,7 +107,7 @@ func (f *fakeDispatcher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serveOperator(w, r, body)
 }
 
-// tokenFor returns the token of a device: its own, if it has one, else the fleet token.
+// tokenFor returns the token that the device must use: its own token if it has one, else the fleet token.
 func (f *fakeDispatcher) tokenFor(device string) string {
 	if token := f.deviceTokens[device]; token != "" {
 		return token
@@ -178,7 +180,7 @@ func encodeTo(w io.Writer, v any) {
 	_ = e.Encode(v)
 }
 
-// report is a small version of HandleReport. The caller holds mu.
+// report handles a report, as a small version of HandleReport. The caller must hold mu.
 func (f *fakeDispatcher) report(device string, body []byte) (int, map[string]any) {
 	f.receivedReports++
 	f.reportedDevices[device] = true
@@ -297,7 +299,8 @@ func (f *fakeDispatcher) grantNext(device string, mentioned map[int64]bool, repl
 	}
 }
 
-// nextToken returns a token that is higher than all before. With staleTokens it is only higher than the tokens of the same device.
+// nextToken returns a fencing token that is higher than all earlier ones. If staleTokens is set, it is only higher
+// than the earlier tokens of the same device.
 func (f *fakeDispatcher) nextToken(device string) int64 {
 	f.lastToken++
 	if !f.staleTokens {
@@ -367,7 +370,7 @@ func (f *fakeDispatcher) serveOperator(w http.ResponseWriter, r *http.Request, b
 	}
 }
 
-// listTasks returns pages of 7 tasks so that paging is tested.
+// listTasks returns a list of tasks in pages of 7 tasks, so that the client must read several pages.
 func (f *fakeDispatcher) listTasks(w http.ResponseWriter, r *http.Request) {
 	batch, _ := strconv.ParseInt(r.URL.Query().Get("batch"), 10, 64)
 	from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))

@@ -48,7 +48,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestTurnover uses one slot of 3 twice, one once and one never, and checks that all slot-time is accounted for.
+// TestTurnover checks how the idle time of slots is computed. Of 3 slots, one is used twice, one once and one
+// never. All slot-time must be accounted for.
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
@@ -78,7 +79,7 @@ func TestTurnover(t *testing.T) {
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	// There are 4 tasks, one each second. The second task begins last.
+	// There are 4 tasks, one for each second. The second task begins last.
 	late, wait := longestDelays([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
 		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
@@ -116,7 +117,8 @@ other_bucket{pool="p",le="0.001"} 1000
 	}
 }
 
-// TestIntroducedFleet checks that every device has reported before the tasks are queued, and that OnEnded is called.
+// TestIntroducedFleet checks a simulated fleet that is introduced first: every device has reported before the tasks
+// are queued. OnEnded is called at the end.
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -144,8 +146,8 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// TestIdeal uses two slots. The third task starts in the slot of the first task to end. A device that is gone holds a slot for the lease,
-// however long.
+// TestIdeal checks the shortest possible time for three tasks in two slots: the third task starts in the slot of
+// the first task to end. A device that is gone holds its slot until its lease ends, however long the lease is.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{taskWork: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
@@ -164,7 +166,8 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-// TestGoneInTheOrderOfTheTasks checks that gone is ordered by task, whatever the order in which the tasks began.
+// TestGoneInTheOrderOfTheTasks checks that the list gone is in the order of the tasks, whatever the order in which
+// the tasks began.
 func TestGoneInTheOrderOfTheTasks(t *testing.T) {
 	t.Parallel()
 	l := newResultLog()

@@ -26,7 +26,7 @@ func runIdle(t *testing.T, c Config) (IdleSummary, string) {
 	return runIdleUntil(t, c, func() bool { return false })
 }
 
-// runIdleUntil runs an idle fleet and ends the run early when isEnough returns true.
+// runIdleUntil runs a fleet of idle devices. It ends the run early when isEnough returns true.
 func runIdleUntil(t *testing.T, c Config, isEnough func() bool) (IdleSummary, string) {
 	t.Helper()
 	var progress bytes.Buffer
@@ -47,7 +47,8 @@ func runIdleUntil(t *testing.T, c Config, isEnough func() bool) (IdleSummary, st
 	return s, progress.String()
 }
 
-// TestEachIdleDeviceReportsOnceInAPeriod uses devices with tokens of their own from one import.
+// TestEachIdleDeviceReportsOnceInAPeriod checks that each device of an idle fleet reports once in a period. The
+// devices have tokens of their own, which one import created.
 func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -68,7 +69,7 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	}
 }
 
-// startAnswering starts a dispatcher that answers each report with the answer of the test.
+// startAnswering starts a fake dispatcher. It answers each report as the function answer of the test says.
 func startAnswering(t *testing.T, answer func(device, token string) (status int, body string)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +105,8 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 	}
 }
 
-// TestAnIdleFleetSaysThatItIsBehind uses a dispatcher that answers more slowly than the fleet reports.
+// TestAnIdleFleetSaysThatItIsBehind checks an idle fleet whose dispatcher answers more slowly than the fleet is to
+// report: the fleet reports that it is behind.
 func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	t.Parallel()
 	url := startAnswering(t, func(string, string) (int, string) {
@@ -118,7 +120,8 @@ func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	}
 }
 
-// TestAnIdleDeviceKeepsItsCredential uses a dispatcher that enrols devices: the fleet token is valid until a device has used its own.
+// TestAnIdleDeviceKeepsItsCredential checks an idle fleet whose dispatcher enrolls devices. Each device must use
+// the token that it got, because the fleet token is valid only until the device has used its own token.
 func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -146,7 +149,8 @@ func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	}
 }
 
-// TestAMillionIdleDevicesAreNumbers checks that a million devices need no goroutines, and no memory except for their tokens.
+// TestAMillionIdleDevicesAreNumbers checks an idle fleet of a million devices: it needs no goroutine for each
+// device, and memory only for the tokens.
 func TestAMillionIdleDevicesAreNumbers(t *testing.T) {
 	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())

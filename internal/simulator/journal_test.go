@@ -61,7 +61,8 @@ func TestJournalLimitsAReport(t *testing.T) {
 	}
 }
 
-// TestJournalNeverSendsTheSameBytesAgain checks that refused results are sent one by one, then without output, and then dropped.
+// TestJournalNeverSendsTheSameBytesAgain checks results that the server refuses: they are sent one by one, then
+// without their output, and then they are dropped.
 func TestJournalNeverSendsTheSameBytesAgain(t *testing.T) {
 	t.Parallel()
 	j := newTestJournal(1, 2)

@@ -16,8 +16,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// authHook admits devices as an embedded broker would: user name = client id = device id, password = token, and only the device's own
-// topics.
+// authHook admits devices as an embedded broker does. User name and client id must be the device id, and the
+// password must be the token. A device may use only its own topics.
 type authHook struct {
 	mochi.HookBase
 	fake *fakeDispatcher
@@ -47,9 +47,10 @@ func (*authHook) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// closingListener is a listener that closes its connections before mochi closes its clients. mochi counts a connection only in the goroutine that
-// serves it, so the count may rise from zero while mochi waits for zero. And mochi deadlocks if a client leaves while it lists its clients,
-// because it takes a read lock twice.
+// closingListener is a listener that closes its connections before the broker library mochi closes its clients.
+// This avoids two faults of mochi. It counts a connection only in the goroutine that serves it, so the count may
+// rise from zero while mochi waits for zero. And it deadlocks if a client leaves while mochi lists its clients,
+// because mochi takes a read lock twice.
 type closingListener struct {
 	*listeners.Net
 	listener net.Listener
@@ -176,7 +177,8 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	}
 }
 
-// TestAStrangerIsNotLetInByTheBroker checks that a device with a wrong token never reports, and counts errors.
+// TestAStrangerIsNotLetInByTheBroker checks a simulated device with a wrong token: the broker refuses it, so it
+// never reports, and it counts errors.
 func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	t.Parallel()
 	f, _ := newFake(t)
@@ -195,7 +197,8 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	}
 }
 
-// TestTheGateClosesClientsAfterTheirConnections checks that no client is leaving when mochi closes its clients: mochi would deadlock.
+// TestTheGateClosesClientsAfterTheirConnections checks that no client is just leaving when the library mochi closes
+// its clients, because then mochi would deadlock.
 func TestTheGateClosesClientsAfterTheirConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

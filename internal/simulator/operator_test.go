@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestAnOperatorWaitsForAnImport checks that an import may take more than five minutes, because a broker creates the accounts.
+// TestAnOperatorWaitsForAnImport checks the operator's client: an import may take more than five minutes, because a
+// broker must create the accounts.
 func TestAnOperatorWaitsForAnImport(t *testing.T) {
 	t.Parallel()
 	o, err := NewOperator("http://dispatcher.example", testOperatorToken)

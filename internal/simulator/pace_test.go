@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// unacknowledgedGrant grants a task whose result it never acknowledges.
+// unacknowledgedGrant returns the reply of a server that grants a task and never acknowledges its result.
 func unacknowledgedGrant(r report, task, token int64) map[string]any {
 	a := grantReply(r, 60_000, 1)
 	a["acks"], a["report_after_ms"] = nil, 200
@@ -15,8 +15,9 @@ func unacknowledgedGrant(r report, task, token int64) map[string]any {
 	return a
 }
 
-// TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause redelivers the same grant again and again. The device may resend its result at once
-// only the first time, whether or not the previous report contained it.
+// TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause checks a server that redelivers the same grant again and
+// again. The device may send its result again at once only the first time. Later it must pause, whether or not its
+// previous report contained the result.
 func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(n int, r report) any{
@@ -26,7 +27,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 			case n == 1:
 				return unacknowledgedGrant(r, 7, 70)
 			case len(r.Results) > 1:
-				return http.StatusRequestEntityTooLarge // from now on they are sent one by one
+				return http.StatusRequestEntityTooLarge // from now on, the results are sent one by one
 			}
 			return unacknowledgedGrant(r, 8, 80)
 		},

@@ -9,7 +9,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// serveMQTTThrough is serveMQTT behind a proxy that breaks connections.
+// serveMQTTThrough does the same as serveMQTT, with a proxy in front of the broker that can break connections.
 func serveMQTTThrough(t *testing.T, f *fakeDispatcher) (string, *servers.Proxy) {
 	t.Helper()
 	url, _ := serveMQTT(t, f)
@@ -17,8 +17,9 @@ func serveMQTTThrough(t *testing.T, f *fakeDispatcher) (string, *servers.Proxy) 
 	return "mqtt://" + proxy.Addr, proxy
 }
 
-// TestNothingOfALostConnectionGoesOverTheNext cuts the connections of devices that report without a pause, again and again. Each device
-// must reconnect. The library must not resend anything by itself, because only the device resends.
+// TestNothingOfALostConnectionGoesOverTheNext cuts the connections of devices again and again while they report
+// without a pause. Each device must reconnect. The MQTT library must not send anything again by itself: only the
+// device may do so.
 func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	t.Parallel()
 	const devices = 20
@@ -49,7 +50,8 @@ func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	}
 }
 
-// TestADeviceThatConnectsEndsAtOnce checks that hangUp does not wait for a broker that does not answer.
+// TestADeviceThatConnectsEndsAtOnce checks a device that is connecting to a broker that does not answer: hangUp
+// does not wait for the broker.
 func TestADeviceThatConnectsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -17,7 +17,7 @@ func testConfig(url string) Config {
 	}
 }
 
-// runAgainstFake runs a simulation against a fake dispatcher.
+// runAgainstFake runs a simulation against a fake dispatcher. It returns the summary and the printed text.
 func runAgainstFake(t *testing.T, f *fakeDispatcher, c Config) (Summary, string) {
 	t.Helper()
 	var progress bytes.Buffer
@@ -119,7 +119,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	}
 }
 
-// TestBrokenPromisesAreReported checks the checks: each fault of a dispatcher must fail the run, with the name of the fault.
+// TestBrokenPromisesAreReported tests the checks of the simulation: for each fault of a dispatcher, the run must
+// fail and name the fault.
 func TestBrokenPromisesAreReported(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -127,7 +128,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		do   func(*fakeDispatcher, *Config)
 		want string
 	}{
-		// The work is long enough that several devices are inside at once, even on a busy machine.
+		// The tasks take so long that several devices are inside at the same time, even on a busy machine.
 		{"over-grants", func(f *fakeDispatcher, c *Config) { f.extraSlots, c.Work = 2, time.Second }, "capacity 4 exceeded"},
 		{"shared slot", func(f *fakeDispatcher, c *Config) { f.sameSlot, c.Work = true, 300*time.Millisecond }, "at a slot in use"},
 		{"stale tokens", func(f *fakeDispatcher, _ *Config) { f.staleTokens = true }, "stale token"},
@@ -227,7 +228,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// eventually polls until the condition holds. Its deadline is longer than any machine needs.
+// eventually checks the condition again and again until it holds. Its time limit is longer than any machine needs.
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -243,7 +244,8 @@ func eventually(t *testing.T, condition func() bool) {
 	}
 }
 
-// TestRunWaitsForTheLastOutcomes loses replies until the end: the run waits until the devices have resent their results.
+// TestRunWaitsForTheLastOutcomes loses the replies to the last results. The run must wait until the devices have
+// sent their results again.
 func TestRunWaitsForTheLastOutcomes(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)

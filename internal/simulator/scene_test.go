@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// arrivedReport is a report as a scripted server received it.
+// arrivedReport is a report of the device as the scripted server received it.
 type arrivedReport struct {
 	report
 	arrivedAt     time.Time
 	devicesInside int // number of devices inside when the report arrived
 }
 
-// deviceScene is one device, an external system and a server that follows a script.
+// deviceScene is one simulated device, an external system, and a server that answers as a script says.
 type deviceScene struct {
 	t        *testing.T
 	external *External
@@ -27,13 +27,15 @@ type deviceScene struct {
 	began    time.Time // before the device sent its first report
 }
 
-// startScene starts a device against a script. answer returns the answer to the n-th report, counted from 1, or nil to close the connection.
+// startScene starts a device and a server that follows a script: answer returns the answer to the n-th report,
+// counted from 1, or nil to close the connection.
 func startScene(t *testing.T, faults Faults, answer func(n int, r report) any) *deviceScene {
 	t.Helper()
 	return startSceneResending(t, time.Minute, faults, answer) // a slow machine must not make the device report again
 }
 
-// startSceneResending is startScene with a given re-send time.
+// startSceneResending does the same as startScene. resend is the time after which the device sends an unanswered
+// report again.
 func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *deviceScene {
 	t.Helper()
 	s := &deviceScene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan arrivedReport, 1000), began: time.Now()}
@@ -47,7 +49,7 @@ func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answ
 		h.arrivedAt, h.devicesInside = time.Now(), s.external.Stats().Inside
 		select {
 		case s.reports <- h:
-		case <-t.Context().Done(): // the test reads no more: the server could not close
+		case <-t.Context().Done(): // the test reads no more reports; without this case, the server could not close
 		}
 		switch a := answer(int(n.Add(1)), h.report).(type) {
 		case nil:
@@ -82,7 +84,7 @@ func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answ
 	return s
 }
 
-// nextReport returns the next report of the device.
+// nextReport waits for the next report of the device.
 func (s *deviceScene) nextReport() arrivedReport {
 	s.t.Helper()
 	select {
@@ -94,7 +96,7 @@ func (s *deviceScene) nextReport() arrivedReport {
 	}
 }
 
-// waitForReport returns the first report for which fits returns true.
+// waitForReport waits for a report for which fits returns true, and returns it.
 func (s *deviceScene) waitForReport(fits func(arrivedReport) bool) arrivedReport {
 	s.t.Helper()
 	for range 1000 {
@@ -108,7 +110,7 @@ func (s *deviceScene) waitForReport(fits func(arrivedReport) bool) arrivedReport
 
 func hasResult(h arrivedReport) bool { return len(h.Results) > 0 }
 
-// idleReply returns a reply without a task that answers every result and running task.
+// idleReply returns a reply that grants no task and answers every result and every running task in the report r.
 func idleReply(r report) map[string]any {
 	var acks, renewals []any
 	for _, e := range r.Results {
@@ -120,7 +122,7 @@ func idleReply(r report) map[string]any {
 	return map[string]any{"re": r.ID, "reason": "none", "report_after_ms": 20, "acks": acks, "renewed": renewals}
 }
 
-// grantReply is idleReply with a grant of task 7, token 70.
+// grantReply returns a reply like idleReply that also grants task 7 with the token 70.
 func grantReply(r report, leaseMS, workMS int64) map[string]any {
 	a := idleReply(r)
 	a["reason"] = "granted"
@@ -130,8 +132,9 @@ func grantReply(r report, leaseMS, workMS int64) map[string]any {
 	return a
 }
 
-// expectBetween checks the time from the sending of the first report until happened. The exact time of the sending is unknown, but it lies
-// between s.began and arrived: a busy machine delivers the report late.
+// expectBetween checks the time between two moments: the sending of the first report, and happened. The exact time
+// of the sending is not known. It lies between s.began and arrived, because a busy machine may deliver the report
+// late.
 func (s *deviceScene) expectBetween(minElapsed time.Duration, arrived, happened time.Time, maxElapsed time.Duration) {
 	s.t.Helper()
 	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < minElapsed || shortest > maxElapsed {

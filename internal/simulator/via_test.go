@@ -36,14 +36,14 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 	}
 }
 
-// reportShape is a report of the device as the server receives it.
+// reportShape is what the test checks of a report: the header Prefer and the number of results.
 type reportShape struct {
 	prefer  string
 	results int
 }
 
-// receiveReports runs one device of a kind against a server whose answers come from answer, which gets the number of the report, from 1. It returns
-// the first reports.
+// receiveReports runs one device that reports in the way via. The server answers each report with the function
+// answer, which gets the number of the report, from 1. receiveReports returns the first reports.
 func receiveReports(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []reportShape {
 	t.Helper()
 	seen := make(chan reportShape, 1000)
@@ -81,8 +81,9 @@ func receiveReports(t *testing.T, via Via, period time.Duration, reports int, an
 	return first
 }
 
-// TestLongPoll checks that an idle long-poll device asks to be held, and again at once. A report with a result does not ask for it, so that
-// its outcome comes at once.
+// TestLongPoll checks a device that uses long polls. While it is idle, it asks the server to hold its report, and
+// reports again at once after the reply. A report with a result does not ask for this, so that its outcome comes at
+// once.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 	got := receiveReports(t, ViaLongPoll, time.Hour, 4, func(n int, w http.ResponseWriter, r report) any {
@@ -105,7 +106,8 @@ func TestLongPoll(t *testing.T) {
 	}
 }
 
-// TestPeriodicDeviceDoesNotFollow checks that a periodic device reports once in its period, whatever time the server asks for.
+// TestPeriodicDeviceDoesNotFollow checks a device that reports periodically: it reports once in each period,
+// whatever time the server asks for.
 func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
 	t.Parallel()
 	got := receiveReports(t, ViaPeriodic, 20*time.Millisecond, 3, func(_ int, _ http.ResponseWriter, r report) any {

@@ -29,7 +29,8 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	}
 }
 
-// A cell that would consist mostly of escapes shows the length of its text. Single escapes among words stay.
+// A table cell has a text that would consist mostly of escapes. It shows the length of the text instead. Single
+// escapes among words stay.
 func TestUnprintableCellsAreShort(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -50,7 +51,7 @@ func TestUnprintableCellsAreShort(t *testing.T) {
 	}
 }
 
-// No text can control the terminal.
+// Any text is printed. It must not be able to control the terminal.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -24,7 +24,7 @@ func TestRepeatedComplaintsAreLoggedOnceASecond(t *testing.T) {
 	log.Error("worse")
 	log.Info("news")
 	log.Info("news")
-	now = now.Add(time.Second / 2) // what is left out does not put the next line off
+	now = now.Add(time.Second / 2) // a line that is left out does not delay the next one
 	log.Warn("down", "n", 2)
 	log.With("of", "another").Warn("down", "n", 3)
 	now = now.Add(time.Second / 2)

@@ -2,5 +2,5 @@ package windows
 
 import "time"
 
-// FirstFit is Fits that also returns the start of the opening.
+// FirstFit does the same as Fits, and also returns the start of the opening that it found.
 func FirstFit(duration time.Duration, sets ...Set) (time.Time, bool) { return firstFit(duration, sets) }

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
-// windowsIn returns windows of one zone. list alternates between cron expressions and durations.
+// windowsIn returns windows of one time zone. In list, cron expressions and durations alternate.
 func windowsIn(zone string, list ...string) []windows.Window {
 	var read []windows.Window
 	for i := 0; i < len(list); i += 2 {
@@ -79,7 +79,8 @@ func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
 	}
 }
 
-// longestOpening asks for one opening after another, and returns the longest time that all sets are open. It stops once that time exceeds enough.
+// longestOpening goes through the openings from now to end and returns the longest time for which all sets are
+// open. It stops as soon as this time exceeds enough.
 func longestOpening(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
 	for now.Before(end) && longest <= enough {
 		from, until := now, now.AddDate(1, 0, 0)
@@ -97,7 +98,7 @@ func longestOpening(sets []windows.Set, now, end time.Time, enough time.Duration
 	return longest
 }
 
-// genSet generates windows in one zone. Many windows touch or overlap.
+// genSet generates random windows in one time zone. Many of them touch or overlap.
 func genSet(t *rapid.T) windows.Set {
 	day := rapid.SampledFrom([]string{"* * *", "* * *", "* * 0", "* * 1-5", "31 * *", "1,15 * *", "28,29 2 *", "1 3 *", "25-31 3,10 0"})
 	zone := rapid.SampledFrom([]string{
@@ -120,8 +121,9 @@ func genSet(t *rapid.T) windows.Set {
 	return set
 }
 
-// Fits does not take the current time, so its answer is the same at any time. TestFitsAgreesWithTheOpenings checks it against the openings
-// in which tasks start: an opening that Fits finds is long enough, and if Fits finds none, no opening is, from any time on.
+// Fits does not know the current time, so its answer must be right at any time. The test compares it with the
+// openings in which tasks start. An opening that Fits finds must be long enough. If Fits finds none, no opening may
+// be long enough, from any time on.
 func TestFitsAgreesWithTheOpenings(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -136,7 +138,7 @@ func TestFitsAgreesWithTheOpenings(t *testing.T) {
 			}
 			return
 		}
-		// Times around a change of clocks, the end of a month or of a year are drawn more often.
+		// Times around a change of the clocks, the end of a month or the end of a year are drawn more often.
 		now := time.Date(rapid.IntRange(2024, 2051).Draw(t, "year"), time.Month(rapid.SampledFrom([]int{1, 2, 3, 3, 4, 9, 10, 11, 12}).Draw(t, "month")),
 			rapid.IntRange(1, 31).Draw(t, "date"), 0, rapid.IntRange(0, 24*60).Draw(t, "minute"), 0, 0, time.UTC)
 		if got := longestOpening(sets, now, now.AddDate(0, 0, 10), needed); got > needed {

@@ -53,7 +53,8 @@ func TestOpening(t *testing.T) {
 		"always":       {[]windows.Window{{Cron: "* * * * *", Duration: "1m"}}, "2026-03-01T00:00:30Z", "2026-02-27T00:00:00Z", "2026-03-03T00:01:00Z"},
 		"over a month": {[]windows.Window{{Cron: "0 22 28 2 *", Duration: "48h"}}, "2026-03-01T10:00:00Z", "2026-02-28T22:00:00Z", "2026-03-02T22:00:00Z"},
 
-		// Clocks jump from 02:00 to 03:00 (01:00 UTC) on 2026-03-29, and fall from 03:00 to 02:00 (01:00 UTC) on 2026-10-25.
+		// In Berlin, the clocks jump from 02:00 to 03:00 (01:00 UTC) on 2026-03-29, and go back from 03:00 to 02:00
+		// (01:00 UTC) on 2026-10-25.
 		"skipped hour":                {[]windows.Window{berlin("30 2 * * *", "1h")}, "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"},
 		"the day after":               {[]windows.Window{berlin("30 2 * * *", "1h")}, "2026-03-29T12:00:00Z", "2026-03-30T00:30:00Z", "2026-03-30T01:30:00Z"},
 		"begins before the jump":      {[]windows.Window{berlin("30 1 * * *", "2h")}, "2026-03-29T00:45:00Z", "2026-03-29T00:30:00Z", "2026-03-29T02:30:00Z"},
@@ -80,8 +81,8 @@ func TestOpening(t *testing.T) {
 	}
 }
 
-// TestOpeningsFollowOneAnother steps through a year with its two changes of clocks, opening by opening. An opening is the same when it is
-// computed before it and inside it, and each day has one.
+// TestOpeningsFollowOneAnother steps through a year, opening by opening; the clocks change twice in it. An opening
+// must be the same whether it is computed before it begins or during it, and each day must have one opening.
 func TestOpeningsFollowOneAnother(t *testing.T) {
 	t.Parallel()
 	set := parseWindows(t, windows.Window{Cron: "30 2 * * *", Duration: "2h", Timezone: "Europe/Berlin"})
@@ -143,7 +144,7 @@ func TestParseNamesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that any text is either refused or gives valid openings.
+// FuzzParse parses any text as windows. The text is either refused, or gives valid openings.
 func FuzzParse(f *testing.F) {
 	for _, spec := range []string{"0 1 * * *", "*/10 */2 1-7 jan-mar mon", "TZ=UTC", "TZ= 0 1 * *", "59 23 31 12 7", "0 2 29 2 *"} {
 		f.Add(spec, "4h", "America/Sao_Paulo", int64(1_790_000_000))

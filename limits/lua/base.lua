@@ -1,35 +1,41 @@
--- base: functions about the states of rules, reservations and sliding windows, for the scripts that count
--- starts. scripts.go puts this file after keys.lua and times.lua.
+-- base: helper functions for the scripts that count starts of tasks by rules (rate limits). They handle the
+-- states of rules, reservations (starts that are counted before they happen) and sliding windows. scripts.go
+-- puts this file after keys.lua and times.lua.
 
--- subject_name: returns the text that stands for a subject in KEYS[2]: the last 35 characters of `key`, the
--- key of the subject. They are the id of the rule (12), ':' and the digest of the subject (22).
+-- subject_name: returns the short name of a subject (what a rule counts separately, for example one account).
+-- The members of KEYS[2], the reservations, begin with this name. It is the last 35 characters of `key`, the
+-- Redis key of the subject: the id of the rule (12 characters), ':' and the digest of the subject (22
+-- characters).
 local function subject_name(key)
   return string.sub(key, -35)
 end
 
--- rule_name: returns the id of the rule (12 characters) that is part of `key`, the key of a subject.
+-- rule_name: returns the id of a rule (12 characters). `key` is the Redis key of a subject of the rule; it
+-- contains this id.
 local function rule_name(key)
   return string.sub(key, -35, -24)
 end
 
--- set_known: writes the state "known" into the key `rule`. If epoch is nil, set_known keeps the epoch in
--- the key; then the state must be "known" already. The TTL is at least twice `longest`, so the key of the
--- rule outlives the keys of its subjects. It is at least one hour, so a rarely used rule need not be
--- filled again before each use.
+-- set_known: writes the state "known" into `rule`, the Redis key of a rule. The state says that Redis has all
+-- counts of the rule. If epoch is nil, set_known keeps the epoch that the key contains; then the state must
+-- be "known" already. The TTL of the key is at least 2 * longest (ms), so the key of the rule outlives the
+-- keys of its subjects. It is also at least one hour, so a rarely used rule need not be filled again before
+-- each use.
 local function set_known(rule, longest, now, epoch)
   epoch = epoch or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 
--- reservation: returns the member of KEYS[2] for the reservation of one subject. key is the key of the
--- subject, `at` the time of the reservation (a text, ms), lease the id of the start, and group the group
--- of its check.
+-- reservation: returns the member of KEYS[2] (the reservations) that reserves one start for one subject. key
+-- is the Redis key of the subject, `at` the time of the reservation in ms (a text), lease the id of the
+-- start, and group the group of its check. Checks of one group are alternatives: at most one of them starts.
 local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- other_reservations: returns the times (ms) of the open reservations of the subject `key` that other groups
--- than `group` made. Of each other group it returns one time, because at most one check of a group starts.
+-- other_reservations: returns the times (ms) of the open reservations of one subject that other groups than
+-- `group` made. key is the Redis key of the subject. For each other group the list has one time, because at
+-- most one check of a group starts.
 local function other_reservations(key, group)
   local times = {}
   local seen_groups = {}
@@ -46,10 +52,11 @@ local function other_reservations(key, group)
   return times
 end
 
--- check_window: reports whether one sliding window (at most max starts in per ms) allows one more start.
---   packed   one text with the times of the subject, 13 digits each, newest first; nil if the times are in
+-- check_window: reports whether one sliding window (at most `max` starts within `per` ms) allows one more
+-- start of the subject with the Redis key `key`.
+--   packed   one text with the times of the counted starts, 13 digits each, newest first; nil if they are in
 --            the Redis list `key`
---   pending  times (ms) of the reservations of the subject that other groups made
+--   pending  times (ms) of the reservations that other groups of checks made for the subject
 -- Returns one of:
 --   nil         the window allows a start
 --   nil, true   the max-th newest start is in the future: the clock of Redis was set back
@@ -68,7 +75,7 @@ local function check_window(packed, key, max, per, pending, now)
   if #pending == 0 then
     return nil
   end
-  -- Number of reservations that were made inside the window.
+  -- Number of other groups' reservations that were made inside the window.
   local reserved = 0
   for _, reserved_at in ipairs(pending) do
     if reserved_at > now - per then
@@ -81,13 +88,15 @@ local function check_window(packed, key, max, per, pending, now)
   end
 end
 
--- delete_old_leases: deletes from KEYS[3] the leases of starts that were counted at least REMEMBER ms ago.
+-- delete_old_leases: forgets which starts were counted at least REMEMBER ms ago: it deletes their leases
+-- (ids) from KEYS[3]. now is the time of Redis in ms.
 local function delete_old_leases(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end
 
--- record_counted: records in KEYS[3] that the rule with this id has counted the start with this lease, and
--- returns true. If KEYS[3] contains this record already, it writes nothing and returns false.
+-- record_counted: records in KEYS[3] (the counted starts) that the rule with this id has counted the start
+-- with this lease (id of the start), and returns true. If KEYS[3] contains this record already,
+-- record_counted writes nothing and returns false, so that no start is counted twice.
 local function record_counted(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then
     return false

@@ -1,6 +1,7 @@
--- epoch: deletes the states of rules that were filled in another epoch of Redis. Redis may have lost data
--- between two epochs, so the stored counts can lack starts. A rule without a state is unknown and must
--- be filled again. If a process began to fill a rule in another epoch, it cannot continue.
+-- epoch: deletes the states of rules (rate limits) whose counts were copied to Redis in another epoch. A new
+-- epoch of Redis begins when Redis may have lost data, so counts from another epoch can lack starts. A rule
+-- without a state is unknown and must be filled again. A process that began to fill a rule in another epoch
+-- cannot continue.
 --
 -- KEYS     the keys of rules (keys.lua)
 -- ARGV[1]  the current epoch
@@ -9,8 +10,8 @@
 local dropped = 0
 for _, rule in ipairs(KEYS) do
   local value = redis.call('GET', rule) or ''
-  -- The epoch in the state of the rule. The first pattern matches a known rule, the second pattern a rule
-  -- that a process is filling.
+  -- epoch is the epoch that the state of the rule contains. The first pattern matches the state of a known
+  -- rule, the second pattern the state of a rule that a process is filling.
   local epoch = string.match(value, '^known|%d+|(.*)$') or string.match(value, '|([^|]*)~')
   if epoch and epoch ~= ARGV[1] then
     dropped = dropped + redis.call('DEL', rule)

@@ -1,19 +1,19 @@
--- fill: fills an unknown rule: it stores the starts that a process read from the history, so that Redis knows
--- the rule. Each call does one step.
+-- fill: fills a rule (a rate limit) that Redis does not know: a process reads the earlier starts from the
+-- history in the ledger (the SQL database), and this script stores them in Redis. Each call does one step.
 --
 -- KEYS[1...3]  as in keys.lua
 -- KEYS[4]      the key of the rule
 -- KEYS[5...]   only for the step "fill": the keys of the subjects
--- ARGV[1]  the step: begin, fill, settle or known. The step "settle" only changes the state of the rule to
+-- ARGV[1]  the step: begin, fill, settle or known. "settle" only changes the state of the rule to
 --          "settling": from then on settle.lua counts starts by the rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
--- ARGV[3]  time in ms: if the process does no step for so long, another process may fill the rule instead
+-- ARGV[3]  time in ms: after so long without a step of this process, another process may fill the rule
 --     Only for the step "known":
 -- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
 --     Only for the step "fill":
 -- ARGV[4]  spec of the rule (keys.lua)
--- ARGV[5]  n, the number of leases
+-- ARGV[5]  n, the number of leases (ids of starts) that follow
 -- ARGV[6...]  n leases (ids of starts) of the last minute. They are followed, for each subject, by:
 --     earlier  number of starts of this subject that earlier calls sent
 --     m        number of starts of this subject in this call; 1 for a rule of the kind F or C
@@ -31,11 +31,12 @@
 --   If a step is sent again, it changes nothing. After the step "settle", the step "fill" is refused,
 --   because it could overwrite starts that other scripts have counted.
 
--- Result: Redis knows the rule already, so nothing was done.
+-- Result of a step: Redis knows the rule already, so nothing was done.
 local DONE_BEFORE = 0
--- Result: another process fills the rule, or the step is not possible in the state of the rule.
+-- Result of a step: another process fills the rule, or the step is not possible in the present state of the
+-- rule.
 local BUSY = 2
--- Result: the step is done.
+-- Result of a step: it is done.
 local OK = 1
 local rule = KEYS[FIXED_KEYS + 1]
 local step = ARGV[1]
@@ -44,20 +45,21 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = read_rule_state(rule)
--- true if the process that called this script is the one that fills the rule.
+-- is_mine is true if the caller of this script is the process that fills the rule: the key of the rule
+-- contains its token.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
--- write_state: writes state_name ("filling" or "settling"), the current time and the token into the key of
--- the rule. Returns OK.
+-- write_state: writes the state of the rule ("filling" or "settling"), the current time and the token of the
+-- filling process into the key of the rule. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- keep_first: undoes an earlier run of this step for a subject with sliding windows: of the stored starts it
--- keeps only the first `earlier`, which other calls stored. s is the spec table of the rule. If s is of
--- the kind P, keep_first writes nothing and returns the kept starts as packed times. If s is of the kind L,
--- it shortens the list `key` and returns nil.
+-- keep_first: prepares one subject (key) for the step "fill". If this step ran before, it undoes that run: of
+-- the stored starts it keeps only the first `earlier`, which other calls stored. s is the spec table of the
+-- rule. If s is of the kind P (packed times), keep_first writes nothing and returns the kept times as one
+-- text. If s is of the kind L (list of times), it shortens the list and returns nil.
 local function keep_first(s, key, earlier)
   if s.kind == 'P' then
     return string.sub(redis.call('GET', key) or '', 1, DIGITS * earlier)
@@ -69,8 +71,9 @@ local function keep_first(s, key, earlier)
   end
 end
 
--- fill_subject: stores the starts of one subject, whose arguments begin at ARGV[i]. s is the spec table of
--- the rule, key the key of the subject. Returns the index in ARGV at which the next subject begins.
+-- fill_subject: stores the starts of one subject (for example, an account) in Redis. ARGV[i] is the first
+-- argument of the subject, s the spec table of the rule, and key the Redis key of the subject. Returns the
+-- index in ARGV at which the next subject begins.
 local function fill_subject(s, key, i)
   local earlier = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])
@@ -100,8 +103,9 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
--- do_fill: does the step "fill". Returns OK. It returns BUSY if the rule is of the kind C (calendar) and its
--- spec contains no period for the current time of Redis.
+-- do_fill: does the step "fill", which stores starts of the history. Returns OK. If the rule is of the kind C
+-- (calendar) and its spec contains no period for the current time of Redis, do_fill stores nothing and
+-- returns BUSY.
 local function do_fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
@@ -120,7 +124,8 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the step "known". Returns OK. It returns BUSY if the step "settle" was not done before.
+-- do_known: does the last step, "known": it makes the state of the rule "known", so that checks use its
+-- counts. Returns OK. If the step "settle" was not done before, it writes nothing and returns BUSY.
 local function do_known()
   if state ~= 'settling' then
     return BUSY

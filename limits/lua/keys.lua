@@ -1,6 +1,7 @@
--- keys: the keys and the constants of the scripts that count starts. All keys belong to one scope: they have
--- the same prefix (keys.go). scripts.go puts this file in front of each of these scripts, after the line
--- "local SETTLE = ...". SETTLE is the time in ms after which an open reservation is overdue.
+-- keys: the keys and the constants of the scripts that count starts of tasks by rules (rate limits). All keys
+-- belong to one scope: they have the same prefix (keys.go). scripts.go puts this file in front of each of
+-- these scripts, after the line "local SETTLE = ...". SETTLE is the time in ms after which an open
+-- reservation is overdue.
 --
 -- Terms:
 --     lease        id of one start
@@ -54,23 +55,27 @@
 local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
--- Number of keys (KEYS[1] to KEYS[3]) that precede the keys of the items.
+-- Number of keys that precede the keys of the items (an item is a rule and one of its subjects): KEYS[1] to
+-- KEYS[3].
 local FIXED_KEYS = 3
--- Time in ms for which KEYS[3] keeps the lease of a counted start, so that the start is not counted twice.
+-- Time in ms for which KEYS[3] keeps the lease (id) of a counted start. During this time the same start is
+-- not counted again.
 local REMEMBER = 60000
 -- Time in ms. If a stored time is later than the time of Redis by more than MAX_AHEAD, the clock of Redis was
 -- set back.
 local MAX_AHEAD = 1000
--- Number of digits of each time (ms) in packed times (the times of a subject, stored as one text). 13 digits
+-- Number of digits of each time (ms) in packed times (one text with all times of a subject). 13 digits
 -- suffice until the year 2286.
 local DIGITS = 13
--- Status of a check: Redis does not know a rule of the check, so the rule must be filled first.
+-- Status of a check: one of its rules is unknown (Redis may lack its starts) and must first be filled from
+-- the history.
 local UNKNOWN = 0
--- Status of a check: a rule refuses the start now.
+-- Status of a check: one of its rules refuses the start now.
 local LIMITED = 1
 -- Status of a check: the start may happen.
 local PASSED = 2
--- Status of a check: a reservation of the scope has been open for longer than SETTLE ms.
+-- Status of a check: a reservation of the same scope is overdue, which means that it has been open for longer
+-- than SETTLE ms.
 local UNSETTLED = 3
 -- Status of a check: the spec of a calendar rule contains no period for the current time of Redis.
 local NO_PERIOD = 4

@@ -1,8 +1,8 @@
--- note: adds the refused starts that one process has counted to the numbers of refusals in Redis. top.lua
--- reads these numbers to find the most refused subjects.
+-- note: adds the refusals that one process has counted (starts of tasks that a policy refused) to the numbers
+-- in Redis. top.lua reads these numbers to find the subjects with the most refusals.
 --
--- KEYS[1]  ZSET  label -> number of refusals, for hours with an even number
--- KEYS[2]  ZSET  label -> number of refusals, for hours with an odd number
+-- KEYS[1]  ZSET  label -> number of refusals in the latest hour with an even number
+-- KEYS[2]  ZSET  label -> number of refusals in the latest hour with an odd number
 -- KEYS[3]  number of the hour (since 1970) of the latest refusal
 -- ARGV[1]  maximum number of labels in each ZSET. A label names a policy and one of its subjects
 -- ARGV[2...]  pairs: a label, then the number of refusals to add
@@ -18,8 +18,8 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
--- This is the first refusal of the hour, so the ZSET `top` still contains an earlier hour. If the previous
--- hour had no refusal, the other ZSET is outdated too.
+-- This is the first refusal of the hour, so the ZSET `top` still contains the numbers of an earlier hour. If
+-- the previous hour had no refusal, the numbers in the other ZSET are outdated too.
 if last_hour ~= hour then
   redis.call('DEL', top)
   if last_hour ~= hour - 1 then

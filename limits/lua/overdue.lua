@@ -1,5 +1,5 @@
--- overdue: returns the leases (ids of starts) of the overdue reservations: those that have been open for
--- longer than SETTLE ms, because no process has counted or released them.
+-- overdue: returns the leases (ids of starts) of the overdue reservations. A reservation is overdue if it has
+-- been open for longer than SETTLE ms: no process has counted or released its start.
 --
 -- KEYS     KEYS[1] to KEYS[3] as in keys.lua
 -- ARGV[1]  maximum number of leases

@@ -1,15 +1,16 @@
 -- quick: a shortcut in front of reserve.lua for its most frequent call: one check of one sliding window. The
--- shortcut answers if the window is full, or if it has room even if all open reservations start. It runs
--- before Lua creates the functions of base.lua and common.lua, because their creation takes longer than
--- the check. In all other cases a `break` leaves the shortcut, and reserve.lua answers the call.
+-- shortcut answers in two cases: the window is full, or it has room even if every open reservation becomes a
+-- start. It runs before Lua creates the functions of base.lua and common.lua, because their creation takes
+-- longer than the check. In all other cases a `break` leaves the shortcut, and reserve.lua answers the call.
 --
 -- KEYS     as in reserve.lua
 -- ARGV     as in reserve.lua
--- Returns  the number 2 (PASSED) without a list, or a list as in reserve.lua
+-- Returns  the number 2 (PASSED: the start may happen) without a list, or a list as in reserve.lua
 -- Invariants: as in reserve.lua.
 
 repeat
-  -- Leave the shortcut if the check does not have exactly one item, or if there is another check.
+  -- Leave the shortcut if the check does not have exactly one item (a rule and a subject), or if the call
+  -- contains another check.
   if ARGV[3] ~= '1' or ARGV[5] then
     break
   end
@@ -40,16 +41,17 @@ repeat
     break
   end
 
-  -- n is chosen so that, even if all open reservations start, the window has room if its n-th newest start
-  -- is older than the window. At first, n assumes that all reservations of the scope are for this subject.
-  -- If n is then less than 1, it is computed again with only the reservations of this subject.
+  -- n is the number of starts for which the window has room if all open reservations become starts. So the
+  -- window has room if its n-th newest start is older than the window. At first, n assumes that all
+  -- reservations of the scope are for this subject. If n is then less than 1, it is computed again with only
+  -- the reservations of this subject.
   local n = max - open
   local name = sub(subject, -35)
   local nth_newest_time = nil
   if n < 1 then
     n = max - call('ZLEXCOUNT', PENDING, '[' .. name .. '|', '(' .. name .. '}')
   end
-  -- Reservations alone fill the window: leave the shortcut.
+  -- The reservations of the subject alone fill the window: leave the shortcut.
   if n < 1 then
     break
   end
@@ -60,12 +62,13 @@ repeat
   end
   nth_newest_time = tonumber(nth_newest_time or nil)
   if nth_newest_time and nth_newest_time > now - per then
-    -- Leave the shortcut if reservations decide whether the window is full, or if the time is in the
-    -- future because the clock of Redis was set back.
+    -- Leave the shortcut if reservations may decide whether the window is full, or if the stored time is in
+    -- the future because the clock of Redis was set back.
     if n < tonumber(max) or nth_newest_time > now + MAX_AHEAD then
       break
     end
-    -- Leave the shortcut if the lease was reserved or counted before: then the check must pass.
+    -- Leave the shortcut if the lease (id of the start) was reserved or counted before: then the check must
+    -- pass again.
     if MODE == 'R'
       and (call('ZSCORE', OPEN, lease) or call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease))
     then
@@ -74,7 +77,8 @@ repeat
     return { now, LIMITED, 1, 0, 0, nth_newest_time + per - now, now - nth_newest_time, 0 }
   end
   if MODE == 'R' then
-    -- If the lease was counted or reserved before, it passes but is not reserved again.
+    -- If the lease (id of the start) was counted or reserved before, the check passes, but the script does
+    -- not reserve it again.
     if not call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease)
       and call('ZADD', OPEN, 'NX', at, lease) == 1
     then

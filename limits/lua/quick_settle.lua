@@ -1,6 +1,6 @@
 -- quick_settle: a shortcut in front of settle.lua for its most frequent call: a process closes one
--- reservation that it made itself, for one sliding window. In all other cases a `break` leaves the
--- shortcut, and settle.lua answers the call.
+-- reservation (a start that was counted in advance) that it made itself in one sliding window. In all other
+-- cases a `break` leaves the shortcut, and settle.lua answers the call.
 --
 -- KEYS     as in settle.lua
 -- ARGV     as in settle.lua
@@ -8,8 +8,8 @@
 -- Invariants: as in settle.lua.
 
 repeat
-  -- Leave the shortcut if the entry does not have exactly one item, if there is another entry, or if the
-  -- group is empty (then settle.lua must search for the reservation).
+  -- Leave the shortcut in three cases: the entry does not have exactly one item (a rule and a subject), the
+  -- call has another entry, or the group is empty (then settle.lua must search for the reservation).
   if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then
     break
   end
@@ -25,7 +25,8 @@ repeat
   if not at then
     break
   end
-  -- Some Redis servers return the score in the form 1.8e+12, so it is converted to digits.
+  -- Some Redis servers return a score in the form 1.8e+12. The next line converts the score (the time of the
+  -- reservation) to digits.
   at = string.format('%d', tonumber(at))
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
   -- The start did not happen: delete the reservation and count nothing.
@@ -45,12 +46,13 @@ repeat
   else
     newest = call('LINDEX', subject, '0')
   end
-  -- Leave the shortcut if the rule is not known, or if its state must be written again to renew the TTL
-  -- (renew_known in settle.lua).
+  -- Leave the shortcut if the rule is not known (Redis may lack its starts), or if its state must be written
+  -- again to renew the TTL (renew_known in settle.lua).
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
-  -- Leave the shortcut if a later start is stored already: only settle.lua can insert this start behind it.
+  -- Leave the shortcut if the subject already has a later start: only settle.lua can insert this start behind
+  -- that one.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end

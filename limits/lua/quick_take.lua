@@ -19,8 +19,9 @@
 -- Invariants: as in take.lua.
 
 repeat
-  -- Leave the shortcut if the call has more than one taking, or if the taking has not exactly one item.
-  -- ARGV[3] is the number of keys: 2 for one item, 3 for one item and an id.
+  -- Leave the shortcut if the call has more than one taking (request to a limit set), or if the taking does
+  -- not have exactly one item (a rule and a subject). ARGV[3] is the number of keys: 2 for one item, 3 for
+  -- one item and an id.
   if ARGV[5] or ARGV[3] ~= '2' and ARGV[3] ~= '3' then
     break
   end
@@ -37,8 +38,8 @@ repeat
   local id = KEYS[3]
   local packed = nil
   local state = call('GET', rule)
-  -- Leave the shortcut if the rule does not count yet in this epoch. Leave it also in mode P (write nothing)
-  -- if the taking has an id: only take.lua can look up an id without a write.
+  -- Leave the shortcut if the rule does not count yet in this epoch of Redis. Leave it also in mode P (write
+  -- nothing) if the taking has an id: only take.lua can look up an id without a write.
   if not state or sub(state, 27) ~= ARGV[1] or id and MODE == 'P' then
     break
   end
@@ -46,8 +47,8 @@ repeat
   -- The current time in ms, as a text. t[1] is in seconds. t[2] is the microseconds of the second: padded
   -- to 6 digits, its first 3 digits are the milliseconds.
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
-  -- Leave the shortcut if the key of the rule must be written again, or if the rule began to count in the
-  -- future because the clock of Redis was set back.
+  -- Leave the shortcut if the key of the rule must be written again to renew its TTL, or if the rule began to
+  -- count in the future because the clock of Redis was set back.
   if sub(state, 14, 26) < at or sub(state, 1, 13) > at then
     break
   end
@@ -59,13 +60,13 @@ repeat
   local window_start = now - window
   if kind == 'P' then
     packed = redis.pcall('GET', subject) or ''
-    -- Leave the shortcut if the stored subject is a list, or if its newest time is in the future because
-    -- the clock of Redis was set back.
+    -- Leave the shortcut if the times of the subject are stored as a list (then the reply is no text), or if
+    -- the newest time is in the future because the clock of Redis was set back.
     if type(packed) ~= 'string' or sub(packed, 1, 13) > at then
       break
     end
-    -- Skip the expired times. The oldest times are at the end of the text. In the loop, `used` is the
-    -- length of the text without them.
+    -- Skip the expired times. The oldest times are at the end of the text. During the loop, `used` is the
+    -- length of the text up to the oldest time that has not expired.
     used = #packed
     while used > 0 do
       oldest = tonumber(sub(packed, used - 12, used))
@@ -81,7 +82,8 @@ repeat
     used = used / 13
   else
     used = redis.pcall('LLEN', subject)
-    -- Leave the shortcut if the stored subject is packed, or if the cost needs more than 8 commands.
+    -- Leave the shortcut if the times of the subject are stored as one text (then the reply is no number), or
+    -- if the cost needs more than 8 commands.
     if type(used) ~= 'number' or cost > 8 then
       break
     end
@@ -90,7 +92,7 @@ repeat
         break
       end
       oldest = tonumber(call('LINDEX', subject, '-1'))
-      -- In mode T, delete up to 4 expired times. If more times have expired, leave the shortcut below.
+      -- In mode T (take), delete up to 4 expired times. If more times have expired, leave the shortcut below.
       for _ = 1, MODE == 'T' and 4 or 0 do
         if not oldest or oldest > window_start then
           break
@@ -107,7 +109,8 @@ repeat
 
   local wait = 0
   local is_allowed = used + cost <= tonumber(max)
-  -- Record the id of an allowed taking. If Redis has the id already, leave the shortcut.
+  -- Record the id of an allowed taking (a request to a limit set). If Redis has the id already, leave the
+  -- shortcut.
   if id and MODE == 'T' then
     local id_exists
     if is_allowed then
@@ -120,7 +123,7 @@ repeat
     end
   end
   if not is_allowed then
-    -- The window allows the cost when its n-th newest time expires.
+    -- The window allows the cost as soon as its n-th newest time expires.
     local n = max - cost + 1
     if packed then
       n = sub(packed, 13 * n - 12, 13 * n)

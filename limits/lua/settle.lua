@@ -1,5 +1,5 @@
--- settle: closes reservations. If the start happened, the script counts it. It also counts starts that have
--- no reservation.
+-- settle: closes reservations (starts that were counted in advance). If a reserved start happened, the script
+-- counts it for good. It also counts starts that have no reservation.
 --
 -- KEYS     as in keys.lua
 -- ARGV     for each entry, which settles one start:
@@ -23,8 +23,8 @@
 
 local now = clock()
 
--- insert_packed: inserts the time `at` (ms) into packed times (one text, 13 digits each, newest first).
--- Returns the new text; it keeps at most the newest cap times.
+-- insert_packed: inserts the time `at` (ms) into packed times: one text with the times of counted starts, 13
+-- digits each, newest first. Returns the new text. It has at most `cap` times, the newest ones.
 local function insert_packed(packed, at, cap)
   local new = packed_time(at)
   local i = 1
@@ -34,8 +34,8 @@ local function insert_packed(packed, at, cap)
   return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
 end
 
--- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, whose newest time is first. Returns
--- the length of the list.
+-- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, whose times are in descending order.
+-- now is the current time (ms). Returns the new length of the list.
 local function insert_in_list(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
@@ -69,15 +69,16 @@ local function count_sliding(s, key, packed, at, now)
   trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
 end
 
--- count_start: counts one start for the subject `key` of a rule of any kind. s is the spec table of the rule,
--- `at` the time (ms) at which the start happened, and now the current time (ms).
+-- count_start: counts one start for one subject (for example, an account) of a rule of any kind. s is the
+-- spec table of the rule, key the Redis key of the subject, `at` the time (ms) at which the start happened,
+-- and now the current time (ms).
 local function count_start(s, key, at, now)
   if s.windows then
     return count_sliding(s, key, read_packed(s, key), at, now)
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- A start from before the current window, which is counted late, counts in the current window.
+    -- A start from before the current window that is counted late counts as a start in the current window.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0
@@ -85,7 +86,7 @@ local function count_start(s, key, at, now)
     return write_count(s, key, window_start, n + 1, now)
   end
   local period_start = period_containing(s, at)
-  -- The start is in a calendar period that has ended, so it does not count any more.
+  -- The start happened in a calendar period that has ended, so it does not count any more.
   if not period_start or window_start and window_start > period_start then
     return
   end
@@ -95,24 +96,25 @@ local function count_start(s, key, at, now)
   write_count(s, key, period_start, n + 1, now)
 end
 
--- renew_known: writes the state of the known rule again, to renew its TTL, if the latest write is more than
--- half of `longest` ago. since is the time (ms) of the latest write.
+-- renew_known: renews the TTL of `rule`, the Redis key of a known rule, by writing its state again. It does
+-- so only if the latest write is more than half of `longest` ago. since is the time (ms) of the latest write.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- delete_reservation: deletes the open reservation of the lease. keys lists the keys of its subjects.
--- Returns the time (ms) of the reservation, or nil if the lease has no open reservation. If group is
--- empty, another process may have made the reservation, for other items than this call names: then the
--- function searches all members of KEYS[2] for the lease.
+-- delete_reservation: deletes the open reservation that has this lease (id of the start). keys lists the
+-- Redis keys of its subjects. Returns the time (ms) of the reservation, or nil if the lease has no open
+-- reservation. If group is empty, another process may have made the reservation, for other items than this
+-- call names: then the function searches all members of KEYS[2] for the lease.
 local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
   end
-  -- Some Redis servers return the score in the form 1.8e+12, so it is converted to digits.
+  -- Some Redis servers return a score in the form 1.8e+12. The next line converts the score (the time of the
+  -- reservation) to digits.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
@@ -129,8 +131,8 @@ local function delete_reservation(lease, group, keys)
   return tonumber(at)
 end
 
--- settle_entry: closes the reservation of the lease of entry e. If the start happened, it counts the start.
--- Returns 1 if the lease had an open reservation, else 0.
+-- settle_entry: closes the reservation of one start, which the entry e describes. If the start happened, each
+-- rule of e counts it once. Returns 1 if the lease of e had an open reservation, else 0.
 local function settle_entry(e)
   local reserved_at = delete_reservation(e.lease, e.group, e.keys)
   if e.started then

@@ -1,8 +1,8 @@
 -- slide: functions that read and change the times of a subject with sliding windows, for take.lua. scripts.go
 -- puts this file after common.lua. The times of a subject are either packed (one text, 13 digits each) or a
--- Redis list. The kind of the spec (P: packed, L: list) is the form for the next write. The stored subject
--- can still have the other form, because a change of the maximum changes the kind of the spec only.
--- The functions receive an item (a rule and its subject), a table:
+-- Redis list. The kind of the rule's spec (P: packed, L: list) is the form for the next write. The stored
+-- times can still have the other form, because a change of the rule's maximum changes only the spec. The
+-- functions receive an item (a rule and its subject), a table:
 --     rule    key of the rule
 --     key     key of the subject
 --     spec    the table that read_spec returns
@@ -10,11 +10,13 @@
 --     n       number of stored times
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
--- load_times: reads the subject of the item, whether it is packed or a list, and sets item.packed and item.n.
+-- load_times: reads the stored times of the item (a rule and a subject) in either form, one text or a Redis
+-- list. load_times sets item.packed to the text (nil for a list) and item.n to the number of times.
 local function load_times(item)
   local expects_packed = item.spec.kind == 'P'
   local reply = redis.pcall(expects_packed and 'GET' or 'LLEN', item.key)
-  -- A table is an error: the command does not fit, because the stored subject has the other form.
+  -- A reply of the type table is an error: the command does not fit the stored form, so the command for the
+  -- other form is used.
   if type(reply) == 'table' then
     reply = redis.call(expects_packed and 'LLEN' or 'GET', item.key)
   end
@@ -27,14 +29,14 @@ local function load_times(item)
   end
 end
 
--- nth_of_item: returns the n-th newest stored time (ms) of the item.
+-- nth_of_item: returns the n-th newest stored time (ms) of the item (a rule and a subject).
 local function nth_of_item(item, n)
   return nth_newest(item.packed, item.key, n)
 end
 
--- count_after: returns how many stored times of the item are later than the time `edge` (ms). It compares the
--- oldest time first, because usually all times are later than edge: calls delete older times. If the
--- oldest time is not later, it uses binary search.
+-- count_after: returns how many stored times of the item (a rule and a subject) are later than the time
+-- `edge` (ms). It compares the oldest time first, because usually all times are later than edge: calls delete
+-- older times. If the oldest time is not later, it uses binary search.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
@@ -52,8 +54,8 @@ local function count_after(item, edge)
   return low
 end
 
--- push_times: adds n entries with the time `now` at the head of the list `key`. Each command adds at most
--- 1000 entries.
+-- push_times: adds n entries with the time `now` at the head of the Redis list `key`. One command adds at
+-- most 1000 entries.
 local function push_times(key, now, n)
   local texts = {}
   for i = 1, math.min(n, 1000) do
@@ -64,9 +66,9 @@ local function push_times(key, now, n)
   end
 end
 
--- keep_newest: keeps only the newest n times of the item. If the stored form (packed or list) differs from
--- the form of the spec, it converts the times. It writes a list to Redis, but sets packed times only in
--- item.packed: add_times writes them.
+-- keep_newest: deletes all stored times of the item (a rule and a subject) except the newest n. If the stored
+-- form (packed or list) differs from the form of the spec, it converts the times. It writes a list to Redis,
+-- but sets packed times only in item.packed: add_times writes them.
 local function keep_newest(item, n)
   local s = item.spec
   local key = item.key
@@ -94,7 +96,8 @@ local function keep_newest(item, n)
   item.n = n
 end
 
--- add_times: adds n entries with the time `now` to the times of the item, and renews the TTL of the subject.
+-- add_times: adds n entries with the time `now` to the stored times of the item (a rule and a subject), and
+-- renews the TTL of the subject's key.
 local function add_times(item, now, n)
   local s = item.spec
   local key = item.key
@@ -127,7 +130,8 @@ local function fix_future_times(item, now)
 end
 
 -- count_sliding: counts the cost n of a request at the time `now`: it adds n entries to the times of the item
--- and adds n to each number in item.inside. It also deletes the times that are outside all windows.
+-- and adds n to each number in item.inside (the number of times in each window). It also deletes the times
+-- that are outside all windows.
 local function count_sliding(item, now, n)
   local kept_count = 0
   local s = item.spec
@@ -142,7 +146,7 @@ local function count_sliding(item, now, n)
 end
 
 -- remove_times: gives back a part n of a cost that was counted at the time `counted_at` (ms): it deletes at
--- most n entries with this time from the subject of the item.
+-- most n entries with this time from the stored times of the item (a rule and a subject).
 local function remove_times(item, counted_at, n)
   load_times(item)
   if not item.packed then

@@ -31,24 +31,25 @@
 
 local now = clock()
 
--- read_item: returns a table for the item (fields: slide.lua) whose rule is KEYS[key]. The second result is
--- true if the spec contains all needed calendar periods: the current period and, in mode R, the previous
--- period too. For a rule of another kind it is always true. For a calendar rule, read_item also sets
--- item.from and item.to, the start and end (ms) of the current period.
+-- read_item: returns the table of an item (a rule and a subject; fields: slide.lua). KEYS[key] is the key of
+-- the rule, spec its text. The second result is true if the spec contains all needed calendar periods: the
+-- current period and, in mode R, the previous period too. For a rule of another kind it is always true. For a
+-- calendar rule, read_item also sets item.from and item.to, the start and end (ms) of the current period.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- Mode R needs the period before the current one. If the current period is not the second period of
-    -- the spec, the spec can lack the previous period.
+    -- Mode R (give back) also needs the period before the current one. The spec contains this previous period
+    -- only if the current period is its second period.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
 end
 
--- read_takings: reads all arguments before the first write. Returns a list of takings, tables with the fields
--- cost, items and id. Returns nil if the spec of a calendar rule lacks a period that the script needs.
+-- read_takings: parses all arguments; no script may write before that. Returns a list of takings (requests to
+-- a limit set), tables with the fields cost, items and id. If the spec of a calendar rule lacks a period that
+-- the script needs, it returns nil.
 local function read_takings()
   local takings = {}
   local i = 2
@@ -78,9 +79,9 @@ local function read_takings()
   return takings
 end
 
--- read_id: looks up the allowed taking that has the same id as the taking t. Returns its time (ms), its cost,
--- and how much of the cost was given back. Returns nil if t has no id, or if no taking with this id was
--- allowed within the last REMEMBER ms.
+-- read_id: looks up an earlier allowed taking that has the same id as the taking t (a request to a limit
+-- set). Returns its time (ms), its cost, and how much of the cost was given back. Returns nil if t has no id,
+-- or if no taking with this id was allowed within the last REMEMBER ms.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -94,8 +95,9 @@ local function read_id(t)
   return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- write_id: writes the key of the id of the taking t. taken_at is the time (ms) of the taking; returned is
--- how much of its cost was given back. The key expires REMEMBER ms after taken_at.
+-- write_id: writes the Redis key of the id of the taking t (a request to a limit set). taken_at is the time
+-- (ms) at which t was counted; cost is its cost; returned is how much of the cost was given back. The key
+-- expires REMEMBER ms after taken_at.
 local function write_id(t, taken_at, cost, returned)
   redis.call(
     'SET',
@@ -106,10 +108,10 @@ local function write_id(t, taken_at, cost, returned)
   )
 end
 
--- read_counts_since: reads the time (ms) at which the rule of a limit set began to count. Returns this time,
--- and true if the key of the rule must be written again. If the rule does not count yet in this epoch, it
--- returns nil and true. Mode P also reads the usage of rules that count starts (keys.lua). If such a rule
--- is known, all its starts are counted, so the function returns 0 and false.
+-- read_counts_since: reads `rule`, the Redis key of a rule of a limit set. Returns the time (ms) at which the
+-- rule began to count, and true if the key must be written again. If the rule does not count yet in this
+-- epoch, it returns nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). If
+-- such a rule is known, all its starts are counted, so the function returns 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -121,8 +123,9 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) at which the rule of the item began to count; it is the current
--- time if the rule does not count yet. In mode T it writes the key of the rule if the key must be renewed.
+-- load_rule: sets item.since, the time (ms) at which the rule of the item began to count. If the rule does
+-- not count yet, this is the current time. In mode T (take) it also writes the key of the rule if the key
+-- must be renewed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -137,8 +140,8 @@ local function load_rule(item)
   end
 end
 
--- load_item: reads the rule and the subject of the item; check_item evaluates the item afterwards. It sets
--- these fields of the item:
+-- load_item: reads from Redis the rule and the subject of the item; check_item evaluates the item afterwards.
+-- It sets these fields of the item:
 --   since            time (ms) at which the rule began to count
 --   has_full_window  true if the rule has counted for its whole window
 --   Only for sliding windows:
@@ -159,7 +162,8 @@ local function load_item(item)
   end
   local window_start, n = read_count(item.key)
   if s.kind == 'F' then
-    -- A stored window can begin in the future if the clock of Redis was set back. Then it begins now.
+    -- A stored window can begin in the future if the clock of Redis was set back. Then the script lets it
+    -- begin now.
     window_start = window_start and math.min(window_start, now)
     if not window_start or now >= window_start + s.longest then
       window_start = now
@@ -175,9 +179,9 @@ local function load_item(item)
   item.has_full_window = item.since <= item.from
 end
 
--- check_item: sets item.wait, the time (ms) until the item allows the cost, and returns it. It is 0 if the
--- item allows the cost now. For sliding windows, check_item also sets item.inside, a list with the number
--- of times in each window.
+-- check_item: sets item.wait, the time (ms) until the rule of the item allows the cost, and returns this
+-- time. It is 0 if the rule allows the cost now. For sliding windows, check_item also sets item.inside, a
+-- list with the number of stored times in each window.
 local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -195,7 +199,8 @@ local function check_item(item, cost)
   return item.wait
 end
 
--- count_cost: adds the cost of an allowed taking to the count of the subject of the item, and writes it.
+-- count_cost: adds the cost of an allowed taking (request to a limit set) to the count of the item's subject,
+-- and writes the count to Redis.
 local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -204,9 +209,10 @@ local function count_cost(item, cost)
   count_sliding(item, now, cost)
 end
 
--- append_usage: appends four numbers about one window of the item to the reply: window, used, reset, wait
--- (their meaning: head of this file). If the rule has several sliding windows, it chooses the window in
--- which the least is left. If the same is left in two windows, it chooses the one with the later reset.
+-- append_usage: appends to the reply four numbers about one window of the item (a rule and a subject):
+-- window, used, reset, wait (their meaning: head of this file). If the rule has several sliding windows, it
+-- chooses the window in which the least is left. If the same is left in two windows, it chooses the one with
+-- the later reset.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -237,13 +243,13 @@ local function append_usage(reply, item)
   reply[n + 4] = item.wait
 end
 
--- do_take: evaluates the taking t and appends the verdict and the usage of each item to the reply. In mode T
--- it counts the cost if the verdict is ALLOWED.
+-- do_take: evaluates the taking t (one request to a limit set) and appends the verdict and the usage of each
+-- item to the reply. In mode T it counts the cost if the verdict is ALLOWED.
 local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- A taking with this id was counted before, and at most a part of its cost was given back.
+  -- A taking with this id was counted before, and its cost was not given back in full.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -273,8 +279,9 @@ local function do_take(reply, t)
   end
 end
 
--- uncount: gives back a part n of a cost: it subtracts n from the count of the subject of the item. taken_at
--- is the time (ms) at which the cost was counted. If this count has ended already, nothing changes.
+-- uncount: gives back a part n of a cost: it subtracts n from the count of the item's subject. taken_at is
+-- the time (ms) at which the cost was counted. If the window or period of that time has ended, nothing
+-- changes.
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
@@ -288,8 +295,8 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- A calendar rule. Its stored count does not contain the cost if the count is for another period, or if
-  -- the rule began to count after taken_at.
+  -- Here the rule is a calendar rule. Its stored count does not contain the cost in two cases: the count is
+  -- for another period, or the rule began to count after taken_at.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -299,9 +306,10 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of the taking t. The part is t.cost
--- in total: it includes what earlier calls gave back, so a call that is sent again gives back nothing more.
--- give_back appends the amount given back in total to the reply; it is 0 if the id is not known.
+-- give_back: gives back a part of the cost that was counted under the id of the taking t. t.cost is the part
+-- that is to be given back in total, including what earlier calls gave back. So a call that is sent again
+-- gives back nothing more. give_back appends to the reply how much has been given back in total. The number
+-- is 0 if the id is not known.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

@@ -18,10 +18,11 @@
 -- windows) differ only in this form. If the maximum of the rule was changed, the key can still have the
 -- form of the other of these two kinds.
 
--- Number of digits of each time (ms) in packed times (the times of a subject, stored as one text). 13 digits
+-- Number of digits of each time (ms) in packed times (one text with all times of a subject). 13 digits
 -- suffice until the year 2286.
 local DIGITS = 13
--- Time in ms for which Redis keeps the key of an id. quick_take.lua contains the same number as a text.
+-- Time in ms for which Redis keeps the key of an id, under which a taking (request to a limit set) was
+-- counted. quick_take.lua contains the same number as a text.
 local REMEMBER = 600000
 -- Time in ms after which the key of a rule is written again. This renews the TTL of the key, so that the
 -- key outlives the keys of the subjects of the rule.
@@ -29,11 +30,13 @@ local RENEW = 86400000
 -- Time in ms that is added to `longest` for the TTL of the key of a rule. Without it, the key of a rarely
 -- used rule would expire between two takings, and the rule would begin to count anew each time.
 local OUTLIVE = 32 * 86400000
--- Verdict: a rule refuses the cost, and nothing was counted.
+-- Verdict on a taking (request to a limit set): a rule refuses the cost, and nothing was counted.
 local REFUSED = 0
--- Verdict: all rules allow the cost.
+-- Verdict on a taking (request to a limit set): all rules allow the cost.
 local ALLOWED = 1
--- Verdict: a taking with the same id and the same cost was counted before; it is not counted again.
+-- Verdict on a taking: an earlier taking with the same id and the same cost was counted; this taking is not
+-- counted again.
 local REPEATED = 2
--- Verdict: a taking with the same id but another cost was counted before; this taking counts nothing.
+-- Verdict on a taking: an earlier taking with the same id but another cost was counted; this taking is not
+-- counted.
 local OTHER_COST = 3

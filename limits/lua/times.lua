@@ -1,5 +1,5 @@
--- times: functions that read and format times, for the scripts that count starts or takes. In each script,
--- keys.lua or takes.lua precedes this file and defines DIGITS.
+-- times: functions that read and format times, for the scripts that count starts of tasks or requests to
+-- limit sets. In each script, keys.lua or takes.lua precedes this file and defines DIGITS.
 
 -- check: ends the script with the error "limits: bad <what>" if ok is nil or false.
 local function check(ok, what)
@@ -17,16 +17,15 @@ local function clock()
   return tonumber(at), at
 end
 
--- text: returns the integer n as a text. Scripts use it for every number that they pass to Redis: the
--- conversion by Redis, or by Lua without a format, treats the number as a fraction, which takes longer
--- than a Redis command.
+-- text: returns the integer n as a text. Scripts use it for every number that they pass to Redis. Without it,
+-- Redis or Lua would convert the number as a fraction, and that conversion takes longer than a Redis command.
 local function text(n)
   return string.format('%d', n)
 end
 
 -- nth_newest: returns the time (ms) of the n-th newest start of a subject, or nil if the subject has fewer
--- than n starts. packed is one text with the times of the subject, 13 digits each, newest first. If packed
--- is nil, the function reads the times from the Redis list `key`.
+-- than n starts. packed is one text with the times of the starts, 13 digits each, newest first. If packed is
+-- nil, the function reads the time from the Redis list `key`.
 local function nth_newest(packed, key, n)
   if packed then
     return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n))

@@ -11,8 +11,8 @@ local function trim_list(cap, longest, key, now, length)
   if length > tonumber(cap) then
     redis.call('LTRIM', key, '0', string.format('%d', cap - 1))
   elseif length % 4 == 0 then
-    -- Each start adds one time, so at least one start in 4 comes here. It deletes up to 8 expired times.
-    -- That is more than 4 starts add, so expired times do not accumulate.
+    -- Each start adds one time. So at least every fourth start comes to this line and deletes up to 8 expired
+    -- times. That is more than 4 starts add, so expired times do not accumulate.
     for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
       if not last or last > now - longest then

@@ -1,11 +1,11 @@
 -- +goose Up
 -- All times are stored as integers: milliseconds since 1970.
 
--- Pools: numbered slots, with the rules for all tasks that run in them.
+-- Pools: each pool is a number of slots, with the rules for all tasks that run in these slots.
 -- opens_at: the time at which the windows open next, or at which they last opened if they are open now; null
 --   means always open.
 -- closes_at: the end of the opening that starts at opens_at; null means always open. Both times are stored,
---   so that a query need only compare times to find out whether a task may start.
+--   so that a query can decide whether a task may start by comparing times only.
 -- windows_due: the time at which opens_at and closes_at must be computed again; null means never.
 -- limits: the policies, as a JSON array; null means that there are none.
 -- callers: the maximum number of slots that callers hold at the same time; null means no maximum.
@@ -53,8 +53,8 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- abort_failed: the number of tasks that had failed or timed out when the batch was last resumed. The abort
 --   rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
--- wait_until: the time before which a task without a not_before of its own must start; null means that there
---   is no such time.
+-- wait_until: the time before which each task must start that has no not_before of its own. null means that
+--   there is no such time.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into such a batch.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -109,16 +109,17 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 CREATE INDEX batches_of_pool ON batches (pool, id);
 -- Used to list the batches of a kind.
 CREATE INDEX batches_of_kind ON batches (kind, id);
--- Used to find the newest batches of a pool that contain leases of callers.
+-- Used to find, in one pool, the newest batches that contain leases of callers.
 CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
--- Used to list the urgent batches of all pools. They are few among all batches.
+-- Used to list the urgent batches of all pools. Few batches are urgent, so this index is small.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 -- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
--- Number of tasks of each batch that ended in each state, as of the last fold. A fold is a run of the pass
--- that adds the rows of batch_deltas to this table, so the present number is the sum of both tables. A task
--- of the batch that neither table counts is dispatched if it has a row in grants, else it is pending.
+-- For each batch and each final state: the number of tasks that ended in this state, as of the last fold. A
+-- fold is a run of the pass that adds the rows of batch_deltas to this table, so the present number is the
+-- sum of both tables. A task of the batch that neither table counts is dispatched if it has a row in grants,
+-- else it is pending.
 CREATE TABLE batch_counts (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     state TEXT NOT NULL,
@@ -126,9 +127,9 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 );
 
--- Number of tasks of each pool that ended in each state, as of the last fold. A fold is a run of the pass
--- that adds the rows of batch_deltas to this table, so the present number is the sum of both tables. The row
--- with the state 'queued' has the number of all tasks of the pool, open or ended.
+-- For each pool and each final state: the number of tasks that ended in this state, as of the last fold. A
+-- fold is a run of the pass that adds the rows of batch_deltas to this table, so the present number is the
+-- sum of both tables. The row with the state 'queued' has the number of all tasks of the pool, open or ended.
 CREATE TABLE pool_counts (
     pool  TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -136,8 +137,8 @@ CREATE TABLE pool_counts (
     PRIMARY KEY (pool, state)
 );
 
--- Changes of the counts in batch_counts and pool_counts. A fold (a run of a background pass) adds these rows
--- to the counts and deletes them.
+-- Changes of task counts that are not yet included in batch_counts and pool_counts. A fold (a run of a
+-- background pass) adds these rows to the counts and deletes them.
 -- batch: the id of the batch whose count also changes; 0 means that only the count of the pool changes.
 -- n: the number to add to the count; it can be negative.
 CREATE TABLE batch_deltas (
@@ -148,7 +149,7 @@ CREATE TABLE batch_deltas (
     n     INTEGER NOT NULL,
     at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
--- Used to read the changes of a batch that are not folded yet.
+-- Used to read those changes of a batch's counts that are not folded into batch_counts yet.
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
 -- The next three triggers record each change of the number of all tasks of a pool (state 'queued') in
 -- batch_deltas.
@@ -168,14 +169,15 @@ CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
 END;
 -- +goose StatementEnd
 
--- Recent speed of each batch. Each fold (a run of the pass that adds up task counts) inserts the number of
--- tasks of the batch that newly succeeded, failed or timed out. Rows are deleted after some minutes.
+-- Recent speed of each batch. Each fold (a run of the pass that adds up task counts) inserts one row for a
+-- batch: the number of tasks that succeeded, failed or timed out since the previous fold. Rows are deleted
+-- after some minutes.
 CREATE TABLE batch_rates (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     at    INTEGER NOT NULL,
     n     INTEGER NOT NULL
 );
--- Used to read the recent rows of a batch.
+-- Used to read the recent speed of one batch.
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 -- Used to delete old rows.
 CREATE INDEX batch_rates_at ON batch_rates (at);
@@ -199,7 +201,7 @@ CREATE TABLE pool_minutes (
 -- Used to delete old rows.
 CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
 
--- Records up to which event pool_minutes has counted the events. The table has one row.
+-- How far the events have been counted into the table pool_minutes. The table has one row.
 -- event: the id of the last event that pool_minutes includes.
 CREATE TABLE minutes_counted (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
@@ -208,8 +210,8 @@ CREATE TABLE minutes_counted (
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
 -- Progress of each batch over time. The lifetime of a batch is divided into steps, and each fold (a run of
--- the pass that adds up task counts) adds the tasks that ended to the row of the present step. The steps
--- become longer as the batch gets older, so that even a long batch has few rows.
+-- the pass that adds up task counts) adds the tasks that have ended since the previous fold to the row of the
+-- present step. The steps become longer as the batch gets older, so that even a long batch has few rows.
 -- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
 -- ended: the number of tasks that ended in the step.
@@ -285,13 +287,13 @@ CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NE
 END;
 -- +goose StatementEnd
 
--- The newest fencing token that a grant has received: one row.
+-- The highest fencing token that any grant has received so far. The table has one row.
 CREATE TABLE grant_token (value INTEGER NOT NULL);
 INSERT INTO grant_token VALUES (0);
 
 -- Grants in force: one row for each slot in use. The unique keys make a second grant of a slot, a device or a
 -- task impossible.
--- lease_ms: the length of a renewal whose request names no length.
+-- lease_ms: the length of a renewal if its request does not ask for another length.
 -- longest_ms: the longest length that the lease ever had. The reaper uses it to decide when the lease is
 --   over. null means that the longest length is lease_ms.
 CREATE TABLE grants (
@@ -327,7 +329,7 @@ CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
 END;
 -- +goose StatementEnd
 
--- Attempts: the records of grants that have ended.
+-- Attempts: one row for each grant that has ended. A task can have several attempts.
 CREATE TABLE attempts (
     token      INTEGER PRIMARY KEY,
     task       INTEGER NOT NULL,
@@ -348,8 +350,8 @@ CREATE INDEX attempts_of_task ON attempts (task);
 -- Used to read the recent starts of tasks in a pool, newest first. Policies count these starts.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
--- Late and unknown results, which ended no grant. They are kept so that a repeated result gets the same
--- answer as the first one.
+-- Results of devices that ended no grant, because they were late or unknown. They are kept so that a result
+-- that is sent again gets the same answer as before.
 -- known: true if the result is late, which means that its grant had ended before; false if the result is
 --   unknown, which means that its grant is not in the ledger.
 CREATE TABLE late_results (
@@ -410,11 +412,13 @@ CREATE TABLE devices (
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
 -- Used to find out whether any device can be notified of a slot.
 CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
--- Used to leave out the blocked devices when waiting devices are counted. Blocked devices are few.
+-- Used to leave out the blocked devices from the number of waiting devices. Few devices are blocked, so this
+-- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
--- Ids of devices that were deleted and have not been registered again since. A deleted device may still have
--- an open session at an MQTT broker. A report over this session must not register the device again.
+-- Ids of devices that were deleted and have not been registered again since. A deleted device may still be
+-- connected to an MQTT broker. If it sends a report over this connection, the report must not register the
+-- device again.
 -- blocked: true if the device was blocked when it was deleted. If the device is registered again, it is
 --   blocked again.
 CREATE TABLE deleted_devices (
@@ -423,7 +427,7 @@ CREATE TABLE deleted_devices (
     blocked    INTEGER NOT NULL DEFAULT false
 );
 
--- Changes that must still be made to the accounts of devices at the MQTT broker: at most one change for each
+-- Changes that must still be made to the accounts of devices at the MQTT broker: at most one row for each
 -- device.
 -- wanted: the state that the account must get.
 -- changed_at: the time from which the change is due.
@@ -564,8 +568,8 @@ CREATE TABLE replicas (
     tallies    TEXT NOT NULL
 );
 
--- The last period for which a replica counted the time of slots that were free although devices waited. There
--- is one row for all replicas, so that no period is counted twice.
+-- The last period for which a replica added up idle slot time: the time in which slots were free although
+-- devices waited. There is one row for all replicas, so that no period is counted twice.
 -- taken_before: the start of the period.
 -- taken_at: the end of the period.
 CREATE TABLE idle_time (
@@ -594,7 +598,7 @@ CREATE TABLE restores (
     at    INTEGER NOT NULL,
     until INTEGER NOT NULL
 );
--- Used to read the latest value of until when a pool is created.
+-- Used when a pool is created, to find the latest value of the column until.
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down

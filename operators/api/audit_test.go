@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// auditedCall is one call that changes something, and the events that it must leave in the log.
+// auditedCall is one API call that changes something, with the events that it must leave in the log.
 type auditedCall struct {
 	operation  string // the operationId in the OpenAPI document
 	path       string
@@ -19,7 +19,8 @@ type auditedCall struct {
 	eventKinds []string
 }
 
-// auditedCalls returns the calls in an order in which each call finds the things it needs. A refused call leaves no event.
+// auditedCalls returns the calls in an order in which each call finds the things that it needs. A call that is
+// refused leaves no event.
 func auditedCalls(tokenID int64) []auditedCall {
 	const (
 		pool, batch, device, task = "/v1/pools/a", "/v1/batches/2", "/v1/devices/d-9", "/v1/tasks/3"
@@ -87,8 +88,8 @@ func auditedCalls(tokenID int64) []auditedCall {
 	}
 }
 
-// TestEveryActIsOneEvent checks that the log has one event for each thing that an operator changed, and none for calls
-// that were refused or changed nothing.
+// TestEveryActIsOneEvent checks the audit log: it has one event for each thing that an operator changed, and none
+// for calls that were refused or changed nothing.
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
@@ -120,7 +121,7 @@ func TestEveryActIsOneEvent(t *testing.T) {
 	})
 }
 
-// allEventKinds returns the kinds of all events, oldest first.
+// allEventKinds returns the kinds of all events in the log, oldest first.
 func (b *testAPI) allEventKinds() (kinds []string) {
 	b.Helper()
 	for _, e := range listField(b.get("/v1/events?order=oldest").expectStatus(200).decodeObject(), "events") {

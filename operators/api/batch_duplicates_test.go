@@ -10,8 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// duplicateBatches returns batches in JSON, CSV and NDJSON with two pairs of equal tasks that are written differently. again is
-// the position of the first duplicate, first the position of the task that it equals.
+// duplicateBatches returns batches in JSON, CSV and NDJSON. Each has two pairs of equal tasks, which are written
+// differently. again is the position of the first task that repeats another one, and first is the position of the
+// task that it repeats.
 func duplicateBatches() []struct{ contentType, body, again, first string } {
 	return []struct{ contentType, body, again, first string }{
 		{"application/json", `{"pool":"p","kind":"k","payload":{"s":1},"duplicates":"%s","tasks":[{"device":"a"},{"device":"b"},
@@ -22,7 +23,7 @@ func duplicateBatches() []struct{ contentType, body, again, first string } {
 	}
 }
 
-// postDuplicates posts a batch of duplicateBatches.
+// postDuplicates creates a batch of duplicateBatches. duplicates says how duplicates are handled.
 func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) apiResponse {
 	b.Helper()
 	if contentType == "application/json" {
@@ -77,7 +78,7 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).expectStatus(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
 			b.Errorf("the log does not say what was skipped: %s", events)
 		}
-		// Duplicates are searched only within one batch: another batch may have the same tasks.
+		// Another batch may have the same tasks: duplicates are only searched within one batch.
 		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
 		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
@@ -98,7 +99,7 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	})
 }
 
-// TestALongStreamOfDuplicates checks a long stream whose second half repeats tasks of the first.
+// TestALongStreamOfDuplicates checks a long stream of tasks whose second half repeats the tasks of its first half.
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
@@ -122,7 +123,7 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 	}
 }
 
-// TestStreamsTakeLimits checks that streamed batches accept policies, and other fields that are not plain text.
+// TestStreamsTakeLimits checks that a streamed batch can have policies and other settings that are not plain text.
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A long body is read as a stream, and has the same effect as a short one.
+// A long JSON body of a batch is read as a stream. It has the same effect as a short one.
 func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

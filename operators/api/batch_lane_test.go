@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A batch can be made urgent and normal again; lists show the lane, and the log has the operator of each change.
+// A batch is made urgent and then normal again. Lists of batches show its lane, and the log has each change with
+// its operator.
 func TestLaneOfABatch(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

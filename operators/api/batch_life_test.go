@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// callBatchOperation calls an operation of a batch and returns the batch.
+// callBatchOperation calls an operation (such as pause) of the batch and returns the batch from the response.
 func (b *testAPI) callBatchOperation(id int64, action, body string) map[string]any {
 	b.Helper()
 	var with any

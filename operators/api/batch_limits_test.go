@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// TestLimitsAreThoseOfThePage checks the default limits against docs/protocol.md. The other tests use smaller
-// limits.
+// TestLimitsAreThoseOfThePage checks that the default limits of batches are the ones in docs/protocol.md. The other
+// tests use smaller limits.
 func TestLimitsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
 	l := api.DefaultBodyLimits()
@@ -29,7 +29,8 @@ func TestLimitsAreThoseOfThePage(t *testing.T) {
 	}
 }
 
-// startWithBatchLimits has limits of 3 tasks in a batch, and of 1 KiB for a streamed batch.
+// startWithBatchLimits starts the API with small limits: a batch has at most 3 tasks, and a streamed batch at most
+// 1 KiB.
 func startWithBatchLimits(t *testing.T, pause time.Duration) *testAPI {
 	t.Helper()
 	b := startEmbedded(t, func(s *testOptions) {
@@ -64,7 +65,7 @@ func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 	b.sendWithType("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
-// A client that pauses too long while it sends a long body gets an error, and its connection ends.
+// A client pauses too long while it sends a long body. It gets an error, and its connection ends.
 func TestASilentSenderOfALongBodyIsLeft(t *testing.T) {
 	t.Parallel()
 	b := startWithBatchLimits(t, 50*time.Millisecond)

@@ -22,7 +22,7 @@ const (
 	ndjsonType = "application/x-ndjson"
 )
 
-// taskPayloads returns the payloads of all tasks that match the filter, by device.
+// taskPayloads returns the payload of each task that matches the filter, by the task's device.
 func (b *testAPI) taskPayloads(filter string) map[string]any {
 	b.Helper()
 	got := map[string]any{}
@@ -201,8 +201,8 @@ func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	})
 }
 
-// uploadStore is a request body and also the ledger that receives the batch. It records whether CreateBatch was called before
-// the end of the body.
+// uploadStore is both a request body and the ledger that receives the batch. It records whether CreateBatch was
+// called before the body had ended.
 type uploadStore struct {
 	*interceptedStore
 	next         func() string // returns the next line; an empty string is the end
@@ -228,8 +228,9 @@ func (u *uploadStore) CreateBatch(ctx context.Context, actor string, b store.Bat
 	return u.interceptedStore.CreateBatch(ctx, actor, b, q)
 }
 
-// TestAnUploadOpensNoTransaction checks that the ledger is called only after the complete body has arrived. An upload may
-// take as long as the client does, and an open transaction would slow down the claims of all devices.
+// TestAnUploadOpensNoTransaction checks a batch that is uploaded as a stream: the ledger is called only after the
+// complete body has arrived. An upload may take as long as the client likes, and a transaction that is open for so
+// long would slow down the claims of all devices.
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
@@ -271,8 +272,8 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 	}
 }
 
-// TestALongBodyIsKeptOnDisk checks that no file is left behind, that the batch is refused if the file cannot be created,
-// and that a short batch needs no file.
+// TestALongBodyIsKeptOnDisk checks a streamed batch whose long body is stored in a file. No file is left behind. If
+// the file cannot be created, the batch is refused. A short batch needs no file.
 func TestALongBodyIsKeptOnDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

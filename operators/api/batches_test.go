@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// batchCounts compares the sum of a batch's counts with its total, and returns its state and counts.
+// batchCounts returns the state and the counts of a batch. It checks that the sum of the counts is the total of the
+// batch.
 func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 	b.Helper()
 	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
@@ -80,7 +81,7 @@ func TestBatchTakesDefaults(t *testing.T) {
 	})
 }
 
-// badBody is an invalid body, the expected status and code, and the texts that the problem must contain.
+// badBody is an invalid request body, with the status, the code and the texts that the problem must have.
 type badBody struct {
 	body     string
 	status   int
@@ -177,10 +178,10 @@ func TestPayloadsComeBackByteForByte(t *testing.T) {
 	})
 }
 
-// removeSpaces removes the spaces, as encoding does.
+// removeSpaces removes the spaces from a JSON text, as encoding it does.
 func removeSpaces(text string) string { return strings.ReplaceAll(text, " ", "") }
 
-// A large batch is queued on Postgres, and a batch of 10,000 tasks on SQLite.
+// A large batch is queued on Postgres, or a batch of 10,000 tasks on SQLite. This takes only seconds.
 func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	t.Parallel()
 	t.Run("servers", func(t *testing.T) {
@@ -193,7 +194,7 @@ func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	})
 }
 
-// longBatchSize is the number of tasks of a long batch. With -short it is a tenth.
+// longBatchSize is the number of tasks of a long batch. With -short it is a tenth of that.
 func longBatchSize() int {
 	if testing.Short() {
 		return 10_000
@@ -225,7 +226,7 @@ func (b *testAPI) expectQuickBatch(size int) {
 	}
 }
 
-// TestBatchBodyIsBounded checks that the size of a body that is held in memory is limited.
+// TestBatchBodyIsBounded checks that the size of a request body that is held in memory is limited.
 func TestBatchBodyIsBounded(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -1,4 +1,4 @@
 package api
 
-// LargeBodies returns how many large bodies are being read.
+// LargeBodies returns how many large request bodies are being read now.
 func (a *API) LargeBodies() int { return a.largeTurns.Running() }

@@ -11,7 +11,7 @@ import (
 
 const anotherFleetToken = "another-fleet-token-of-the-tests"
 
-// openUnsentReport opens a report of 900 bytes and sends none of them.
+// openUnsentReport starts a report of the device with a body of 900 bytes, but sends none of these bytes.
 func (b *testAPI) openUnsentReport(device, token string) {
 	b.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
@@ -25,7 +25,8 @@ func (b *testAPI) openUnsentReport(device, token string) {
 	}
 }
 
-// waitForTooManyBodies waits until a report is refused because too many bodies have not arrived yet.
+// waitForTooManyBodies waits until a report of the device is refused because too many announced bodies have not
+// arrived.
 func (b *testAPI) waitForTooManyBodies(device, token string) {
 	b.Helper()
 	waitUntil(b.T, func() bool {
@@ -34,7 +35,7 @@ func (b *testAPI) waitForTooManyBodies(device, token string) {
 	})
 }
 
-// expectReportsAccepted sends a short and a long report of each of three devices.
+// expectReportsAccepted sends a short and a long report of each of three devices. All of them must be accepted.
 func (b *testAPI) expectReportsAccepted(token func(device string) string) {
 	b.Helper()
 	for n := range 3 {
@@ -46,8 +47,8 @@ func (b *testAPI) expectReportsAccepted(token func(device string) string) {
 
 func constantToken(token string) func(string) string { return func(string) string { return token } }
 
-// A device that announces bodies and does not send them uses up only its own share, and no permits: all other devices are
-// served, even from the same address.
+// A device announces bodies and does not send them. It uses up only its own share of open bodies, and no permits
+// for reports. All other devices are served, even from the same address.
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
 	const most = 8 // twice the share of a device
@@ -61,8 +62,8 @@ func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	b.expectReportsAccepted(constantToken(fleetToken))
 }
 
-// With a fleet token, each body can be in the name of another device. Therefore a fleet token gets half of the shares;
-// devices with tokens of their own, or with another fleet token, get the rest.
+// Clients with a fleet token announce bodies in the names of many devices and do not send them. A fleet token gets
+// half of the shares. Devices with tokens of their own, or with another fleet token, get the rest.
 func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
 	const most = 8
@@ -83,8 +84,8 @@ func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	b.expectReportsAccepted(func(device string) string { return own[device] })
 }
 
-// This attack once stopped all reports over HTTP: more connections than the maximum number of concurrent reports, with the
-// token of one device and with the fleet token.
+// An attacker opens more connections than the maximum number of concurrent reports, with the token of one device
+// and with the fleet token, and sends no bodies. This attack once stopped all reports over HTTP.
 func TestPromisedBodiesStopNobody(t *testing.T) {
 	t.Parallel()
 	const connections = 620
@@ -102,8 +103,8 @@ func TestPromisedBodiesStopNobody(t *testing.T) {
 	b.expectReportsAccepted(constantToken(fleetToken))
 }
 
-// A body that is read into memory takes many times its size. Therefore few large bodies are read at once, and only one of
-// a token. Small bodies do not wait.
+// A body that is read into memory needs many times its size. So only a few large bodies are read at once, and only
+// one for each token. Small bodies do not wait.
 func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

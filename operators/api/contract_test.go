@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOpenAPIOperationsRefuseAsDescribed checks that each operation answers with a documented problem if there is no
-// token, and if the request is invalid.
+// TestOpenAPIOperationsRefuseAsDescribed sends each operation without a token, and as an invalid request. Each time
+// the response must be a problem that the OpenAPI document describes.
 func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -46,23 +46,23 @@ func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	}
 }
 
-// invalidRequest returns a request of the operation that is invalid in every state.
+// invalidRequest returns a request of the operation that is invalid, whatever the state of the server is.
 func invalidRequest(name string, op operation) (path string, body any) {
 	_, path, _ = strings.Cut(name, " ")
 	if op.RequestBody != nil {
 		body = `[7]`
 	}
-	if op.OperationID == "report" { // checks the id before the token
+	if op.OperationID == "report" { // this operation checks the device id before the token
 		return strings.Replace(path, "{device}", "d", 1), body
 	}
-	if strings.Contains(path, "{") { // - is not a number, and not a valid name of a device or pool
+	if strings.Contains(path, "{") { // "-" is no number, and no valid name of a device or a pool
 		return regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "-"), body
 	}
 	return path + "?page_size=0", body
 }
 
-// TestOpenAPIListsArePagedAndStreamed checks that each operation whose response is a list has pages, and both streamed
-// forms of the complete list.
+// TestOpenAPIListsArePagedAndStreamed checks each operation whose response is a list: it has pages, and the
+// complete list can be requested in both streamed forms.
 func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -117,7 +117,8 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	}
 }
 
-// listMember returns the name of the member that is a list of objects, or an empty string if the schema has none.
+// listMember returns the name of the schema's member that is a list of objects. If there is no such member, it
+// returns an empty string.
 func (d document) listMember(s schema) string {
 	if s.Ref != "" {
 		s = d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")]
@@ -143,8 +144,8 @@ func (a apiResponse) countEntries(mediaType string) (n int) {
 	return n
 }
 
-// TestOpenAPICreatingCallsTakeAKey checks that a POST that is answered with 201 takes effect once for a key, and returns a
-// secret only once.
+// TestOpenAPICreatingCallsTakeAKey checks each POST that is answered with 201. It takes effect only once for an
+// idempotency key, and returns a secret only once.
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -152,7 +153,7 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 		found := 0
 		for name, op := range b.readDocument().operations() {
 			method, path, _ := strings.Cut(name, " ")
-			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // keyed by its holder
+			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // the holder takes the place of a key in this operation
 				continue
 			}
 			found++
@@ -177,7 +178,8 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	})
 }
 
-// TestOpenAPIDescribesEverySuccess checks the operations whose success status depends on whether something existed.
+// TestOpenAPIDescribesEverySuccess checks the operations whose status of success depends on whether the thing
+// existed before.
 func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -208,8 +210,8 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	}
 }
 
-// TestOnlyTheseRoutesAreNoOperations lists the routes that are not in the OpenAPI document, because no matrix of roles
-// covers them.
+// TestOnlyTheseRoutesAreNoOperations lists the routes that are missing in the OpenAPI document. The matrix of roles
+// does not cover these routes, so no other route may be missing.
 func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
 	t.Parallel()
 	const direct = "&op" // registered by registerDirect, which also documents it

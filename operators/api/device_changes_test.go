@@ -109,13 +109,13 @@ func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {
 		}
 		b.get("/v1/devices/d-1").expectProblem(404, "not_found")
 		b.call("POST", "/v1/devices/d-1/report", token, g.resultBody("succeeded", "")).expectProblem(401, "unauthenticated")
-		// The slot stays held, because the device may still use the external system.
+		// The slot of the deleted device stays held, because the device may still use the external system.
 		if held := b.get("/v1/pools/p/slots").expectStatus(200).decodeObject()["held"]; held != 1.0 {
 			b.Errorf("%v held, want its slot", held)
 		}
 		b.createBatch(`{"name":"b","pool":"p","devices":["d-2"]}`)
 		b.sendReport("d-2", `{"id":"x"}`).expectStatus(200)
-		// With a fleet token, the deleted device is registered again like any other device.
+		// The deleted device reports with a fleet token. It is registered again like any other device.
 		var reply struct{ Acks []struct{ Outcome string } }
 		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200).decode(&reply)
 		if len(reply.Acks) != 1 || reply.Acks[0].Outcome != "recorded" {
@@ -142,7 +142,7 @@ func TestChangesOfDevicesRefuseBadInput(t *testing.T) {
 	b.get("/v1/devices/d").expectStatus(200)
 }
 
-// brokenAccounts is a broker that cannot be reached.
+// brokenAccounts is a broker for accounts that cannot be reached.
 type brokenAccounts struct{}
 
 var errNoBroker = errors.New("connection refused by 10.0.0.7")

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// importDevices sends an import. If key is empty, it sends no Idempotency-Key.
+// importDevices sends a request that imports devices. If key is empty, it sends no header Idempotency-Key.
 func (b *testAPI) importDevices(query, contentType, accept, key, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices"+query, strings.NewReader(body))
@@ -29,7 +29,8 @@ func (b *testAPI) importDevices(query, contentType, accept, key, body string) ap
 	return b.doRequest(request)
 }
 
-// tokensByDevice returns the tokens in the response to an import, by device. A device without a new token has an empty string.
+// tokensByDevice returns the tokens in the response to an import, by the id of the device. A device that got no new
+// token has an empty string.
 func (a apiResponse) tokensByDevice() map[string]string {
 	a.t.Helper()
 	tokens := map[string]string{}
@@ -149,8 +150,8 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 	})
 }
 
-// TestImportIsReplayedWithoutSecrets checks that a repeated request changes nothing and returns no tokens, and that a
-// rotation gives new tokens to a client that lost the response.
+// TestImportIsReplayedWithoutSecrets checks an import that is sent again with the same key: it changes nothing and
+// returns no tokens. A client that lost the first response gets new tokens by a rotation.
 func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -168,8 +169,9 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	})
 }
 
-// TestImportWithoutTheBroker checks that no import is done while the broker cannot be reached. Lines of existing devices
-// need the broker only for a new token, which is rotated by another operation.
+// TestImportWithoutTheBroker checks imports while the broker cannot be reached: devices that need an account are
+// not imported. Lines of existing devices need the broker only for a new token, which is rotated by another
+// operation.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })

@@ -15,7 +15,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// recordReports sends reports of the devices in this order, and writes them to the list.
+// recordReports sends a report of each device in this order, and writes the reports to the list of recent devices.
 func (b *testAPI) recordReports(devices ...string) {
 	b.Helper()
 	for _, d := range devices {
@@ -60,7 +60,8 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 		if len(rows) != 3 || rows[1][0] != "b" || rows[2][0] != "a" {
 			b.Errorf("exported %v", rows)
 		}
-		// A deleted device leaves the list. A device that is created again is not in the list until its next report.
+		// A deleted device leaves the list of recent devices. If it is created again, it is in the list only after
+		// its next report.
 		b.call("DELETE", "/v1/devices/a", adminToken, nil).expectStatus(200)
 		b.expectRecent(2, "b", "c")
 		b.createDevice("a")
@@ -70,7 +71,8 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	})
 }
 
-// TestRecentDevicesAreThoseOfAllReplicas checks the list if each replica writes its own reports.
+// TestRecentDevicesAreThoseOfAllReplicas checks the list of recent devices when several replicas each write the
+// reports that they received.
 func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
@@ -90,7 +92,7 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	})
 }
 
-// The list has one page, which ends early with large devices, as every other page does.
+// The list of recent devices has one page. If the devices are large, the page ends early, as every other page does.
 func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -119,8 +121,8 @@ func TestRecentRefusesBadInput(t *testing.T) {
 	}
 }
 
-// TestOnlyTheListOfRecentDevicesNeedsRedis checks that only the list fails without Redis, and that the reports of this
-// time are written to it later.
+// TestOnlyTheListOfRecentDevicesNeedsRedis checks the API without Redis: only the list of recent devices fails. The
+// reports of this time are written to the list later.
 func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

@@ -58,7 +58,7 @@ func TestRetag(t *testing.T) {
 			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).expectProblem(422, "invalid_field").expectMentions(b.T, names)
 		}
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).expectProblem(422, "invalid_field")
-		// If a change exceeds the limit only together with the tags of a device, the error has the id of the device.
+		// Together with the present tags of a device, a change exceeds the limit. The error names this device.
 		half := strings.Repeat("x", 5<<10)
 		b.call("POST", "/v1/devices/retag?prefix=a-4", adminToken, `{"set":{"first":"`+half+`"}}`).expectStatus(200)
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"second":"`+half+`"}}`).expectProblem(422, "invalid_field").expectMentions(b.T, "device a-4: tags: ")
@@ -86,7 +86,7 @@ func TestImportUpdates(t *testing.T) {
 		if n := len(listField(b.get("/v1/events?kind=device.changed").expectStatus(200).decodeObject(), "events")); n != 1 {
 			b.Errorf("%d devices changed, want 1", n)
 		}
-		// One invalid line refuses the whole import.
+		// One line of the import is invalid, so the whole import is refused.
 		b.importDevices("?existing=update", csvType, "", "", "device,area,:profile\na-2,5,\na-1,7,none\n").expectProblem(422, "invalid_line").expectMentions(b.T, "line 3")
 		if b.deviceTags("a-2")["area"] != "2" {
 			b.Error("a part of a refused import stayed")

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// twoDeviceStore is a ledger that reads only two devices in each call.
+// twoDeviceStore is a ledger that examines only two devices in each call of a search.
 type twoDeviceStore struct{ api.Store }
 
 func (n twoDeviceStore) SilentDevices(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.DeviceSearchPage, error) {
@@ -21,7 +21,8 @@ func (n twoDeviceStore) DevicesWithIDPart(ctx context.Context, f store.DeviceFil
 	return n.Store.DevicesWithIDPart(ctx, f, part, 2) //nolint:wrapcheck // a test's
 }
 
-// TestSilentDevicesAreListed checks that silent devices are listed even after a page without any.
+// TestSilentDevicesAreListed checks the list of silent devices: they are found even behind a page that contains
+// none.
 func TestSilentDevicesAreListed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })

@@ -42,7 +42,7 @@ func TestPatchMergesTags(t *testing.T) {
 		for _, e := range events {
 			details = append(details, e.Actor+" "+e.Detail)
 		}
-		// The two calls that changed nothing left no events.
+		// The two calls that changed nothing have no events.
 		want := []string{
 			`bootstrap tags={"area":"330100","city":"杭州","empty":""}`, `bootstrap tags={"area":"330200","city":"杭州","empty":""}`,
 			`bootstrap tags={}`, `bootstrap tags={"area":"330300"}`,

@@ -34,7 +34,7 @@ func TestDeviceGetsItsTokenOnce(t *testing.T) {
 	})
 }
 
-// badDeviceIDs returns invalid device ids as path segments, and the code of each refusal.
+// badDeviceIDs returns invalid device ids as path segments, each with the code of the expected refusal.
 func badDeviceIDs() map[string]string {
 	return map[string]string{
 		"a%2Fb": "invalid_device_id", "a+b": "invalid_device_id", "a%2Bb": "invalid_device_id", "a%23b": "invalid_device_id",

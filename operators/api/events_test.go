@@ -68,7 +68,7 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 	})
 }
 
-// eventStream reads a stream of events.
+// eventStream reads a live stream of events.
 type eventStream struct {
 	b        *testAPI
 	lines    *bufio.Scanner
@@ -97,7 +97,7 @@ func (b *testAPI) openEventStream(path, token, lastID string) *eventStream {
 	return &eventStream{b: b, lines: bufio.NewScanner(response.Body), response: response}
 }
 
-// nextEvent returns the next event with data, or nil if the stream has ended.
+// nextEvent returns the next event of the stream that has data. If the stream has ended, it returns nil.
 func (l *eventStream) nextEvent() map[string]any {
 	l.b.Helper()
 	id := ""
@@ -116,7 +116,7 @@ func (l *eventStream) nextEvent() map[string]any {
 	return nil
 }
 
-// startID waits for the id with which a stream without Last-Event-ID begins.
+// startID waits for the id with which a stream begins that was opened without Last-Event-ID, and returns it.
 func (l *eventStream) startID() string {
 	l.b.Helper()
 	for l.lines.Scan() {
@@ -160,8 +160,8 @@ func TestEventsAreStreamedAndResumed(t *testing.T) {
 	})
 }
 
-// Ids are assigned before the commit. An event of an open transaction has a lower id than an event that another
-// transaction commits later: the stream sends both, in the order of their ids.
+// An event of an open transaction has a lower id than an event that another transaction commits before it, because
+// ids are assigned before the commit. The stream must send both events, in the order of their ids.
 func TestALateCommitLeavesNoGap(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
@@ -225,7 +225,7 @@ func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
 	}
 }
 
-// openLedgerDB opens the database of the ledger as another program would.
+// openLedgerDB opens the database of the ledger directly, as another program would.
 func (b *testAPI) openLedgerDB() *sql.DB {
 	b.Helper()
 	db, err := sql.Open("postgres", b.dsn)
@@ -236,7 +236,8 @@ func (b *testAPI) openLedgerDB() *sql.DB {
 	return db
 }
 
-// One token cannot use up all streams and exports of a replica.
+// One token opens many streams and exports. It gets only a share of those that a replica serves, and cannot use up
+// all of them.
 func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

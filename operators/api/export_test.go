@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// getWithAccept sends a GET with this header Accept.
+// getWithAccept sends a GET request with this value of the header Accept.
 func (b *testAPI) getWithAccept(path, mediaType string) apiResponse {
 	b.Helper()
 	return b.getWithAcceptToken(path, mediaType, adminToken)
@@ -100,7 +100,8 @@ func TestListsAreStreamedWhole(t *testing.T) {
 	})
 }
 
-// TestAnExportThatFailsHalfWayIsNoWholeExport checks that a client can tell a list that broke off from a complete one.
+// TestAnExportThatFailsHalfWayIsNoWholeExport checks an export of a list that breaks off: a client can distinguish
+// it from a complete one.
 func TestAnExportThatFailsHalfWayIsNoWholeExport(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -84,7 +84,7 @@ func TestTooManyReportsAreToldToWait(t *testing.T) {
 	b.sendReport("e", `{}`).expectStatus(200)
 }
 
-// If a device is deleted while its report is handled, the device must send the report again.
+// A device is deleted while its report is handled. The response tells the device to send the report again.
 func TestADeviceDeletedMeanwhileIsToSendAgain(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -96,7 +96,7 @@ func TestADeviceDeletedMeanwhileIsToSendAgain(t *testing.T) {
 	}
 }
 
-// waitUntil polls until the condition is true.
+// waitUntil checks the condition again and again until it is true.
 func waitUntil(t *testing.T, condition func() bool) {
 	t.Helper()
 	deadline := time.After(2 * patience)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// findHits returns one part of a search result, as kinds and ids.
+// findHits searches for a text and returns the hits in one part of the result (such as devices), as kinds and ids.
 func (b *testAPI) findHits(text, part string) string {
 	b.Helper()
 	found := asObject(b.get("/v1/find?q=" + url.QueryEscape(text)).expectStatus(200).decodeObject()[part])
@@ -69,7 +69,7 @@ func TestEverythingIsFound(t *testing.T) {
 	})
 }
 
-// The lists have the filters to which the results of a search link.
+// The results of a search link to lists with a filter. The lists must have these filters.
 func TestListsTakePartsOfNames(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -100,7 +100,8 @@ func TestListsTakePartsOfNames(t *testing.T) {
 	b.get("/v1/devices?recent=5&part=a").expectProblem(422, "invalid_field").expectMentions(t, "recent", "part")
 }
 
-// A search that did not read all devices reports this, and the list continues where the search ended.
+// A search did not read all devices. The response says so, and the list of devices continues where the search
+// ended.
 func TestASearchSaysHowFarItLooked(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })

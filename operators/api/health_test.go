@@ -55,7 +55,8 @@ func TestWhatStopsIsNotReady(t *testing.T) {
 	b.sendReport("d", `{}`).expectStatus(200) // reports are still answered
 }
 
-// TestHangingCheckFails checks that the checks run concurrently and with a deadline.
+// TestHangingCheckFails checks a health check that hangs: the checks run concurrently, each with a deadline, so it
+// fails and delays no other check.
 func TestHangingCheckFails(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context) error {
@@ -70,7 +71,8 @@ func TestHangingCheckFails(t *testing.T) {
 	}
 }
 
-// A full disk is named by /readyz and in the problem of a request that failed because of it.
+// The disk of the ledger is full. /readyz names the full disk, and so does the problem of a request that failed for
+// this reason.
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
@@ -94,7 +96,8 @@ func (n fullDiskStore) CreateBatch(context.Context, string, store.Batch, store.N
 	return store.Batch{}, n.err
 }
 
-// TestMetricsSayWhatReadyzSays checks that the metrics agree with /readyz, even if a check ignores its deadline.
+// TestMetricsSayWhatReadyzSays checks that the metrics and /readyz report the same state, even if a health check
+// ignores its deadline.
 func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// In a series with steps of ten minutes, held_min and held_max include the changes within a step, and the capacity is the
-// one at the end of the step.
+// The series of a pool has steps of ten minutes. held_min and held_max also include changes within a step. The
+// capacity is the capacity at the end of the step.
 func TestSeriesGoesBackFromThePresent(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 4, 30, 0, time.UTC)

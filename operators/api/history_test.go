@@ -16,7 +16,7 @@ func (b *testAPI) readHistory(query string) (list operators.HoldingList) {
 	return list
 }
 
-// The API returns who holds a slot, who held it before, and how each holding ended.
+// The API returns the history of a slot: who holds it, who held it before, and how each holding ended.
 func TestHistoryOfASlot(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -40,7 +40,7 @@ func TestHistoryOfASlot(t *testing.T) {
 				b.Errorf("%d: %+v, want %+v", i, h, want)
 			}
 		}
-		// The holding at a time is the first that ended after it.
+		// The holding at a given time is the first one that ended after this time.
 		at := url.QueryEscape(all[2].Granted.Format(time.RFC3339Nano))
 		if list := b.readHistory("?slot=0&order=oldest&page_size=1&from=" + at); len(list.History) != 1 || list.History[0].Device != "d-1" || list.NextPageToken == "" {
 			b.Errorf("at %s: %+v", at, list)
@@ -85,7 +85,8 @@ func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 	}
 }
 
-// A series has the numbers of held slots and of grants, and agrees with the slots that are held now.
+// The series of a pool has the numbers of held slots and of grants over time. Its end agrees with the slots that
+// are held now.
 func TestSeriesOfAPool(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

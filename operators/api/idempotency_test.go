@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// postWithKey posts with an Idempotency-Key.
+// postWithKey sends a POST request with this Idempotency-Key.
 func (b *testAPI) postWithKey(path, token, key, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+path, strings.NewReader(body))
@@ -57,7 +57,7 @@ func TestASecretIsNotReplayed(t *testing.T) {
 	})
 }
 
-// slowStore calls meanwhile while a batch is being created.
+// slowStore is a ledger that calls meanwhile while a batch is being created.
 type slowStore struct {
 	*interceptedStore
 	duringCreate func()

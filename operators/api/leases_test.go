@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// requestLease requests a lease. If waitSeconds is not 0, the request waits for a slot.
+// requestLease requests a lease in the pool. If waitSeconds is not 0, the request waits so long for a slot.
 func (b *testAPI) requestLease(token, pool, body string, waitSeconds int) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/pools/"+pool+"/leases", strings.NewReader(body))
@@ -22,7 +22,7 @@ func (b *testAPI) requestLease(token, pool, body string, waitSeconds int) apiRes
 	return b.doRequest(request)
 }
 
-// numberText converts a number of a response to text for a path.
+// numberText converts a number of a JSON response to text, so that it can be put into a path.
 func numberText(value any) string {
 	n, _ := value.(float64)
 	return strconv.FormatFloat(n, 'f', -1, 64)
@@ -85,7 +85,8 @@ func TestCallersLeaseSlots(t *testing.T) {
 	})
 }
 
-// No device can act as a caller: no transport accepts such a device id.
+// The ids of callers cannot be used by devices. No transport accepts such a device id, so no device can act as a
+// caller.
 func TestNoDeviceIsACaller(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -144,8 +145,8 @@ func TestLeasesThatDoNotFitAreRefused(t *testing.T) {
 	b.requestLease(adminToken, "p", `{"holder":"two"}`, 0).expectStatus(201)
 }
 
-// The batch of the leases is marked as a batch of the system. Cancelling it ends its leases like tasks, retries none of
-// them, and the next lease creates a new batch.
+// The batch that contains the leases of callers is marked as a system batch. If it is cancelled, its leases end
+// like tasks and none is retried. The next lease gets a new batch.
 func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -182,7 +183,7 @@ func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 	}
 }
 
-// A caller can neither read nor change the leases of another caller, and can end its own.
+// A caller can end its own leases. It can neither read nor change the leases of another caller.
 func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -202,7 +203,7 @@ func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	b.call("DELETE", path+"?token="+numberText(held["token"]), one, nil).expectStatus(204)
 }
 
-// A pool limits the length of the leases that callers acquire and renew.
+// A pool limits the length of leases, both when a caller acquires one and when it renews one.
 func TestTheLongestLeaseOfAPool(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

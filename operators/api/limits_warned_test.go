@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf checks that such policies are accepted with a warning, and without a
-// warning while there are no devices.
+// TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf checks policies that count by a tag or attribute that no device
+// has: they are accepted with a warning. While there are no devices, there is no warning.
 func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -36,7 +36,8 @@ func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	})
 }
 
-// expectWarnings sends the policies with every operation that accepts policies.
+// expectWarnings sends these policies with every operation that accepts policies, and checks the warning in each
+// response.
 func (b *testAPI) expectWarnings(per, want string, round int, limits string) {
 	b.Helper()
 	batch := b.createBatch(`{"pool":"p","devices":["d-1"]}`)

@@ -17,7 +17,7 @@ import (
 
 const goldenDocument = "testdata/openapi.json"
 
-// document is the part of /openapi.json that the tests use.
+// document has those parts of /openapi.json that the tests use.
 type document struct {
 	OpenAPI    string
 	Paths      map[string]map[string]operation
@@ -34,7 +34,7 @@ type operation struct {
 
 type content map[string]struct{ Schema schema }
 
-// schema is the part of JSON Schema that the document uses.
+// schema has those parts of JSON Schema that /openapi.json uses.
 type schema struct {
 	Ref                  string `json:"$ref"`
 	Type                 any
@@ -99,8 +99,8 @@ func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
 	}
 }
 
-// validBodies returns a valid body for every operation. Placeholders such as {task} are replaced with things that the test
-// created before.
+// validBodies returns a valid body for every operation. Placeholders such as {task} are replaced with the ids of
+// things that the test created before.
 func validBodies() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
@@ -126,7 +126,7 @@ func validBodies() map[string]string {
 	}
 }
 
-// addRequiredFilter adds a filter to the paths that need one.
+// addRequiredFilter adds a query parameter to the paths of lists that require a filter.
 func addRequiredFilter(path string) string {
 	switch path {
 	case "/v1/tasks/cancel", "/v1/tasks/retry":
@@ -140,11 +140,11 @@ func addRequiredFilter(path string) string {
 	return path
 }
 
-// releaseSlotBody is the body of a request to take a slot back.
+// releaseSlotBody is the body of a request that takes a slot back from its holder.
 const releaseSlotBody = `{"reason":"it hangs"}`
 
-// performOperation sends a valid request of an operation. The test has created a batch with two tasks: the task of d-1 has failed,
-// and d-2 holds the grant g. The device gone may be deleted.
+// performOperation sends a valid request of this operation. The test has created a batch with two tasks: the task
+// of device d-1 has failed, and device d-2 holds the grant g. The device with the id gone may be deleted.
 func (b *testAPI) performOperation(name string, op operation, g grantedTask) apiResponse {
 	b.Helper()
 	method, path, _ := strings.Cut(name, " ")
@@ -189,7 +189,7 @@ func (b *testAPI) performOperation(name string, op operation, g grantedTask) api
 	return b.call(method, path, token, body)
 }
 
-// acquireLease acquires a lease in the pool leased, and returns its number and its fencing token.
+// acquireLease acquires a lease in the pool leased. It returns the id of the lease and its fencing token.
 func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 	b.Helper()
 	got := b.requestLease(token, "leased", `{}`, 0).expectStatus(201).decodeObject()
@@ -231,7 +231,7 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	})
 }
 
-// diffSchema compares a value with its schema and returns the differences.
+// diffSchema compares a JSON value with its schema. It returns the differences, with their place in the value.
 func (d document) diffSchema(s schema, value any, at string) []string {
 	if s.Ref != "" {
 		return d.diffSchema(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
@@ -273,7 +273,7 @@ func (d document) diffObject(s schema, object map[string]any, at string) (differ
 	return differences
 }
 
-// allowsType reports whether the value has a type that the schema allows. A schema without a type allows every value.
+// allowsType reports whether the schema allows the type of the value. A schema without a type allows every value.
 func (s schema) allowsType(value any) bool {
 	var types []any
 	switch t := s.Type.(type) {

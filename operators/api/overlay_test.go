@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPayloadsMergeAsRFC7396Says checks the cases of RFC 7396, appendix A, in which the shared payload is an object, and
-// other payloads of tasks.
+// TestPayloadsMergeAsRFC7396Says checks how the payload of a task is merged into the shared payload of its batch:
+// the cases of RFC 7396, appendix A, in which the shared payload is an object, and further payloads.
 func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ shared, own, want string }{

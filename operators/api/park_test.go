@@ -21,7 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// longPoll sends a report with the header Prefer.
+// longPoll sends a report of the device with this value of the header Prefer, so that it may be parked.
 func (b *testAPI) longPoll(ctx context.Context, device, prefer string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
 	if err != nil {
@@ -32,7 +32,7 @@ func (b *testAPI) longPoll(ctx context.Context, device, prefer string) (*http.Re
 	return http.DefaultClient.Do(request)
 }
 
-// withLongPollMax sets the maximum time that a response may wait.
+// withLongPollMax sets the longest time for which a report may be parked.
 func withLongPollMax(maxWait time.Duration) func(*testOptions) {
 	return func(s *testOptions) { s.reports.LongPollMax = maxWait }
 }
@@ -41,7 +41,8 @@ func (b *testAPI) wakeParked(device string) {
 	b.dispatcher.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
 }
 
-// wakeUntil wakes a report again and again until it is answered, because the test cannot observe when it is parked.
+// wakeUntil wakes the parked report of a device again and again until it is answered, because the test cannot
+// observe when it is parked.
 func (b *testAPI) wakeUntil(done <-chan apiResponse, device string) apiResponse {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -118,7 +119,8 @@ func TestLongPollCanBeOff(t *testing.T) {
 	}
 }
 
-// A waiting report needs no permit for concurrent reports: with one permit, another report is answered at the same time.
+// A report is parked while only one report may be handled at a time. It needs no permit, so another report is
+// answered at the same time.
 func TestLongPollTakesNoPermit(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute), func(s *testOptions) { s.reports.MaxReports = 1 })
@@ -132,8 +134,8 @@ func TestLongPollTakesNoPermit(t *testing.T) {
 	(<-first).expectStatus(200)
 }
 
-// The timeouts of the connection apply to requests that are answered at once. A longer wait must not look like a client
-// that has disconnected.
+// A report is parked for longer than the timeouts of its connection, which apply to requests that are answered at
+// once. The server must not treat it as a client that has disconnected.
 func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute))
@@ -153,7 +155,8 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	}
 }
 
-// A device that closes its connection gets no grant, and its slot is not lost: the next report gets it.
+// A device closes its connection while its report is parked. It gets no grant, and the slot is not lost: the next
+// report gets it.
 func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute))
@@ -190,7 +193,7 @@ func (b *testAPI) waitForParked(want uint64) {
 	}
 }
 
-// pipeListener is a listener whose connections stay in this process, so that their number is limited only by memory.
+// pipeListener is a listener whose connections stay inside this process, so that only memory limits their number.
 type pipeListener struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -223,8 +226,8 @@ func (p *pipeListener) dial() net.Conn {
 	return client
 }
 
-// The memory of each parked report is limited, and all are answered when the process ends. PARKED=10000 parks 10,000
-// reports. The test does not run in parallel, because it measures the memory of the process.
+// Many reports are parked. The memory for each is limited, and all of them are answered when the process ends.
+// PARKED=10000 parks 10,000 reports. The test measures the memory of the process, so it does not run in parallel.
 func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	const wave = 50 // reports at once
 	fleet := uint64(500)
@@ -268,8 +271,8 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// longPollUntilAnswered sends a report that prefers to wait and returns after the response 200. If a busy machine refuses the report, waits sends it
-// again.
+// longPollUntilAnswered sends a report that prefers to wait and returns after the response 200. If a busy machine
+// refuses the report, it is sent again.
 func (p *pipeListener) longPollUntilAnswered(t *testing.T, device string) {
 	t.Helper()
 	c := p.dial()
@@ -294,7 +297,8 @@ func (p *pipeListener) longPollUntilAnswered(t *testing.T, device string) {
 	}
 }
 
-// readMemory returns the memory statistics after several collections, because each collection halves the stacks.
+// readMemory returns the memory statistics of the process after several garbage collections. Several are needed,
+// because each collection only halves the stacks.
 func readMemory() (m runtime.MemStats) {
 	for range 4 {
 		runtime.GC()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A page of large entries ends early, and the pages together contain each entry once.
+// A list has large entries. Its pages end early, and all pages together contain each entry once.
 func TestPagesOfLargeEntriesEndSooner(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -89,7 +89,7 @@ func TestPoolIsDeleted(t *testing.T) {
 	})
 }
 
-// createHeldSlot creates pool p with one slot, which d-1 holds; d-2 has a task, too.
+// createHeldSlot creates pool p with one slot, which device d-1 holds. Device d-2 has a task in the pool, too.
 func (b *testAPI) createHeldSlot() grantedTask {
 	b.Helper()
 	b.putPool("p", `{"capacity":1}`)
@@ -120,7 +120,8 @@ func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	}
 }
 
-// checkGrant returns the response of a grant check to a verifier: alive, device, slot, and whether lease time is left.
+// checkGrant asks the API about a grant, as a verifier of fencing tokens does. It returns as text whether the grant
+// is alive, its device, its slot, and whether lease time is left.
 func (b *testAPI) checkGrant(g grantedTask) string {
 	b.Helper()
 	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.createToken("verifier"), nil).expectStatus(200).decodeObject()
@@ -128,7 +129,8 @@ func (b *testAPI) checkGrant(g grantedTask) string {
 	return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
 }
 
-// Without now, the holder is asked to stop, and keeps its slot until it has stopped.
+// An operator releases a slot without the option now. The holder is only asked to stop. It keeps the slot until it
+// has stopped.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
@@ -186,7 +188,8 @@ func TestSlotIsTakenBackByForce(t *testing.T) {
 	})
 }
 
-// A dry run of a pool's settings is answered and refused in the same way as the real request.
+// A dry run of a change of a pool's settings gets the same response or refusal as the real request, and changes
+// nothing.
 func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

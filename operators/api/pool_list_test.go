@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listPoolNames returns the names on all pages of a list.
+// listPoolNames reads all pages of a list of pools and returns the names of the pools.
 func (b *testAPI) listPoolNames(query string, pageSize int) (names []string) {
 	b.Helper()
 	for token := ""; ; {
@@ -95,8 +95,8 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 	}
 }
 
-// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks that a list counts the waiting devices as far as a single pool
-// does, unless the page has more than 100 pools; the page size does not matter.
+// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks how far a list of pools counts waiting devices: as far as
+// the view of a single pool does, unless the page has more than 100 pools. The requested page size does not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

@@ -25,7 +25,7 @@ func createExpiredToken(b *testAPI) string {
 	return secret
 }
 
-// poolSettingsText returns the fields of a pool that an operator sets.
+// poolSettingsText returns, as text, the fields of a pool that an operator can set.
 func poolSettingsText(pool map[string]any) string {
 	return fmt.Sprintf("%v %v %v %v %v", pool["capacity"], pool["lease_ms"], pool["paused"], pool["limits"], pool["windows"])
 }
@@ -184,7 +184,7 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 		if batch := b.get("/v1/batches/1").expectStatus(200).decodeObject(); oldest == nil || oldest != batch["created_at"] {
 			b.Errorf("the oldest waits since %v, its batch was created %v", oldest, batch["created_at"])
 		}
-		// The list returns the same numbers. On a page with many pools it counts fewer waiting devices.
+		// The list of pools returns the same numbers. On a page with many pools it counts fewer waiting devices.
 		for _, query := range []string{"", "?page_size=500"} {
 			listed := asObject(listField(b.get("/v1/pools"+query).expectStatus(200).decodeObject(), "pools")[0])
 			if listed["held"] != shown["held"] || listed["waiting"] != shown["waiting"] || listed["oldest_pending_at"] != oldest || listed["capacity"] != 1.0 {
@@ -211,13 +211,13 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 	})
 }
 
-// A reserved slot is shown at the lowest free number, with the device for which it is reserved.
+// A slot is reserved for device d-2. The list of slots shows it at the lowest free number, with this device.
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":3}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
-		b.reportUntilGranted("d-1") // holds slot 0
+		b.reportUntilGranted("d-1") // device d-1 holds slot 0
 		seat := slots.Joiner{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
 		pace := slots.Pace{ReportPeriod: time.Minute, OfferTTL: time.Minute}
 		if line, err := b.semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
@@ -235,10 +235,10 @@ func TestSlotsShowWhatIsKept(t *testing.T) {
 	})
 }
 
-// testPageSize is a small page size, so that short lists have several pages.
+// testPageSize is the page size of the tests. It is small, so that short lists have several pages.
 const testPageSize = 2
 
-// readPages reads all pages of a list and returns one field of all entries.
+// readPages reads all pages of a list and returns one field of each entry.
 func (b *testAPI) readPages(path, name, field string) []string {
 	b.Helper()
 	var all []string
@@ -265,7 +265,7 @@ func (b *testAPI) readPages(path, name, field string) []string {
 	return nil
 }
 
-// expectPageErrors checks that invalid pages of a list are refused.
+// expectPageErrors requests invalid pages of a list and checks that they are refused.
 func (b *testAPI) expectPageErrors(path string) {
 	b.Helper()
 	for _, query := range []string{"page_size=0", "page_size=-1", "page_size=1001", "page_size=x", "page_token=%21", "page_token=AA", "page_token=_w"} {

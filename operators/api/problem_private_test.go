@@ -12,8 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAClientLearnsWhetherAnythingWasChanged checks the codes of errors of the servers. Only outcome_unknown says that the change may
-// have been committed: after each other code, a client may send the same request again.
+// TestAClientLearnsWhetherAnythingWasChanged checks the codes of errors that the servers cause. Only
+// outcome_unknown means that the change may have been committed. After every other code, a client may send the same
+// request again.
 func TestAClientLearnsWhetherAnythingWasChanged(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -22,7 +23,7 @@ func TestAClientLearnsWhetherAnythingWasChanged(t *testing.T) {
 		server string
 	}{
 		{store.ErrOutcomeUnknown, codeOutcomeUnknown, ""},
-		{fmt.Errorf("%w: %w", devices.ErrUnavailable, store.ErrOutcomeUnknown), codeUnavailable, serverLedger}, // of a report, which is sent again
+		{fmt.Errorf("%w: %w", devices.ErrUnavailable, store.ErrOutcomeUnknown), codeUnavailable, serverLedger}, // only for a report, which the device sends again
 		{store.ErrDiskFull, codeUnavailable, serverLedger},
 		{errors.New("connection refused"), codeUnavailable, serverLedger},
 		{seen.ErrUnavailable, codeUnavailable, serverRedis},

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// putProfile puts a profile with these policies.
+// putProfile creates or changes a profile of devices with these policies.
 func (b *testAPI) putProfile(name, policies string) {
 	b.Helper()
 	if a := b.call("PUT", "/v1/profiles/"+name, adminToken, `{"limits":[`+policies+`]}`); a.status > 299 {

@@ -28,7 +28,7 @@ func readProtocolPage(t *testing.T) string {
 	return string(text)
 }
 
-// protocolExamples returns the named JSON blocks of docs/protocol.md.
+// protocolExamples returns the JSON examples of docs/protocol.md by their names.
 func protocolExamples(t *testing.T) map[string]string {
 	t.Helper()
 	text := readProtocolPage(t)

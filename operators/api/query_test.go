@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestUnknownQueryParametersAreRefused checks all operations in all of their forms.
+// TestUnknownQueryParametersAreRefused sends an unknown query parameter with every operation, in all forms of its
+// response. Each is refused.
 func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -19,7 +20,7 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 		op := operations[name]
 		method, path, _ := strings.Cut(name, " ")
 		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
-		if op.OperationID == "report" { // devices in the field must not break
+		if op.OperationID == "report" { // devices in the field send unknown parameters and must not be refused
 			b.call(method, path+"?nosuch=1", fleetToken, `{}`).expectStatus(200)
 			continue
 		}
@@ -39,7 +40,8 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	}
 }
 
-// TestMistypedQueryChangesNothing checks queries that once changed something, or listed everything.
+// TestMistypedQueryChangesNothing checks mistyped queries that an earlier version did not refuse: they changed
+// something, or listed everything.
 func TestMistypedQueryChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// startWithLockout starts the API with a gate that locks callers out, as in the product.
+// startWithLockout starts the API with a gate that locks out clients that guess tokens, as the product does.
 func startWithLockout(t *testing.T) *testAPI {
 	t.Helper()
 	return startEmbedded(t, func(s *testOptions) {
@@ -20,8 +20,9 @@ func startWithLockout(t *testing.T) *testAPI {
 	})
 }
 
-// TestWrongOperatorTokensAreSlowed checks that wrong tokens at the API and at the sign-in count together. Devices, and
-// operators whose token was accepted from the same address, are not affected.
+// TestWrongOperatorTokensAreSlowed checks wrong operator tokens: those at the API and those at the sign-in count
+// together. Devices are not affected, and neither are operators whose token was accepted from the same address
+// before.
 func TestWrongOperatorTokensAreSlowed(t *testing.T) {
 	t.Parallel()
 	b := startWithLockout(t)

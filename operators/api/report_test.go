@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
-// deviceReply is the part of a reply that a device reads.
+// deviceReply has those fields of a reply that a device reads.
 type deviceReply struct {
 	Re      string
 	Acks    []struct{ Outcome, Code string }
@@ -23,7 +23,8 @@ type deviceReply struct {
 	Reason  string
 }
 
-// sortedOutcomes returns the outcomes of the results, sorted, because their order is not guaranteed.
+// sortedOutcomes returns the outcomes of the results in sorted order, because their order in a reply is not
+// guaranteed.
 func (r deviceReply) sortedOutcomes() string {
 	var all []string
 	for _, a := range r.Acks {
@@ -53,8 +54,8 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 	}
 }
 
-// TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each has a result that would end a running
-// task.
+// TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each contains a result that would end
+// a running task; the task must still run.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
@@ -62,7 +63,7 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.reportUntilGranted("d-1")
 		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
-		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // 3 + 14 levels, because it is inside output
+		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // 3 + 14 levels, because the value is inside of output
 		keys := make([]string, 65)
 		for i := range keys {
 			keys[i] = fmt.Sprintf(`"k%d":1`, i)
@@ -114,7 +115,7 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 	})
 }
 
-// chunkedReader hides the length of a body, so that the body is sent in chunks.
+// chunkedReader hides the length of a request body, so that the body is sent in chunks.
 type chunkedReader struct{ io.Reader }
 
 func TestBadEntriesSpoilNothing(t *testing.T) {
@@ -332,8 +333,8 @@ func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 	b.sendReport("d", `{}`).expectProblem(403, "forbidden")
 }
 
-// TestBodyThatBreaksOffIsToBeSentAgain checks that a network failure does not make a device discard its results, as a 400
-// would.
+// TestBodyThatBreaksOffIsToBeSentAgain checks a report whose body breaks off because of a network failure. The
+// response must not make the device discard its results, as a status 400 would.
 func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

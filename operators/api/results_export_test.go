@@ -2,5 +2,5 @@ package api
 
 import "github.com/fleetslots/dispatcher/operators"
 
-// NumbersOf summarizes numbers and sorts them in place.
+// NumbersOf summarizes the numbers. It sorts them in place.
 func NumbersOf(numbers []float64) *operators.NumberValues { return summarizeNumbers(numbers) }

@@ -15,13 +15,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// endTask lets a device take its next task and end it.
+// endTask lets a device take its next task and end it with this status. more is further JSON of the result.
 func (b *testAPI) endTask(device, status, more string) {
 	b.Helper()
 	b.sendReport(device, b.reportUntilGranted(device).resultBody(status, more)).expectStatus(200)
 }
 
-// foldCounts updates the counts of the batches.
+// foldCounts adds the recorded changes to the counts of the batches, as a pass does.
 func (b *testAPI) foldCounts() {
 	b.Helper()
 	if _, err := b.dispatcher.Upkeep.Fold(b.Context()); err != nil {
@@ -35,7 +35,7 @@ func (b *testAPI) readResults(path string) (r operators.Results) {
 	return r
 }
 
-// plainPercentile computes a percentile in another way than the program.
+// plainPercentile computes a percentile of the numbers in another way than the program does.
 func plainPercentile(numbers []float64, share float64) float64 {
 	slices.Sort(numbers)
 	whole, part := math.Modf(share * float64(len(numbers)-1))
@@ -46,8 +46,8 @@ func plainPercentile(numbers []float64, share float64) float64 {
 	return value
 }
 
-// endRandomTasks lets 120 devices end one task each, three of them as failed. It returns the values in their outputs: a random
-// number and a word each.
+// endRandomTasks lets 120 devices end one task each, three of them as failed. Each output has a random number and a
+// word; endRandomTasks returns these values.
 func (b *testAPI) endRandomTasks() (numbers []float64, words map[string]int64) {
 	b.Helper()
 	b.putPool("p", `{"capacity":200}`)
@@ -75,7 +75,7 @@ func (b *testAPI) endRandomTasks() (numbers []float64, words map[string]int64) {
 	return numbers, words
 }
 
-// expectNumbers compares what is said of numbers with a plain computation.
+// expectNumbers compares the aggregate that the API returned with a plain computation over the same numbers.
 func (b *testAPI) expectNumbers(got *operators.Aggregate, numbers []float64) {
 	b.Helper()
 	number := got.Number
@@ -108,7 +108,7 @@ func (b *testAPI) expectNumbers(got *operators.Aggregate, numbers []float64) {
 	}
 }
 
-// expectSummary checks the first result and the parts of the summary that do not depend on drawn numbers.
+// expectSummary checks the first result, and the parts of the summary that do not depend on random numbers.
 func (b *testAPI) expectSummary(got operators.Results) {
 	b.Helper()
 	sum := got.Summary
@@ -137,7 +137,7 @@ func (b *testAPI) expectSummary(got operators.Results) {
 	}
 }
 
-// The aggregates equal a simple computation over random outputs.
+// Tasks end with random outputs. The aggregates that the API returns equal a simple computation over these outputs.
 func TestResultsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -185,7 +185,7 @@ func TestResultsAreSummedUp(t *testing.T) {
 	})
 }
 
-// A query beyond a limit is refused, with the name of the field and its limit.
+// A query for results is beyond a limit. It is refused, with the name of the field and its limit.
 func TestResultsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -219,7 +219,8 @@ func TestResultsAreRefused(t *testing.T) {
 	}
 }
 
-// The CSV table has one column for each field, and keeps members that have no column.
+// The results as a CSV table have one column for each field. Members of an output that have no column are kept,
+// too.
 func TestResultsAreAFlatTable(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -260,7 +261,8 @@ func TestResultsAreAFlatTable(t *testing.T) {
 	})
 }
 
-// A field that the sample did not add to the columns is in the last column.
+// A result has a field that the sample of results did not show, so it has no column of its own. It is in the last
+// column.
 func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -277,7 +279,8 @@ func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	}
 }
 
-// Each number of very different sets is counted in the bin that contains it, and all results can be encoded as JSON.
+// Sets of very different numbers are put into bins. Each number is counted in the bin that contains it, and all
+// results can be encoded as JSON.
 func TestEveryNumberIsInItsBin(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test draws the same each time

@@ -9,12 +9,13 @@ import (
 	"testing"
 )
 
-// allowsCallers reports whether the protocol allows a call for callers of the pool or limit set.
+// allowsCallers reports whether docs/protocol.md allows this call for callers of the pool or limit set.
 func allowsCallers(path string) bool {
 	return strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
 }
 
-// requiredRole returns the role that the protocol requires for a call. It returns device for calls of devices.
+// requiredRole returns the role that a call needs according to docs/protocol.md. For calls of devices it returns
+// device.
 func requiredRole(method, path string) string {
 	switch {
 	case path == "/v1/devices/{device}/report":
@@ -33,7 +34,7 @@ func requiredRole(method, path string) string {
 	return "operator"
 }
 
-// isAllowed reports whether a token of this kind may make a call that needs this role.
+// isAllowed reports whether a token of the kind bearer may make a call that needs this role.
 func isAllowed(bearer, role string) bool {
 	rising := []string{"verifier", "viewer", "operator", "admin"}
 	if role == "device" {
@@ -42,8 +43,8 @@ func isAllowed(bearer, role string) bool {
 	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, role)
 }
 
-// expectedRefusal returns the expected status and code: 401 for a token that the operators' API does not know, 403 for a known
-// token that lacks the role.
+// expectedRefusal returns the status and the code with which a call must be refused: 401 for a token that the
+// operators' API does not know, and 403 for a known token that lacks the role.
 func expectedRefusal(bearer, role string) (status int, code string) {
 	unknown := bearer == "none" || bearer == "garbage" || bearer == "scheme"
 	if unknown || bearer == "fleet" && role != "device" {
@@ -58,7 +59,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	b.putPool("p", `{"capacity":60}`)
 	b.putPool("leased", `{"capacity":200}`)
 	b.createBatch(newBatchBody)
-	b.reportUntilGranted("d-1") // holds slot 0
+	b.reportUntilGranted("d-1") // device d-1 holds slot 0
 	b.putProfile("x", ``)
 	b.putLimitSet("x", limitSetBody())
 	bearers := map[string]string{
@@ -103,7 +104,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				path = "/v1/limits/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {
-				path = strings.Replace(path, "own", "another", 1) // the device own has used its token
+				path = strings.Replace(path, "own", "another", 1) // the device "own" has already used its own token
 			}
 			if strings.Contains(pattern, "/leases") {
 				if path = pattern; method == http.MethodDelete {
@@ -129,7 +130,8 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 }
 
-// fillInLease fills in a lease that the bearer holds. For a bearer that cannot have a lease, it fills in another one.
+// fillInLease puts a lease into the path and the body that the bearer holds. If the bearer cannot have a lease, it
+// puts in a lease of another one.
 func (b *testAPI) fillInLease(path, body string, bearers map[string]string, bearer string) (filledPath, filledBody string) {
 	b.Helper()
 	if bearer != "caller" && bearer != "operator" {
@@ -140,7 +142,8 @@ func (b *testAPI) fillInLease(path, body string, bearers map[string]string, bear
 	return fill.Replace(path), fill.Replace(body)
 }
 
-// TestStreamsAskForTheRoleOfTheirList checks each stream, because a stream is a separate route.
+// TestStreamsAskForTheRoleOfTheirList checks the role that each stream of a list needs: it is the role of the list.
+// A stream is a separate route, so it is checked separately.
 func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A duplicate name, or a name in another case, is interpreted differently by different JSON parsers.
+// A JSON body has a member twice, or a member whose name is in another case. Different JSON parsers would interpret
+// it differently, so it is refused.
 func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -32,7 +33,7 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	b.call("POST", "/v1/pools/p/leases", adminToken, `{"holder":"h","metadata":{"jobURL":"x","Of":{"Team":1}}}`).expectStatus(201)
 }
 
-// A body with very many errors gets a response with few of them, and needs little memory.
+// A request body has very many errors. The response lists only a few of them, and the check needs little memory.
 func TestFewErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

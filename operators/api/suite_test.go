@@ -43,13 +43,13 @@ const (
 	newBatchBody = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
 )
 
-// The servers of all tests of this package: one of each per test binary. TestMain stops them.
+// The servers that all tests of this package share: one of each kind per test binary. TestMain stops them.
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
 )
 
-// The flag that rewrites the golden files.
+// With the flag -update, the tests write the golden files anew.
 var _ = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// interceptedStore is a store in which a test can intercept single calls.
+// interceptedStore is a ledger for which a test can set functions that run before certain calls.
 type interceptedStore struct {
 	*store.Store
 	beforePool  atomic.Pointer[func()]       // is called before a pool is read
@@ -98,7 +98,7 @@ func (l *interceptedStore) Pool(ctx context.Context, name string) (store.Pool, e
 	return l.Store.Pool(ctx, name)
 }
 
-// testAPI is the API on real stores behind a real listener.
+// testAPI is the operators' API on real stores, behind a real network listener.
 type testAPI struct {
 	*testing.T
 	dispatcher *dispatcher.Dispatcher
@@ -117,8 +117,8 @@ type testOptions struct {
 	reports    devicehttp.Options
 }
 
-// forBothBackends runs a test on the embedded stores and on real servers. It is for tests of a promise, and for tests in which
-// the two databases work differently.
+// forBothBackends runs a test once on the embedded stores and once on real servers. It is for tests of a promise,
+// and for tests in which SQLite and Postgres work differently.
 func forBothBackends(t *testing.T, test func(b *testAPI)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -200,7 +200,7 @@ func (b *testAPI) startServer(handler http.Handler) string {
 	return server.URL
 }
 
-// apiResponse is a response.
+// apiResponse is a response of the API.
 type apiResponse struct {
 	t           *testing.T
 	requestLine string
@@ -238,7 +238,7 @@ func (b *testAPI) callURL(url, method, path, token string, body any) apiResponse
 	return b.doRequest(request)
 }
 
-// doRequest sends a request and never follows redirects.
+// doRequest sends a request. It never follows a redirect.
 func (b *testAPI) doRequest(request *http.Request) apiResponse {
 	b.Helper()
 	response, err := http.DefaultTransport.RoundTrip(request)
@@ -264,7 +264,7 @@ func (b *testAPI) sendReport(device, body string) apiResponse {
 	return b.call("POST", "/v1/devices/"+device+"/report", fleetToken, body)
 }
 
-// expectStatus fails the test if the response has another status.
+// expectStatus fails the test if the response does not have this status. It returns the response.
 func (a apiResponse) expectStatus(status int) apiResponse {
 	a.t.Helper()
 	if a.status != status {
@@ -273,7 +273,7 @@ func (a apiResponse) expectStatus(status int) apiResponse {
 	return a
 }
 
-// decode decodes the body.
+// decode decodes the JSON body of the response into v.
 func (a apiResponse) decode(v any) {
 	a.t.Helper()
 	if err := json.Unmarshal(a.body, v); err != nil {
@@ -281,7 +281,7 @@ func (a apiResponse) decode(v any) {
 	}
 }
 
-// decodeObject decodes the body as an object.
+// decodeObject returns the body of the response as a JSON object.
 func (a apiResponse) decodeObject() map[string]any {
 	a.t.Helper()
 	var fields map[string]any
@@ -312,19 +312,19 @@ func (a apiResponse) expectProblem(status int, code string) problem {
 	return p
 }
 
-// listField returns a field that is a list.
+// listField returns the field with this name, which must be a list.
 func listField(fields map[string]any, name string) []any {
 	l, _ := fields[name].([]any)
 	return l
 }
 
-// asObject returns a value that is an object.
+// asObject returns the value, which must be a JSON object.
 func asObject(value any) map[string]any {
 	o, _ := value.(map[string]any)
 	return o
 }
 
-// expectMentions fails the test unless the problem's text contains the parts.
+// expectMentions fails the test unless the texts of the problem contain all parts.
 func (p problem) expectMentions(t *testing.T, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -334,7 +334,7 @@ func (p problem) expectMentions(t *testing.T, parts ...string) {
 	}
 }
 
-// putPool puts a pool.
+// putPool creates or changes a pool with these settings (JSON).
 func (b *testAPI) putPool(name, settings string) {
 	b.Helper()
 	if a := b.call("PUT", "/v1/pools/"+name, adminToken, settings); a.status > 299 {
@@ -342,7 +342,7 @@ func (b *testAPI) putPool(name, settings string) {
 	}
 }
 
-// createBatch creates a batch and returns its number.
+// createBatch creates a batch from this JSON body and returns the id of the batch.
 func (b *testAPI) createBatch(body string) int64 {
 	b.Helper()
 	var made struct{ ID, Tasks int64 }
@@ -357,7 +357,7 @@ type grantedTask struct {
 	Attempt   int
 }
 
-// reportUntilGranted reports an idle device and expects a task.
+// reportUntilGranted sends reports of an idle device until a task is granted, and returns the task.
 func (b *testAPI) reportUntilGranted(device string) grantedTask {
 	b.Helper()
 	var reply struct {
@@ -395,14 +395,14 @@ func (b *testAPI) createCallerToken(patterns string) string {
 	return token
 }
 
-// createDevice creates a device and returns its token.
+// createDevice creates a device over the API and returns its token.
 func (b *testAPI) createDevice(id string) string {
 	b.Helper()
 	token, _ := b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`"}`).expectStatus(201).decodeObject()["token"].(string)
 	return token
 }
 
-// indentJSON makes JSON comparable line by line.
+// indentJSON formats JSON so that two texts can be compared line by line.
 func indentJSON(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -412,7 +412,7 @@ func indentJSON(t *testing.T, text []byte) []byte {
 	return append(bytes.TrimSpace(out.Bytes()), '\n')
 }
 
-// sendWithType sends a body with this content type. If contentType is empty, it sends none.
+// sendWithType sends a body with this Content-Type. If contentType is empty, it sends no such header.
 func (b *testAPI) sendWithType(method, path, contentType, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), method, b.url+path, strings.NewReader(body))

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// takeClient is a program that keeps one connection open.
+// takeClient is a program that sends takes over one connection that it keeps open.
 type takeClient struct {
 	conn        net.Conn
 	in          *bufio.Reader
@@ -52,7 +52,7 @@ func (t *takeClient) sendTake(body string) error {
 	return err
 }
 
-// cpuTime returns the CPU time that this process and its Redis have used.
+// cpuTime returns the CPU time that this process and its Redis have used so far.
 func (b *testAPI) cpuTime() time.Duration {
 	b.Helper()
 	var own syscall.Rusage
@@ -74,8 +74,8 @@ func (b *testAPI) cpuTime() time.Duration {
 	return used
 }
 
-// TestTakesASecond measures how many takes a second a set answers over HTTP, with the client, the server and Redis on this
-// machine:
+// TestTakesASecond measures how many takes (requests to a limit set) are answered per second over HTTP. The client,
+// the server and Redis run on this machine:
 //
 //	TAKES=1 go test ./operators/api -run 'TestTakesASecond$' -v
 //

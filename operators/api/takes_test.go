@@ -13,7 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// limitSetBody allows 3 a minute (and 50 a day) for each phone, and 5 a day for each user and country.
+// limitSetBody returns a limit set that allows 3 takes a minute (and 50 a day) for each phone, and 5 a day for each
+// user and country.
 func limitSetBody() string {
 	return `{"limits":[
 	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
@@ -25,7 +26,7 @@ func (b *testAPI) putLimitSet(name, settings string) {
 	b.call("PUT", "/v1/limits/"+name, adminToken, settings).expectStatus(201)
 }
 
-// takeResponse is the response to a take.
+// takeResponse is the response to a take (a request to a limit set).
 type takeResponse struct {
 	Allowed   bool
 	Cost      int64
@@ -99,7 +100,8 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	})
 }
 
-// An id counts once, even for concurrent requests. The same id with other facts is another take.
+// A take with an id is sent several times, also concurrently: it counts once. The same id with other facts is
+// another take.
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -131,7 +133,8 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	})
 }
 
-// If an id could have two costs, alternating requests would be counted each time.
+// A take with an id is sent again with another cost. It is refused: if an id could have two costs, alternating
+// requests would be counted each time.
 func TestAnIDHasOneCost(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -152,7 +155,7 @@ func TestAnIDHasOneCost(t *testing.T) {
 	})
 }
 
-// Callers that use the same ids have separate takes, and can give back only their own.
+// Two callers use the same ids for their takes. The takes are separate, and a caller can give back only its own.
 func TestIDsAreEachCallersOwn(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -202,7 +205,7 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 		want int64
 	}{
 		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2},
-		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2}, // repeated
+		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2}, // the same request again
 		{`{"id":"m-1","facts":{"phone":"b"},"cost":1}`, 0},
 		{`{"id":"m-2","facts":{"phone":"a"},"cost":1}`, 0},
 	} {
@@ -217,7 +220,8 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).expectProblem(422, "invalid_field").expectMentions(t, "id:")
 }
 
-// With status=429, responses use HTTP's own means: 429, Retry-After and the RateLimit fields.
+// A take has the parameter status=429. The response then uses the means of HTTP: the status 429, Retry-After and
+// the RateLimit fields.
 func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -292,7 +296,7 @@ func TestBadTakesNameTheirField(t *testing.T) {
 	}
 }
 
-// A caller can access only the sets that its token covers, and cannot find out which other sets exist.
+// A caller can take only from the limit sets that its token covers. It cannot find out which other sets exist.
 func TestCallersTakeFromTheirSets(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -339,8 +343,8 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 	}
 }
 
-// TestASetRevealsFactsWhereItSaysSo checks that a set reveals facts if its policy allows it, and that a policy of a set
-// cannot drop, because nothing waits in a set.
+// TestASetRevealsFactsWhereItSaysSo checks a limit set whose policy allows it to reveal facts: the facts are shown.
+// A policy of a limit set cannot have the action drop, because nothing waits there.
 func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -367,7 +371,8 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 }
 
-// A policy can reveal the facts of all callers, but a caller sees only digests of the facts of other callers.
+// A policy of a limit set may reveal the facts of all callers. A caller still sees only digests of the facts of
+// other callers.
 func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -388,8 +393,8 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	}
 }
 
-// A set needs no preparation. It begins empty after Redis has lost its data, and reports this until its windows are
-// complete again.
+// A limit set needs no preparation. After Redis has lost its data, it begins empty, and its responses say so until
+// its windows are complete again.
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -415,7 +420,8 @@ func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	})
 }
 
-// Without Redis, on_error of the policies decides a take, and the take is counted in the metrics.
+// Redis is not reachable. The setting on_error of the policies decides whether a take is allowed, and the metrics
+// count this take.
 func TestTakesWithoutRedis(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
@@ -451,7 +457,7 @@ func TestTakesWithoutRedis(t *testing.T) {
 	}
 }
 
-// The metric counts a refused take by the policy in refused_by, and by the kind of this policy.
+// The metric of refused takes counts a take by the policy in refused_by, and by the kind of this policy.
 func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -495,7 +501,8 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	})
 }
 
-// A replica that has cached a set uses its new policies after the next ForgetChanged, and also learns when the set is deleted.
+// A replica has cached a limit set. After its next call of ForgetChanged, it uses the new policies of the set, or
+// knows that the set was deleted.
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

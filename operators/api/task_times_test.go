@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Tasks can have their own times and priorities, in every form of a batch.
+// Tasks of a batch have times and priorities of their own. This works in every form in which a batch can be sent.
 func TestTasksHaveTheirOwnTimes(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {
@@ -74,7 +74,8 @@ func TestTimesThatCannotBeAreRefused(t *testing.T) {
 	})
 }
 
-// Neither ledger can store such times: one would return an error, the other would lose them.
+// A batch has times that neither ledger can store (Postgres would return an error, and SQLite would lose them). The
+// batch is refused.
 func TestTimesOutOfTheYearsAreRefused(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

@@ -128,7 +128,8 @@ func TestTaskIsCancelled(t *testing.T) {
 	})
 }
 
-// A client that follows the page tokens finds a rare entry after pages without entries.
+// A list contains only rare entries that match. A client that follows the page tokens finds them behind pages
+// without entries.
 func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// A handler that is too late is answered for by onTimeout, and what it writes later is discarded.
+// A handler does not answer in time. The function onTimeout answers instead, and anything that the handler writes
+// later is discarded.
 func TestALateResponseIsReplaced(t *testing.T) {
 	t.Parallel()
 	written, release := make(chan struct{}), make(chan struct{})
@@ -29,7 +30,7 @@ func TestALateResponseIsReplaced(t *testing.T) {
 	}
 }
 
-// A handler that is in time is answered with its own status, headers and body.
+// A handler answers in time. Its own status, headers and body are sent.
 func TestAResponseInTimeIsPassedOn(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// createTokenID creates an operator token with a unique name that nobody uses.
+// createTokenID creates an operator token with a unique name and returns its id. Nobody uses this token.
 func (b *testAPI) createTokenID() int64 {
 	b.Helper()
 	var made struct{ ID int64 }
@@ -22,7 +22,7 @@ func (b *testAPI) createTokenID() int64 {
 func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
-		b.createDevice("d-1") // creates a token that is not an operator's
+		b.createDevice("d-1") // this creates the token of a device, not of an operator
 		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).expectStatus(201).decodeObject()
 		secret, _ := made["token"].(string)
 		b.putPool("p", `{"capacity":60}`)
@@ -67,7 +67,7 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 	})
 }
 
-// The patterns of a caller are stored, shown and logged.
+// The patterns of a caller's token (for pools and limit sets) are stored, shown and logged.
 func TestPatternsOfACallerAreKept(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
@@ -95,8 +95,8 @@ func TestPatternsOfACallerAreKept(t *testing.T) {
 	})
 }
 
-// A token that was revoked or has expired is refused after at most 5 s by a replica that has cached it. A replica that has
-// not cached it refuses it at once.
+// A token is revoked or expires. A replica that has cached it refuses it after at most 5 s. A replica that has not
+// cached it refuses it at once.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -116,7 +116,8 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	b.call("GET", "/v1/pools", secret, nil).expectProblem(401, "unauthenticated")
 }
 
-// The list has the time of the last use of a token. Replicas are not notified of a use, because it is not a change of the token.
+// The list of tokens has the time at which each token was last used. A use is not a change of the token, so
+// replicas are not notified of it.
 func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

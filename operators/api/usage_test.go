@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestUsageOfAPool checks the highest usage of a pool's policies, and the usage of one device under these policies and
-// under the policies of its profile.
+// TestUsageOfAPool checks the highest usage of a pool's policies. It also checks the usage of one device by these
+// policies and by the policies of its profile.
 func TestUsageOfAPool(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// createWaitingTasks creates a pool in which seven tasks wait for four reasons.
+// createWaitingTasks creates a pool in which seven tasks wait for four different reasons.
 func (b *testAPI) createWaitingTasks() (batches []int64) {
 	b.Helper()
 	b.putPool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
@@ -67,7 +67,8 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 	})
 }
 
-// The actions of a part help all of its tasks; actions that help only some tasks are listed with these tasks.
+// The summary of waiting tasks has one part for each reason. The actions of a part help all of its tasks. Actions
+// that help only some of them are listed with these tasks.
 func TestActionsOfAPartHelpAll(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -96,7 +97,8 @@ func TestActionsOfAPartHelpAll(t *testing.T) {
 	expect("/v1/pools/p/waiting", "[{resume pool p dispatcher pools resume p}]")
 }
 
-// expectListedReasons lists the tasks of a part, in pages and as a stream, and compares each with its why.
+// expectListedReasons lists the tasks of a part of the summary, in pages and as a stream. It compares the reason of
+// each task with the answer of `why` for the task.
 func (b *testAPI) expectListedReasons(path string, p operators.WaitingPart) {
 	b.Helper()
 	list := path + "/tasks?code=" + p.Code
@@ -130,7 +132,7 @@ func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 	b.call("GET", "/v1/pools/p/waiting", b.createToken("verifier"), nil).expectProblem(403, "forbidden")
 }
 
-// The condition of a batch is not running if the batch cannot start tasks.
+// A batch cannot start tasks. Its condition is then not running, but names the cause.
 func TestTheConditionOfABatch(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

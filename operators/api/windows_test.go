@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// windowJSON returns a window in JSON that opened some hours before now and has this length.
+// windowJSON returns the JSON of a window of length hours that opened before hours ago.
 func windowJSON(before, length int) string {
 	from := time.Now().UTC().Add(time.Duration(-before) * time.Hour)
 	return fmt.Sprintf(`{"cron":"%d %d * * *","duration":"%dh"}`, from.Minute(), from.Hour(), length)
@@ -85,7 +85,7 @@ func TestWindowsAreChecked(t *testing.T) {
 		b.call("PATCH", "/v1/pools/p", adminToken, `{`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
 		b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
 	}
-	// A lease of two hours never ends within a window of one hour.
+	// A lease of two hours can never end within a window of one hour, so such a batch is refused.
 	const hour = `"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`
 	for _, test := range []struct {
 		body   string

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// testGate is a gate with a clock, a log and a ledger.
+// testGate is a gate (which locks out clients that guess tokens) with a clock, a log and a ledger.
 type testGate struct {
 	*gate.Gate
 	t      *testing.T
@@ -43,7 +43,7 @@ func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, fro
 	s.Refuse(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", IsGuess: isGuess})
 }
 
-// expectLogged checks how many lines were logged and how many events recorded since the last call.
+// expectLogged checks how many lines were logged and how many events were recorded since its last call.
 func (s *testGate) expectLogged(lines, events int) {
 	s.t.Helper()
 	if got := strings.Count(s.log.String(), "msg=refused"); got != lines || len(s.events) != events {
@@ -76,8 +76,8 @@ func TestRefusalsAreSampled(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
-// TestDevicesAreNoEvents checks that refused devices are only logged: a fleet with a wrong token would fill the log of
-// events.
+// TestDevicesAreNoEvents checks refused devices: they are only logged. As events, they would fill the audit log if
+// a whole fleet had a wrong token.
 func TestDevicesAreNoEvents(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -91,7 +91,8 @@ func TestDevicesAreNoEvents(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
-// TestManyWhoGuessHideNobody checks that a refusal of a known principal is logged even if guessers fill the samples.
+// TestManyWhoGuessHideNobody checks a refusal of a known operator: it is logged even if clients that guess tokens
+// fill the samples of the log.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -137,8 +138,8 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	}
 }
 
-// TestATokenIsGoodForAnHour checks that an accepted token stays usable for an hour from its address while the address is
-// locked out.
+// TestATokenIsGoodForAnHour checks a token that was accepted from an address. If this address is then locked out,
+// the token stays usable from it for an hour.
 func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -156,7 +157,7 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 	}
 }
 
-// TestAStrangersTextIsBounded checks that text of an unknown client is shortened and made valid in the log.
+// TestAStrangersTextIsBounded checks text from an unknown client: in the log it is shortened and made valid.
 func TestAStrangersTextIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)

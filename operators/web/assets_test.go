@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// getWithHeader requests a path with one header, and decompresses the answer.
+// getWithHeader requests a path with one header. It decompresses the body of the response.
 func (b *testReplica) getWithHeader(path, name, value string) (status int, header http.Header, text string) {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, nil)
@@ -34,8 +34,8 @@ func (b *testReplica) getWithHeader(path, name, value string) (status int, heade
 	return response.StatusCode, response.Header, string(read)
 }
 
-// TestAssetsAreSentOnce checks that a browser with the current version of an asset gets 304, and any
-// other browser gets the asset compressed.
+// TestAssetsAreSentOnce checks an asset of the dashboard (such as its script): a browser that has the current
+// version gets 304, and any other browser gets the asset compressed.
 func TestAssetsAreSentOnce(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

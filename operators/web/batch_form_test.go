@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// submitBatchForm sends the form of a new batch, with a file if there is one.
+// submitBatchForm sends the form for a new batch. If file is not empty, it sends the text as a file, too.
 func (b *testReplica) submitBatchForm(form map[string]string, file string) (status int, text, location string) {
 	b.Helper()
 	var content bytes.Buffer
@@ -49,7 +49,7 @@ func (b *testReplica) submitBatchForm(form map[string]string, file string) (stat
 	return response.StatusCode, string(body), response.Header.Get("Location")
 }
 
-// filledBatchForm returns a form in which everything except the devices is filled in.
+// filledBatchForm returns a filled-in form for a new batch. Only the devices are missing.
 func filledBatchForm() map[string]string {
 	return map[string]string{
 		"name": "nightly", "pool": "p", "kind": "speedtest", "payload": `{"server":"st1","streams":1}`, "finish_inside": "true",
@@ -60,8 +60,8 @@ func filledBatchForm() map[string]string {
 	}
 }
 
-// TestBatchFormSaysAll checks that every input of the form reaches the batch, in each format of its
-// tasks.
+// TestBatchFormSaysAll checks that every input of the form for a new batch reaches the batch, whatever the format
+// of its tasks is.
 func TestBatchFormSaysAll(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -143,7 +143,7 @@ func problemText(text string) string {
 	return html.UnescapeString(problem)
 }
 
-// TestBatchFormKeepsWhatWasEntered checks that a refused form shows the reason and keeps all input,
+// TestBatchFormKeepsWhatWasEntered checks a form that is refused: it shows the reason and keeps all input,
 // including the content of a file.
 func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	t.Parallel()
@@ -199,8 +199,8 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	}
 }
 
-// TestACorrectedFileReplacesTheRefusedOne checks that a refused file stays in the form as text, and
-// that a corrected file replaces it.
+// TestACorrectedFileReplacesTheRefusedOne checks a file with tasks that is refused: the form keeps its content as
+// text. If a corrected file is sent, it replaces this text.
 func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -217,7 +217,8 @@ func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
 	}
 }
 
-// TestBatchFormCounts checks that a count creates nothing, and shows what would be skipped.
+// TestBatchFormCounts checks the button of the form that only counts the tasks: it creates nothing and shows which
+// tasks would be skipped.
 func TestBatchFormCounts(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -236,8 +237,8 @@ func TestBatchFormCounts(t *testing.T) {
 	}
 }
 
-// TestBatchFormInABrowser checks in a browser that a collapsed part of the form is open if one of its
-// inputs is filled in.
+// TestBatchFormInABrowser checks in a browser that a part of the form is not collapsed if one of its inputs is
+// filled in.
 func TestBatchFormInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

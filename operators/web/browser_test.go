@@ -18,7 +18,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// tab is a page of a browser. Any message on its console, and any dialog, fails the test at its end.
+// tab is a tab of a browser. If the page writes an unexpected message to its console or opens a dialog, the test
+// fails at its end.
 type tab struct {
 	*testing.T
 	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
@@ -59,7 +60,7 @@ func (c *chromium) Close() {
 	}
 }
 
-// openTab opens a tab that shares nothing with the tabs of other tests.
+// openTab opens a tab whose cookies and storage no other test sees.
 func openTab(t *testing.T) *tab {
 	t.Helper()
 	ctx, done := chromedp.NewContext(browser.start(t), chromedp.WithNewBrowserContext())
@@ -67,7 +68,7 @@ func openTab(t *testing.T) *tab {
 	return newTab(t, ctx)
 }
 
-// openSecondTab opens another tab with the same cookies.
+// openSecondTab opens another tab with the same cookies as this tab.
 func (b *tab) openSecondTab() *tab {
 	ctx, done := chromedp.NewContext(b.ctx)
 	b.Cleanup(done)
@@ -120,8 +121,8 @@ func (b *tab) addMessage(message string) {
 	b.messages = append(b.messages, message)
 }
 
-// expectMessage names a part of an expected console message. The browser may write the message before or
-// after the call.
+// expectMessage names a part of a console message that is expected, so that it does not fail the test. The browser
+// may write the message before or after this call.
 func (b *tab) expectMessage(part string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,8 +135,8 @@ func (b *tab) runActions(actions ...chromedp.Action[chromedp.Void]) {
 	defer cancel()
 	for _, action := range actions {
 		err := chromedp.Do(ctx, action)
-		// A page may replace an element that was just found. In this case nothing has been done to the
-		// element yet.
+		// A page may replace an element that was just found. Then nothing has been done to the element yet, so the
+		// action is tried again.
 		for err != nil && strings.Contains(err.Error(), "Could not find node") {
 			err = chromedp.Do(ctx, action)
 		}
@@ -150,7 +151,7 @@ func (b *tab) open(url string) {
 	b.runActions(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
 }
 
-// evalJS evaluates a JavaScript expression in the page.
+// evalJS evaluates a JavaScript expression in the page and returns its value.
 func evalJS[T any](b *tab, expression string) T {
 	b.Helper()
 	value, err := tryEvalJS[T](b, expression)
@@ -171,8 +172,8 @@ func (b *tab) elementText(selector string) string {
 	return evalJS[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
 }
 
-// waitForJS waits until an expression is true in the page. While the browser loads the next page, there is
-// no page to evaluate it in, so until tries again.
+// waitForJS waits until an expression is true in the page. While the browser loads the next page, there is no page
+// in which to evaluate it, so waitForJS tries again.
 func (b *tab) waitForJS(expression string) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
@@ -193,27 +194,27 @@ func (b *tab) waitForJS(expression string) {
 	}
 }
 
-// click clicks the element that the selector finds, as a person would.
+// click clicks the element that the selector finds, as a person would do.
 func (b *tab) click(selector string) {
 	b.Helper()
 	b.runActions(chromedp.Click(chromedp.CSS(selector)))
 }
 
-// screenStyle is a way to show a page: colour scheme and size.
+// screenStyle is one way to show a page: a colour scheme and a size.
 type screenStyle struct {
 	name, scheme  string
 	width, height int64
 	forced        string // "active" means the colours of the system
 }
 
-// checkScreen shows the page wide and narrow, and checks that it fits. If the folder WEB_SHOTS is set, shoot
-// stores pictures there, light and dark. A picture takes as long as ten pages.
+// checkScreen shows the page wide and narrow, and checks that it fits. If WEB_SHOTS names a folder, checkScreen
+// stores pictures there, light and dark. A picture takes as long as showing ten pages.
 func (b *tab) checkScreen(name string) {
 	b.Helper()
 	for _, look := range []screenStyle{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
 		dir := os.Getenv("WEB_SHOTS")
 		if dir == "" && look.scheme == "dark" {
-			continue // it is as wide as the light page
+			continue // this style is as wide as the light page
 		}
 		b.applyStyle(look)
 		if wide := evalJS[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
@@ -225,7 +226,7 @@ func (b *tab) checkScreen(name string) {
 	}
 }
 
-// applyStyle shows the page in this way.
+// applyStyle shows the page in this style.
 func (b *tab) applyStyle(l screenStyle) {
 	b.Helper()
 	b.runActions(chromedp.EmulateViewport(l.width, l.height))

@@ -13,8 +13,8 @@ import (
 // firstEventJS evaluates to the id of the first row in the list of events.
 const firstEventJS = `document.querySelector("#activity tbody tr").id`
 
-// TestARowUnderTheCursorStays checks that rows under the pointer stay in their place. New rows are
-// counted, and shown when the user asks for them.
+// TestARowUnderTheCursorStays checks the list of events while the pointer is over it: its rows stay in their place.
+// New rows are counted, and they are shown when the user asks for them.
 func TestARowUnderTheCursorStays(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -38,8 +38,8 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	tab.waitForJS(`document.querySelectorAll("#activity tbody tr").length === 6`)
 }
 
-// TestUpdatesArePaused checks that updates can be paused, and that the updates of the pause are shown
-// afterwards.
+// TestUpdatesArePaused checks that a user can pause the updates of a page. The updates that arrive during the pause
+// are shown afterwards.
 func TestUpdatesArePaused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -62,8 +62,8 @@ func TestUpdatesArePaused(t *testing.T) {
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 2 && document.getElementById("pulse").textContent === "live"`)
 }
 
-// TestASilentServerIsNoticed checks that a page notices within five seconds that the server sends
-// nothing, although the connection is open.
+// TestASilentServerIsNoticed checks an open page whose server sends nothing although the connection is open: the
+// page shows this within five seconds.
 func TestASilentServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -84,8 +84,8 @@ func TestASilentServerIsNoticed(t *testing.T) {
 	tab.waitForJS(`document.getElementById("stale").hidden`)
 }
 
-// TestNothingShiftsWhileSlotsChange checks that no element of a page moves while slots are granted and
-// released.
+// TestNothingShiftsWhileSlotsChange checks a page on which slots are granted and released: none of its elements
+// moves.
 func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -109,7 +109,7 @@ func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	}
 }
 
-// movePointer moves the pointer over an element.
+// movePointer moves the pointer over the element that the selector finds.
 func (b *tab) movePointer(selector string) {
 	b.Helper()
 	at := evalJS[struct{ X, Y float64 }](b, `(() => { const r = document.querySelector(`+"`"+selector+"`"+`).getBoundingClientRect(); return { X: r.left + r.width / 2, Y: r.top + r.height / 2 }; })()`)

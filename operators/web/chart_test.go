@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestChartOfAnHour checks that the path of an hour is short but keeps all peaks, and that a bar covers
-// a minute.
+// TestChartOfAnHour checks the chart of the last hour: its path is short but keeps all peaks, and each bar covers a
+// minute.
 func TestChartOfAnHour(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -45,8 +45,8 @@ func TestChartOfAnHour(t *testing.T) {
 	}
 }
 
-// TestRecalledHour checks that a recalled hour begins with the creation of the pool, ends before the
-// first observed point, and shows the capacity at each time.
+// TestRecalledHour checks the chart of an hour that a new replica reads from the log. It begins with the creation
+// of the pool, ends before the first point that the replica observed itself, and shows the capacity at each time.
 func TestRecalledHour(t *testing.T) {
 	t.Parallel()
 	h := newHistory()

@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// outageBegan is the start of the trouble that the checks of these tests report.
+// outageBegan is the time at which the outage began that these tests simulate.
 var outageBegan = time.Date(2026, 3, 1, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant
 
-// withDependency makes the checks of a replica return this state of a server.
+// withDependency makes the health checks of a replica report this state of a server (Redis or Postgres).
 func withDependency(d api.Dependency) func(o *web.Options) {
 	d.Since = outageBegan
 	return func(o *web.Options) {
@@ -23,8 +23,8 @@ func withDependency(d api.Dependency) func(o *web.Options) {
 	}
 }
 
-// TestAPoolSaysThatRedisIsGone checks that the page of a pool shows that Redis does not answer or is
-// slow, since when, and what to do.
+// TestAPoolSaysThatRedisIsGone checks the page of a pool while Redis does not answer or is slow: it shows this,
+// since when, and what to do.
 func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -51,9 +51,8 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 	}
 }
 
-// TestTheRedBarSaysSinceWhen checks that the red bar of an open page names the server, since when it
-// does not answer, and what to do. The start of the outage does not change while more messages report
-// it.
+// TestTheRedBarSaysSinceWhen checks the red bar of an open page during an outage: it names the server, since when
+// the server does not answer, and what to do. Further messages about the same outage do not change its start.
 func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withDependency(api.Dependency{Name: "postgres", State: "failed"}))
@@ -75,7 +74,7 @@ func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	tab.waitForJS(`document.getElementById("stale").hidden`)
 }
 
-// TestALatePageComesByItself checks that a page that cannot be read in time shows this, and appears by
+// TestALatePageComesByItself checks a page that cannot be read in time: it shows this, and its content appears by
 // itself as soon as it can be read.
 func TestALatePageComesByItself(t *testing.T) {
 	t.Parallel()

@@ -9,10 +9,11 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 )
 
-// RemedyRequest is the request that performs the action of a remedy, or shows the page for it.
+// RemedyRequest is the request that carries out the action of a remedy, or that shows the page for this action.
 type RemedyRequest struct{ Method, Path string }
 
-// FindRemedyRequest returns the request for an action. ok is false if no page performs it.
+// FindRemedyRequest returns the request for an action on the subject. ok is false if no page can carry out the
+// action.
 func FindRemedyRequest(act decision.Act, subject decision.Subject) (RemedyRequest, bool) {
 	for _, way := range remedyRoutes() {
 		if way.act == act && way.subject == subject {
@@ -23,7 +24,7 @@ func FindRemedyRequest(act decision.Act, subject decision.Subject) (RemedyReques
 	return RemedyRequest{}, false
 }
 
-// HasRoute reports whether there is a page at path, or a handler for its form.
+// HasRoute reports whether the dashboard has a page at this path, or a handler for a form sent to it.
 func (w *Web) HasRoute(method, path string) bool {
 	_, pattern := w.site.pages.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}})
 	return pattern != ""

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestFiguresOfWhatWaitsSayWhatTheyCount checks that the page of a pool names its two figures of
-// waiting work: devices, counted up to a limit, and tasks.
+// TestFiguresOfWhatWaitsSayWhatTheyCount checks the two numbers of waiting work on the page of a pool. The page
+// says that one counts devices, up to a limit, and that the other counts tasks.
 func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestManyPoolsAreRows checks that many pools are shown as rows, the pool with the worst trouble first,
-// that a pool is found by a part of its name, and that a click sorts the rows, without the script.
+// TestManyPoolsAreRows checks the first page with many pools, without its script. The pools are rows, and the pool
+// with the worst trouble is first. A pool can be found by a part of its name, and a click sorts the rows.
 func TestManyPoolsAreRows(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -62,7 +62,7 @@ func TestManyPoolsAreRows(t *testing.T) {
 	}
 }
 
-// TestRowsOfPoolsAreLive checks that the rows are updated, each in its place.
+// TestRowsOfPoolsAreLive checks an open list of pools: its rows are updated, and each stays in its place.
 func TestRowsOfPoolsAreLive(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -80,8 +80,8 @@ func TestRowsOfPoolsAreLive(t *testing.T) {
 	tab.checkScreen("pool-rows")
 }
 
-// TestTheSearchIsAKeyAway checks that Ctrl-K moves to the search on every page, and that / does so
-// while no input has the focus.
+// TestTheSearchIsAKeyAway checks two keys: Ctrl-K moves to the search field on every page, and / does so while no
+// input has the focus.
 func TestTheSearchIsAKeyAway(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -135,8 +135,8 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 	}
 }
 
-// TestFoundPartsLeadToTheirLists checks that a part with more hits than are shown links to the list
-// with the filter.
+// TestFoundPartsLeadToTheirLists checks the results of a search: if one kind has more hits than are shown, it links
+// to the list with the filter.
 func TestFoundPartsLeadToTheirLists(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

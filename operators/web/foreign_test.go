@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// crossSiteRequest is a request that a page of another site can make a visitor's browser send.
+// crossSiteRequest is a request that the page of another site can make a visitor's browser send to the dashboard.
 type crossSiteRequest struct {
 	method, path string
 	header       map[string]string
@@ -49,7 +49,7 @@ func (f crossSiteRequest) sendTo(b *testReplica) int {
 	return status
 }
 
-// TestForeignPagesLockNobodyOut checks that a page of another site cannot lock out its visitor,
+// TestForeignPagesLockNobodyOut checks the page of another site: it cannot lock its visitor out of the dashboard,
 // whatever request it makes the browser send.
 func TestForeignPagesLockNobodyOut(t *testing.T) {
 	t.Parallel()

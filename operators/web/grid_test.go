@@ -8,8 +8,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestTheGridFollowsWithoutAReload checks that the grid and the first page show a grant and its end
-// without a reload.
+// TestTheGridFollowsWithoutAReload checks the grid of slots and the first page while they are open: they show a
+// grant and its end without a reload.
 func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -29,7 +29,7 @@ func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	grid.waitForJS(`document.querySelectorAll("#holders tbody tr").length === 1`)
 	home.waitForJS(`document.querySelector("#pool-p .figure b").textContent === "1"`)
 
-	// A slot shows its tooltip when it has the focus.
+	// The cell of a slot has the focus. Its tooltip is shown.
 	grid.runActions(chromedp.Focus(chromedp.CSS(cell + " a")))
 	grid.waitForJS(fmt.Sprintf(`!document.getElementById("tip").hidden && document.getElementById("tip").textContent.includes("d-0") &&
 		document.getElementById("tip").textContent.includes("%d")`, granted.Token))
@@ -39,7 +39,7 @@ func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	grid.checkScreen("pool-free")
 }
 
-// TestArrowKeysWalkOverTheGrid checks that the arrow keys move between the slots that have a tooltip.
+// TestArrowKeysWalkOverTheGrid checks the grid of slots: the arrow keys move between the slots that have a tooltip.
 func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -61,8 +61,8 @@ func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	}
 }
 
-// TestSmallSlotsHaveShapes checks that slots that are too small for a sign are not distinguished by
-// colour alone.
+// TestSmallSlotsHaveShapes checks the grid of a pool whose slots are too small for a sign: they also differ in
+// shape, and not only in colour.
 func TestSmallSlotsHaveShapes(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

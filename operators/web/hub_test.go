@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestPagesThatHangKeepToTheSlowLane checks that pages that hang do not delay other pages, however many
-// of them hang. The clock is virtual (synctest): on a busy machine the other page would take longer
-// than quickReadLimit and would also go to the slow lane.
+// TestPagesThatHangKeepToTheSlowLane checks pages whose reading hangs: they do not delay other pages, however many
+// of them hang. The clock is virtual (synctest). On a busy machine with a real clock, the other page could take
+// longer than quickReadLimit, and would also go to the lane for slow pages.
 func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

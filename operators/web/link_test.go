@@ -12,7 +12,7 @@ const linkSecret = "secret-of-the-link"
 
 func withLink(o *web.Options) { o.Link = linkSecret }
 
-// TestALinkSignsInOnce checks the link that dev prints: it works once, the browser that used it stays
+// TestALinkSignsInOnce checks the sign-in link that dev prints. It works once. The browser that used it stays
 // signed in, and another browser gets instructions.
 func TestALinkSignsInOnce(t *testing.T) {
 	t.Parallel()
@@ -40,8 +40,8 @@ func TestALinkSignsInOnce(t *testing.T) {
 	}
 }
 
-// TestAWrongLinkSignsNobodyInAndIsNoGuess checks that wrong links lock nobody out, because any page can
-// make a browser follow links.
+// TestAWrongLinkSignsNobodyInAndIsNoGuess checks wrong sign-in links: they do not count as guesses and lock nobody
+// out, because any page can make a browser follow links.
 func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t, withLink)
@@ -57,8 +57,8 @@ func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	b.signIn(adminToken)
 }
 
-// TestWithoutALinkTheParameterIsIgnored checks that serve, which has no links, shows the sign-in page
-// as without the parameter, and records nothing.
+// TestWithoutALinkTheParameterIsIgnored checks the program serve, which has no sign-in links: it ignores the
+// parameter of a link, shows the usual sign-in page and records nothing.
 func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -75,8 +75,8 @@ func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	}
 }
 
-// TestNobodyOfThisMachineIsTrusted checks that a request from this machine has no rights, whichever
-// host name it uses: any site can have a name that resolves to this machine.
+// TestNobodyOfThisMachineIsTrusted checks a request from the server's own machine: it has no rights, whichever host
+// name it uses, because any site can have a name that resolves to this machine.
 func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t, withLink)
@@ -92,8 +92,8 @@ func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPIsSaid checks that the page warns about plain HTTP if no browser would keep the cookie:
-// for every host name that is not exactly a name of this machine itself.
+// TestPlainHTTPIsSaid checks the warning about plain HTTP. The page shows it if browsers would not keep the session
+// cookie: for every host name that is not exactly a name of this machine itself.
 func TestPlainHTTPIsSaid(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pageUpdate is a message that an open page receives.
+// pageUpdate is one message that an open page receives from the server.
 type pageUpdate struct {
 	Now    int64
 	Moment string
@@ -28,7 +28,7 @@ type pageUpdate struct {
 	Error  string
 }
 
-// openStream opens the stream of a page, and delivers each update until the test ends.
+// openStream opens the stream of updates of a page. The returned channel delivers each update until the test ends.
 func (b *testReplica) openStream(page string) <-chan pageUpdate {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/live?page="+url.QueryEscape(page), nil)
@@ -58,7 +58,7 @@ func (b *testReplica) openStream(page string) <-chan pageUpdate {
 	return updates
 }
 
-// awaitUpdate reads updates until one satisfies wanted.
+// awaitUpdate reads updates until one of them satisfies the function wanted.
 func (b *testReplica) awaitUpdate(updates <-chan pageUpdate, what string, wanted func(pageUpdate) bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
@@ -92,8 +92,8 @@ func updateContains(text string) func(pageUpdate) bool {
 	}
 }
 
-// TestPagesFollowAllReplicas checks that the pages of a replica show events of other replicas, and that
-// the stream sends only the changed part.
+// TestPagesFollowAllReplicas checks an open page of one replica: it shows events of other replicas, and the stream
+// sends only the part of the page that changed.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
 	first, dsn := startOnServers(t)
@@ -122,8 +122,8 @@ func TestPagesFollowAllReplicas(t *testing.T) {
 	second.awaitUpdate(task, "the result of the task", updateContains(`aria-current="step">succeeded`))
 }
 
-// TestPagesSayWhichMomentTheyShow checks that a page names the snapshot it shows, when it is opened and
-// with each update, and that the snapshot becomes newer even if nothing on the page has changed.
+// TestPagesSayWhichMomentTheyShow checks that a page names the snapshot of the ledger that it shows, when it is
+// opened and with each update. The snapshot becomes newer even if nothing on the page has changed.
 func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -151,8 +151,8 @@ func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	tab.waitForJS(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
 }
 
-// TestManyPagesAreOneReading checks that a page is read once for all its viewers. While nothing
-// changes, only the log is read.
+// TestManyPagesAreOneReading checks a page that many viewers have open: it is read once for all of them. While
+// nothing changes, only the log is read.
 func TestManyPagesAreOneReading(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -173,8 +173,8 @@ func TestManyPagesAreOneReading(t *testing.T) {
 	}
 }
 
-// TestPageSaysWhenItIsNotUpToDate checks that a page shows that it is not up to date while the ledger
-// cannot be read, and continues by itself afterwards.
+// TestPageSaysWhenItIsNotUpToDate checks an open page while the ledger cannot be read: it shows that it is not up
+// to date, and continues by itself afterwards.
 func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -188,8 +188,8 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.awaitUpdate(updates, "what was missed", updateContains(`data-device="d-1"`))
 }
 
-// TestSlowPagesHoldUpNoOther checks that pages that are slow to read do not delay other pages, however
-// many they are. TestPagesThatHangKeepToTheSlowLane tests the time limit.
+// TestSlowPagesHoldUpNoOther checks pages whose reading is slow: they do not delay other pages, however many they
+// are. The time limit is checked by TestPagesThatHangKeepToTheSlowLane.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	b, _ := startOnServers(t)
@@ -211,8 +211,8 @@ func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	b.awaitUpdate(slow[0], "the page that was slow", func(u pageUpdate) bool { return u.Main != "" })
 }
 
-// TestStreamOfNoPage checks that only live pages have a stream: an export would be read again with each
-// tick.
+// TestStreamOfNoPage checks that only pages that are updated live have a stream. If an export had a stream, it
+// would be read again with each tick.
 func TestStreamOfNoPage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -232,8 +232,7 @@ func TestStreamOfNoPage(t *testing.T) {
 	}
 }
 
-// TestPageThatPanicsEndsNothing checks that a page whose read panics shows an error, and other pages
-// continue.
+// TestPageThatPanicsEndsNothing checks a page whose reading panics: it shows an error, and other pages continue.
 func TestPageThatPanicsEndsNothing(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
@@ -255,8 +254,7 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 	}
 }
 
-// TestPagesSayWhatTheAPISays checks that the numbers of an open page equal the numbers of the API while
-// they change.
+// TestPagesSayWhatTheAPISays checks an open page while its numbers change: they equal the numbers of the API.
 func TestPagesSayWhatTheAPISays(t *testing.T) {
 	t.Parallel()
 	b, _ := startOnServers(t)

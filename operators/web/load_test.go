@@ -10,11 +10,12 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// statementCounter counts the statements that are sent on connections to Postgres.
+// statementCounter counts the statements that are sent to Postgres.
 type statementCounter struct{ atomic.Int64 }
 
-// newConnectionParser parses the messages of one connection: a type, four bytes of length, and the rest. The
-// first message has no type. B binds a prepared statement, Q is a simple query.
+// newConnectionParser returns a function that counts the statements of one connection to Postgres. Each message has
+// a type, four bytes of length, and the rest. Only the first message has no type. The types B (a prepared statement
+// is bound) and Q (a simple query) are counted.
 func (s *statementCounter) newConnectionParser() func([]byte) {
 	var pending []byte
 	first := true
@@ -40,10 +41,9 @@ func (s *statementCounter) newConnectionParser() func([]byte) {
 	}
 }
 
-// TestManyPagesAskPostgresOnce checks that fifty open pages cost Postgres as much as five: each page is
-// read at most once per read of the log, however many viewers have it open, and no query is sent per
-// viewer. A busy machine reads pages less often than the log, so the limit of statements grows with
-// both counts.
+// TestManyPagesAskPostgresOnce checks that fifty open pages cost Postgres as much as five. Each page is read at
+// most once per read of the log, however many viewers have it open, and no query is sent per viewer. A busy machine
+// reads pages less often than the log, so the allowed number of statements grows with both numbers of reads.
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
 	dsn := postgres.NewLedger(t)

@@ -5,22 +5,22 @@ import (
 	"testing"
 )
 
-// findQuantitiesJS finds the numbers on a page that are quantities. It leaves out numbers that identify something
-// and numbers that are settings.
+// findQuantitiesJS finds the numbers on a page that are quantities. It leaves out numbers that are names (such as
+// ids) and numbers that are settings.
 const findQuantitiesJS = `[...document.querySelectorAll("main b, main dd, main td.n, main .pills b, main .figure, main dd a, main td.n a")].filter(e =>
 	/^[\d\s\u2009.,+/]+$/.test(e.textContent.trim()) && !e.querySelector("b, a, dd") && !e.closest(".cell, pre") &&
 	!/^(number|batch|task|token|slot|attempt|priority|weight)$/i.test((e.closest("dl > div")?.querySelector("dt") || e.closest("table")?.querySelectorAll("thead th")[e.closest("td")?.cellIndex])?.textContent))`
 
-// hasDescriptionJS reports whether a number has a description: its own title, a title around it, or the title
-// of its column's head.
+// hasDescriptionJS reports whether a number has a description. The description is a title of the number, of an
+// element around it, or of the head of its column.
 const hasDescriptionJS = `(e => {
 	if (e.closest("[title]")) return true;
 	const cell = e.closest("td");
 	return !!cell && !!cell.closest("table").querySelectorAll("thead th")[cell.cellIndex]?.title;
 })`
 
-// TestEveryNumberIsDefinedAndLeadsOn checks that every number has a description at the pointer, and
-// links to what it counts.
+// TestEveryNumberIsDefinedAndLeadsOn checks every number on the pages: it has a description that is shown at the
+// pointer, and it links to the things that it counts.
 func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateCommitLog is a log in which some events are not committed yet.
+// lateCommitLog is an event log in which some events are not committed yet.
 type lateCommitLog struct {
 	lastID  int64 // the highest assigned id
 	missing map[int64]bool
@@ -37,8 +37,8 @@ func (l *lateCommitLog) EventsComplete(_ context.Context, m store.EventPosition)
 	return true, nil
 }
 
-// TestNewsMissesNothing checks that each event is returned once, however late it is committed and
-// however many other events are committed before it.
+// TestNewsMissesNothing checks that each event of the log is returned once, however late it is committed and
+// however many later events are committed before it.
 func TestNewsMissesNothing(t *testing.T) {
 	t.Parallel()
 	log := &lateCommitLog{lastID: 5, missing: map[int64]bool{}}

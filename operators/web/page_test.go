@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheThemeIsKept checks that the theme of the system is used until the visitor chooses another
-// theme, which is then kept.
+// TestTheThemeIsKept checks the theme of the pages (light or dark): it is the theme of the system until the visitor
+// chooses another one, which is then kept.
 func TestTheThemeIsKept(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -25,8 +25,8 @@ func TestTheThemeIsKept(t *testing.T) {
 	tab.waitForJS(background + ` === "` + dark + `" && document.getElementById("theme").textContent === "Theme: system"`)
 }
 
-// TestTimesAreTheReadersAndIdsAreCopied checks that exact times are in the time zone of the reader, and
-// that ids can be copied.
+// TestTimesAreTheReadersAndIdsAreCopied checks a page: exact times are in the time zone of the reader, and ids can
+// be copied.
 func TestTimesAreTheReadersAndIdsAreCopied(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// policyInputNames returns the names of the inputs in a row for a policy.
+// policyInputNames returns the names of the inputs that one row of the form has for a policy.
 func policyInputNames() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
-// formValues returns a form with these inputs.
+// formValues returns a form with these inputs: pairs of name and value.
 func formValues(pairs ...string) url.Values {
 	form := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -25,14 +25,14 @@ func formValues(pairs ...string) url.Values {
 	return form
 }
 
-// setInput replaces the value of an input.
+// setInput replaces the value of the input that the selector finds.
 func (b *tab) setInput(selector, text string) {
 	b.Helper()
 	evalJS[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
 }
 
-// TestPoolSettingsAreAForm checks that a policy of each algorithm, windows, capacity and lease can be
-// entered in the form of a pool, and that the form then shows them.
+// TestPoolSettingsAreAForm checks the form of a pool's settings: a policy of each algorithm, windows, capacity and
+// lease can be entered, and afterwards the form shows them.
 func TestPoolSettingsAreAForm(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -79,7 +79,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	}
 }
 
-// TestWrongRowsAreRefused checks that the error names the wrong row, and that nothing is changed.
+// TestWrongRowsAreRefused checks a form with a wrong row: the error names this row, and nothing is changed.
 func TestWrongRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -119,8 +119,8 @@ func TestProfilesAreAForm(t *testing.T) {
 	expectContains(t, text, `name="limit.rate" value="12"`)
 }
 
-// TestFormsChangeWhatWasEntered checks that a form sends only what was entered, and does not undo
-// changes that others made after the form was shown.
+// TestFormsChangeWhatWasEntered checks a form that was shown before others made changes: it sends only what was
+// entered, so it does not undo these changes.
 func TestFormsChangeWhatWasEntered(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -152,7 +152,7 @@ func TestFormsChangeWhatWasEntered(t *testing.T) {
 	}
 }
 
-// readFormInputs returns the inputs of the form on a page, as a browser would send them.
+// readFormInputs returns the inputs of the form on a page as a browser would send them.
 func readFormInputs(page string) url.Values {
 	form := url.Values{}
 	for _, m := range regexp.MustCompile(`<input[^>]* name="([^"]+)"[^>]*>`).FindAllStringSubmatch(page, -1) {

@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestForcedReleaseThroughThePage releases a slot through the pages. The page names the affected device
-// and task, a reason is required, and the release is in the log.
+// TestForcedReleaseThroughThePage releases a held slot by force through the pages. The page names the affected
+// device and task, a reason is required, and the release is in the log.
 func TestForcedReleaseThroughThePage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -34,7 +34,7 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 	if len(events.Events) != 1 || events.Events[0].Device != "d-1" || !strings.Contains(events.Events[0].Detail, "stuck in the field") {
 		t.Errorf("log: %+v", events)
 	}
-	// The page of a grant that has ended shows this.
+	// The page is opened for a grant that has ended in the meantime.
 	status, text, _ := b.getPage(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
 	if status != 404 || !strings.Contains(text, "This grant has ended") {
 		t.Errorf("a release of what is over: %d %s", status, text)
@@ -53,7 +53,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#name"), "ar:330100"))
 	tab.click("button.primary")
 	tab.waitForJS(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
-	// A resize by another operator changes the open page.
+	// Another operator changes the capacity of the pool. The open page shows the new capacity.
 	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 30`)
 	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)

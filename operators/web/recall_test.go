@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestLaterReplicaShowsTheSameHour checks that a replica that started later shows the same hour as a
-// replica that ran all the time, within one point.
+// TestLaterReplicaShowsTheSameHour checks the chart of the last hour at a replica that started later. It is the
+// same as at a replica that ran all the time, within one point.
 func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*testReplica, func()){
@@ -55,7 +55,8 @@ func expectSameHistory(t *testing.T, startFirst func(*testing.T, ...func(*web.Op
 	at := func(o *web.Options) { o.Now = func() time.Time { return time.UnixMilli(clock.Load()) } }
 	first, pass := startFirst(t, at)
 	first.createPool("p", 5, deviceIDs(8)...)
-	// Five seconds pass for the log, and for the replica that has been running.
+	// The function step lets five seconds pass, both for the log and for the replica that has been running all the
+	// time.
 	step := func() {
 		seen, _, _, _ := first.web.ChartPoints("p")
 		pass()
@@ -88,7 +89,7 @@ func expectSameHistory(t *testing.T, startFirst func(*testing.T, ...func(*web.Op
 	if len(ran) < 24 || slices.Max(held) < 3 || held[len(held)-1] == slices.Max(held) {
 		t.Fatalf("the first saw %d points: %v", len(ran), held)
 	}
-	shown, off := 0, 2+int(time.Since(begun)/(5*time.Second)) // for the log, the duration of the test counts as well
+	shown, off := 0, 2+int(time.Since(begun)/(5*time.Second)) // points in the chart and their tolerance; for the log, the duration of the test counts as well
 	for i := range ran {
 		n, _ := slices.BinarySearch(later, ran[i]-2500)
 		if n == len(later) || n < off {

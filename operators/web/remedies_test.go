@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestEveryActionHasAPage checks that each action in the table of reasons has a form or a page that
-// exists, except for actions that return a secret.
+// TestEveryActionHasAPage checks the table of reasons why tasks wait: each action in it has a form or a page that
+// exists, except actions that return a secret.
 func TestEveryActionHasAPage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -38,8 +38,8 @@ func TestEveryActionHasAPage(t *testing.T) {
 	}
 }
 
-// createWaitingTasks creates one waiting task for each reason that a page can change. It returns the tasks by the
-// code of the reason.
+// createWaitingTasks creates one waiting task for each reason that a page can remove. It returns the tasks by the
+// codes of the reasons.
 func createWaitingTasks(b *testReplica) (tasks map[string]int64) {
 	b.Helper()
 	shut, always := closedWindows(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
@@ -81,7 +81,8 @@ func merged(into, more map[string]any) map[string]any {
 	return into
 }
 
-// pressButton posts the form of a button on a page, and returns the address to which the answer redirects.
+// pressButton sends the form of the button with this label on the page. It returns the address to which the
+// response redirects.
 func (b *testReplica) pressButton(page, label string, cookies ...*http.Cookie) (location string) {
 	b.Helper()
 	_, text, _ := b.getPage(page, cookies...)
@@ -104,7 +105,7 @@ func locationHeader(answer string) string {
 	return m[1]
 }
 
-// waitReasonCodes returns the codes of the reasons why a task waits.
+// waitReasonCodes returns the codes of the reasons for which a task waits.
 func (b *testReplica) waitReasonCodes(task int64) (codes []string) {
 	b.Helper()
 	var why struct{ Reasons []struct{ Code string } }
@@ -115,7 +116,8 @@ func (b *testReplica) waitReasonCodes(task int64) (codes []string) {
 	return codes
 }
 
-// remedyCases returns the button, the command and the lowest sufficient role for each reason.
+// remedyCases returns, for the code of each reason, the label of the button, the command and the lowest role that
+// is sufficient.
 func remedyCases() map[string]struct{ label, command, role string } {
 	return map[string]struct{ label, command, role string }{
 		"device_blocked": {"Unblock d-blocked", "dispatcher devices unblock d-blocked", "operator"},
@@ -128,8 +130,8 @@ func remedyCases() map[string]struct{ label, command, role string } {
 	}
 }
 
-// TestATaskOffersItsRemedy checks that the page of a task shows, for each reason, the command to all
-// visitors and the button to visitors with the role.
+// TestATaskOffersItsRemedy checks the page of a waiting task. For each reason it shows the command to all visitors,
+// and the button only to visitors whose role is sufficient.
 func TestATaskOffersItsRemedy(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -159,7 +161,8 @@ func TestATaskOffersItsRemedy(t *testing.T) {
 	}
 }
 
-// TestAButtonRemedies checks that a button performs its action and leads back to the page of the task.
+// TestAButtonRemedies checks the button of a remedy: it carries out its action and leads back to the page of the
+// task.
 func TestAButtonRemedies(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -176,8 +179,8 @@ func TestAButtonRemedies(t *testing.T) {
 	}
 }
 
-// TestALinkRemedies checks that a link leads to the form with the setting, and that the form changes
-// nothing else and leads back.
+// TestALinkRemedies checks the link of a remedy: it leads to the form with the setting. The form changes only this
+// setting and leads back to the task.
 func TestALinkRemedies(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -219,8 +222,8 @@ func TestALinkRemedies(t *testing.T) {
 	}
 }
 
-// TestTheBarOffersWhatHelpsAll checks that the bar offers only remedies for all tasks of a part, and
-// the list the remedies for single tasks.
+// TestTheBarOffersWhatHelpsAll checks the bar of waiting tasks, which is divided by reason. Each part offers only
+// remedies that help all of its tasks. The list offers the remedies for single tasks.
 func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -253,8 +256,8 @@ func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 	expectContains(t, text, ">Unblock d-blocked<", ">Unblock d-9<")
 }
 
-// TestAFormLeadsToNoOtherSite checks that a form leads back only to pages of this dashboard. With any
-// other address it changes nothing.
+// TestAFormLeadsToNoOtherSite checks the address to which a form leads back: only pages of this dashboard are
+// allowed. With any other address, the form changes nothing.
 func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -277,8 +280,8 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	}
 }
 
-// TestRaisingTheCapacityInABrowser follows in a browser the way from the task of a full pool to the
-// input of the capacity, which has the focus, and back.
+// TestRaisingTheCapacityInABrowser follows in a browser the way from the page of a waiting task in a full pool to
+// the input of the capacity, which has the focus, and back.
 func TestRaisingTheCapacityInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestCountsOfReplicasAreAddedUpOnce checks that counts of replicas are added once, no matter when they
-// are read, and that counts from before the first read are left out.
+// TestCountsOfReplicasAreAddedUpOnce checks the sums of what replicas count: each count is added once, whenever it
+// is read. Counts from before the first read are left out.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallyReader{}

@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// endTasks lets devices end tasks of the pool p. Every fourth task fails.
+// endTasks lets these devices take and end their tasks in pool p. Every fourth task fails.
 func (b *testReplica) endTasks(names ...string) {
 	b.Helper()
 	for i, name := range names {
@@ -32,8 +32,7 @@ func (b *testReplica) endTasks(names ...string) {
 	}
 }
 
-// TestABatchIsItsResults checks that the page of a batch shows its results: ended tasks, numbers,
-// values, tags and a table.
+// TestABatchIsItsResults checks the results on the page of a batch: ended tasks, numbers, values, tags and a table.
 func TestABatchIsItsResults(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -86,9 +85,9 @@ func TestABatchIsItsResults(t *testing.T) {
 	}
 }
 
-// TestResultsAreSummedUpOnceInAWhile checks that results are summarized again when more tasks have
-// ended. For a large open batch this happens at most once per summaryReadEvery. The counts next to the
-// summary are always current.
+// TestResultsAreSummedUpOnceInAWhile checks the summary of a batch's results. It is computed again when more tasks
+// have ended, but for a large open batch at most once per summaryReadEvery. The counts next to the summary are
+// always current.
 func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -122,8 +121,8 @@ func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	expectContains(t, text, "2099 of 2100</span> ended", "of 2099 results")
 }
 
-// TestResultsInABrowser checks in a browser that the form selects results, and that the selection stays
-// while results arrive.
+// TestResultsInABrowser checks in a browser the form that selects results: the selection stays while new results
+// arrive.
 func TestResultsInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -145,7 +144,7 @@ func TestResultsInABrowser(t *testing.T) {
 	tab.checkScreen("batch-results")
 }
 
-// TestABatchIsEdited checks that a form changes the settings of a batch that can be changed, and
+// TestABatchIsEdited checks the form of a batch's settings: it changes the settings that can be changed, and
 // nothing else.
 func TestABatchIsEdited(t *testing.T) {
 	t.Parallel()
@@ -194,7 +193,7 @@ func TestABatchIsEdited(t *testing.T) {
 	}
 }
 
-// TestABatchIsCloned checks that a clone has the same work and settings, for the same devices, for the
+// TestABatchIsCloned checks the clone of a batch: it has the same work and settings, for the same devices, for the
 // devices that failed, or for others.
 func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
@@ -302,9 +301,8 @@ func compactJSON(t *testing.T, text json.RawMessage) string {
 	return string(out)
 }
 
-// TestManyTasksAreCancelledByTheirNumber checks that an operator must type the number of tasks to
-// cancel more than 1,000 of them: the number that the page showed, which must not be lower than the
-// number that wait now.
+// TestManyTasksAreCancelledByTheirNumber checks the cancel of more than 1,000 tasks. The operator must type the
+// number of tasks that the page showed. This number must not be lower than the number of tasks that wait now.
 func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// createAllScreens creates a busy fleet, and returns the paths of its pages by the name of their pictures.
+// createAllScreens creates a busy fleet. It returns the paths of its pages, by the names of their pictures.
 func createAllScreens(b *testReplica) map[string]string {
 	b.Helper()
 	names := deviceIDs(75)
@@ -54,8 +54,8 @@ func createAllScreens(b *testReplica) map[string]string {
 	}
 }
 
-// createSuppressedBatch creates a batch with two tasks per device. The second task of each device is suppressed.
-// The first device has ended its task, the other devices run theirs.
+// createSuppressedBatch creates a batch with two tasks for each device, of which the second is suppressed. The
+// first device has ended its first task, and the other devices run theirs.
 func (b *testReplica) createSuppressedBatch(pool string, names ...string) {
 	b.Helper()
 	b.callAPI("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
@@ -70,7 +70,7 @@ func (b *testReplica) createSuppressedBatch(pool string, names ...string) {
 	}
 }
 
-// createUsedLimitSet creates a limit set from which each phone took twice.
+// createUsedLimitSet creates a limit set. For each phone, two takes are counted.
 func (b *testReplica) createUsedLimitSet(phones ...string) {
 	b.Helper()
 	b.callAPI("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
@@ -82,8 +82,8 @@ func (b *testReplica) createUsedLimitSet(phones ...string) {
 	}
 }
 
-// TestEveryScreen checks every page with content: it writes nothing to the console and is not wider
-// than the screen. The test takes a picture of each page.
+// TestEveryScreen checks every page with content: it writes nothing to the console and is not wider than the
+// screen. The test also takes a picture of each page.
 func TestEveryScreen(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -98,13 +98,14 @@ func TestEveryScreen(t *testing.T) {
 	}
 }
 
-// axeScript is axe-core (MPL 2.0), which finds elements that people with disabilities cannot use.
+// axeScript is the program axe-core (MPL 2.0), which finds parts of a page that people with disabilities cannot
+// use.
 //
 //go:embed testdata/axe.min.js
 var axeScript string
 
-// TestEveryScreenIsAccessible checks that no page violates a rule of WCAG 2.2 AA that a program can
-// check: light, dark, narrow, and with the colours of the system.
+// TestEveryScreenIsAccessible checks every page with a program that finds violations of WCAG 2.2 AA. There must be
+// none, whether the page is light, dark, narrow, or in the colours of the system.
 func TestEveryScreenIsAccessible(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -130,13 +131,13 @@ func TestEveryScreenIsAccessible(t *testing.T) {
 	}
 }
 
-// The rules of axe: all rules, and the rules that another colour scheme may violate.
+// The rules that axe checks: all rules, and only the rules that another colour scheme may violate.
 const (
 	allRules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
 	colourRules = `{ type: "rule", values: ["color-contrast", "link-in-text-block"] }`
 )
 
-// axeViolations runs axe on the page and returns the violations.
+// axeViolations runs axe on the page and returns the rules that the page violates.
 func (b *tab) axeViolations(rules string) []string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -149,7 +150,7 @@ func (b *tab) axeViolations(rules string) []string {
 	return list
 }
 
-// TestReadableWithoutScript checks that a page is complete without its script.
+// TestReadableWithoutScript checks that each page is complete if its script does not run.
 func TestReadableWithoutScript(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -177,8 +178,8 @@ func TestReadableWithoutScript(t *testing.T) {
 	}
 }
 
-// TestATaskTellsThatItsOutputWasDropped checks that the page of a task shows that its output was
-// dropped, also in its events.
+// TestATaskTellsThatItsOutputWasDropped checks the page of a task whose output was dropped: the page shows this,
+// also in the list of events.
 func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -191,8 +192,8 @@ func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	expectContains(t, text, "The output of the device was too large and was dropped.", "output too large, dropped", "result.output_dropped")
 }
 
-// TestBatchIsCreatedThroughThePage checks that a batch is counted and then created, only once even if
-// the form is sent several times.
+// TestBatchIsCreatedThroughThePage checks the form for a new batch: the tasks are counted and then created, only
+// once even if the form is sent several times.
 func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -218,7 +219,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	}
 }
 
-// TestBulkSaysHowMany checks that a bulk action counts its tasks before it changes them.
+// TestBulkSaysHowMany checks an action on many tasks: the page shows their number before the action changes them.
 func TestBulkSaysHowMany(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -235,8 +236,8 @@ func TestBulkSaysHowMany(t *testing.T) {
 	}
 }
 
-// TestDisconnectedPageCatchesUp checks that a page shows that its server cannot be reached, and catches
-// up when the server is back.
+// TestDisconnectedPageCatchesUp checks an open page whose server cannot be reached: the page shows this, and
+// catches up when the server is back.
 func TestDisconnectedPageCatchesUp(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

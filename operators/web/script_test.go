@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// scriptInjections returns texts that would run as script, or break out of their context, if a page did not
-// escape them.
+// scriptInjections returns texts that a page must escape. Unescaped, they would run as a script or change the
+// structure of the page.
 func scriptInjections() []string {
 	return []string{
 		`<script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`, `'><img src=x onerror=alert(1)>`,

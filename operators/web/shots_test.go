@@ -20,8 +20,8 @@ import (
 //	mkdir /tmp/shots
 //	WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./operators/web -run 'TestPicturesOfARunningOne$'
 //
-// In addition to the simulated fleet, the test creates its own meters. Some of them fail. Their leases
-// last until the last picture is taken. WEB_DATA is the data folder of the dispatcher, which contains
+// In addition to the simulated fleet, the test creates devices of its own (meters). The tasks of some of them fail.
+// Their leases last until the last picture is taken. WEB_DATA is the data folder of the dispatcher, which contains
 // the tokens.
 func TestPicturesOfARunningOne(t *testing.T) {
 	t.Parallel()
@@ -69,14 +69,14 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	tab.expectMessage("404")
 }
 
-// simulatedMeters are devices that the test simulates, with a pool and a batch.
+// simulatedMeters are devices that the test itself simulates, with a pool and a batch for them.
 type simulatedMeters struct {
 	*testing.T
 	url   string
 	batch int64
 }
 
-// runTasks lets thirty of forty meters start a task. Most of them end it, with different results; eight
+// runTasks lets thirty of forty meters start a task. Most of them end it, with different results; eight of them
 // continue to run. Then the pool is paused.
 func (m *simulatedMeters) runTasks() {
 	m.Helper()
@@ -103,7 +103,7 @@ func (m *simulatedMeters) runTasks() {
 	m.callWithToken("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
 }
 
-// signIn opens a session of the admin in the tab.
+// signIn signs the tab in as the admin.
 func (m *simulatedMeters) signIn(tab *tab) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
@@ -115,7 +115,8 @@ func (m *simulatedMeters) signIn(tab *tab) {
 	tab.waitForJS(`document.querySelector("nav")`)
 }
 
-// runTask lets a meter take its task, and end it unless it is one of the meters that continue to run.
+// runTask lets the meter with this name take its task. The meter also ends it, unless it is one of the meters that
+// continue to run.
 func (m *simulatedMeters) runTask(name string, i int) {
 	m.Helper()
 	var reply struct{ Task *grantedTask }
@@ -136,7 +137,7 @@ func (m *simulatedMeters) runTask(name string, i int) {
 	m.callWithToken("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
 }
 
-// callWithToken sends a request with the token in the file of this name.
+// callWithToken sends a request. It reads the token from the file with the name token.
 func (m *simulatedMeters) callWithToken(token, method, path string, body, answer any) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))

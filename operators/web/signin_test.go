@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// postForm sends a form as a browser that already shows the page does.
+// postForm sends a form in the same way as a browser that already shows the page.
 func (b *testReplica) postForm(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, setCookies []*http.Cookie) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
@@ -41,7 +41,7 @@ func (b *testReplica) postForm(path string, form url.Values, header map[string]s
 	return response.StatusCode, body.String(), response.Cookies()
 }
 
-// signIn signs in and returns the cookie of the session.
+// signIn signs in with the token and returns the session cookie.
 func (b *testReplica) signIn(token string) *http.Cookie {
 	b.Helper()
 	status, text, cookies := b.postForm("/sign-in", url.Values{"token": {token}}, nil)
@@ -51,7 +51,7 @@ func (b *testReplica) signIn(token string) *http.Cookie {
 	return cookies[0]
 }
 
-// createToken creates an operator token with a role.
+// createToken creates an operator token with this role. It returns the token and its id.
 func (b *testReplica) createToken(role string) (secret string, id int64) {
 	b.Helper()
 	var made struct {
@@ -199,8 +199,8 @@ func TestGuessingIsLockedOut(t *testing.T) {
 	}
 }
 
-// TestGuessingIsSeen checks that operators see from which address tokens were guessed, and that the
-// guessing was stopped.
+// TestGuessingIsSeen checks an address from which operator tokens are guessed: the guessing is stopped, and
+// operators see the address.
 func TestGuessingIsSeen(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -225,8 +225,8 @@ func TestGuessingIsSeen(t *testing.T) {
 	}
 }
 
-// TestGuessingBehindAProxy checks that a client that guesses behind a trusted proxy does not lock out
-// other clients there, and cannot avoid the lockout by sending other addresses in the header.
+// TestGuessingBehindAProxy checks a client that guesses tokens behind a trusted proxy. It does not lock out other
+// clients of the proxy, and it cannot avoid its lockout by sending other addresses in the header.
 func TestGuessingBehindAProxy(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t, func(o *web.Options) {
@@ -250,8 +250,8 @@ func TestGuessingBehindAProxy(t *testing.T) {
 	}
 }
 
-// TestGuessingBehindAnUntrustedProxy checks that an untrusted proxy counts as one address, and that the
-// page explains this.
+// TestGuessingBehindAnUntrustedProxy checks clients behind a proxy that is not trusted: all of them count as one
+// address, and the page explains this.
 func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -263,7 +263,7 @@ func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 	}
 }
 
-// TestOtherSitesAreRefused checks that forms that another site makes a browser send are refused.
+// TestOtherSitesAreRefused checks forms that the page of another site makes a browser send: they are refused.
 func TestOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -304,8 +304,8 @@ func TestLinksHaveThePrefix(t *testing.T) {
 	}
 }
 
-// TestSignInInABrowser goes in a browser through a wrong token, the right token, a page that stays
-// open, and the end of the session.
+// TestSignInInABrowser signs in with a browser: first with a wrong token, then with the right one. A page stays
+// open, and then the session ends.
 func TestSignInInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
@@ -330,7 +330,7 @@ func TestSignInInABrowser(t *testing.T) {
 	tab.waitForJS(`location.pathname === "/sign-in"`)
 }
 
-// TestSignInLeadsToNoOtherSite checks that the sign-in leads only to pages of this site, however a
+// TestSignInLeadsToNoOtherSite checks that the sign-in leads only to pages of this dashboard, in whichever way a
 // browser parses the address.
 func TestSignInLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
@@ -348,15 +348,15 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
 		}
-		// This checks the page only, because a link that signs in redirects without a form.
+		// This checks the page only, because the link that signs in redirects without a form.
 		if _, text, _ := b.getPage("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
 			t.Errorf("next %q: the page does not lead to %q", next, want)
 		}
 	}
 }
 
-// TestPathsAreNotRedirected checks that the API's promise about paths also holds with the dashboard in
-// front of it.
+// TestPathsAreNotRedirected checks the API's promise that paths are not redirected. It must also hold with the
+// dashboard in front of the API.
 func TestPathsAreNotRedirected(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestSilentDevicesAreFoundPageByPage checks that silent devices are listed page by page, and that no
-// page is long.
+// TestSilentDevicesAreFoundPageByPage checks the list of silent devices: it is shown page by page, and no page is
+// long.
 func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -42,7 +42,7 @@ func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	}
 }
 
-// TestTheListOfDevicesFollows checks that the list of devices follows their last_seen times without an
+// TestTheListOfDevicesFollows checks an open list of devices: it shows new last_seen times although they have no
 // event. Otherwise an open page would show healthy devices as silent.
 func TestTheListOfDevicesFollows(t *testing.T) {
 	t.Parallel()

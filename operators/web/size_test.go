@@ -19,8 +19,8 @@ type ledgerSize struct {
 	tasksPerOtherPool      int // number of tasks of each other pool
 }
 
-// The second size fills each page. The difference between its cost and the cost of the next sizes is
-// the cost of the additional rows.
+// The second size just fills each page. If a later size costs more than it, the additional rows in the ledger are
+// the cause.
 func ledgerSizes() []ledgerSize {
 	return []ledgerSize{
 		{"ten pools of ten tasks", 10, 1, 10, 10},
@@ -30,9 +30,9 @@ func ledgerSizes() []ledgerSize {
 	}
 }
 
-// TestPagesOfManyTasksAndPools measures the shortest and the median time that each page costs the
-// server, with a million tasks and with 3,000 pools, compared with a ledger that just fills the pages
-// and with ten pools of ten tasks:
+// TestPagesOfManyTasksAndPools measures how long the server needs for each page (the shortest and the median time).
+// It compares ledgers with a million tasks and with 3,000 pools to a ledger that just fills the pages, and to one
+// with ten pools of ten tasks:
 //
 //	SIZES=1 go test ./operators/web -run 'TestPagesOfManyTasksAndPools$' -v
 //
@@ -69,7 +69,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	}
 }
 
-// measurePage returns the time that the server takes for a page, and the length of the page.
+// measurePage returns how long the server needs for a page, and the length of the page.
 func (b *testReplica) measurePage(path string) (time.Duration, int) {
 	b.Helper()
 	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
@@ -85,8 +85,8 @@ func (b *testReplica) measurePage(path string) (time.Duration, int) {
 	return took, out.Body.Len()
 }
 
-// fillLedger creates the ledger of a size. The tasks in the older half of the batches of p-0001 have ended,
-// forty slots of each pool are held, and the other tasks wait, each for a separate device.
+// fillLedger creates a ledger of this size. The tasks in the older half of the batches of pool p-0001 have ended.
+// Forty slots of each pool are held. All other tasks wait, each for another device.
 func (b *testReplica) fillLedger(dsn string, s ledgerSize) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)

@@ -43,7 +43,7 @@ const (
 	fleetToken = "fleet-token-of-the-tests"
 )
 
-// The servers of all tests of this package: one of each per test binary. TestMain ends them.
+// The servers that all tests of this package share: one of each kind per test binary. TestMain ends them.
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// countingStore counts what is read from it.
+// countingStore is a ledger that counts what the dashboard reads from it.
 type countingStore struct {
 	*store.Store
 	markReads, viewReads atomic.Int64
@@ -121,7 +121,7 @@ func (l *countingStore) PoolOverviews(ctx context.Context, after string, limit, 
 	return l.Store.PoolOverviews(ctx, after, limit, waiting)
 }
 
-// testReplica is a replica with its dashboard, on stores that other replicas may share.
+// testReplica is a replica with its dashboard. Other replicas may use the same stores.
 type testReplica struct {
 	*testing.T
 	store         *countingStore
@@ -133,13 +133,13 @@ type testReplica struct {
 	visitorCookie http.Cookie // cookie for a request that has none; without a name, nobody is signed in
 }
 
-// startEmbedded starts a replica on the embedded stores.
+// startEmbedded starts a replica on the embedded stores (SQLite and the in-process Redis).
 func startEmbedded(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
 	return startReplica(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
-// startOnServers starts a replica on its own database and its own Redis.
+// startOnServers starts a replica on a Postgres database and a Redis that no other test uses.
 func startOnServers(t *testing.T, changes ...func(*web.Options)) (b *testReplica, dsn string) {
 	t.Helper()
 	dsn = postgres.NewLedger(t)
@@ -151,7 +151,8 @@ func startReplica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...f
 	return startReplicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
 }
 
-// startReplicaWith starts a replica with a changed configuration of the dispatcher.
+// startReplicaWith starts a replica on the given stores. The function set changes the configuration of its
+// dispatcher.
 func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *testReplica {
 	t.Helper()
 	client := backends.OpenRedis(t, at).Client
@@ -190,7 +191,7 @@ func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func
 	return b
 }
 
-// signInVisitors treats a request without a cookie as a request of a signed-in admin.
+// signInVisitors makes each request without a cookie a request of a signed-in admin.
 func (b *testReplica) signInVisitors(next http.Handler) http.Handler {
 	b.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
@@ -207,7 +208,7 @@ func (b *testReplica) signInVisitors(next http.Handler) http.Handler {
 	})
 }
 
-// startSignedOut starts a replica at which nobody is signed in.
+// startSignedOut starts a replica at which no visitor is signed in.
 func startSignedOut(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
 	b := startEmbedded(t, changes...)
@@ -240,7 +241,7 @@ func (b *testReplica) startPasses() {
 	}()
 }
 
-// callAPI sends a request to the API as the bootstrap operator, and decodes the answer.
+// callAPI sends a request to the API with the bootstrap operator token, and decodes the response into answer.
 func (b *testReplica) callAPI(method, path string, body, answer any) {
 	b.Helper()
 	status, text := b.sendRequest(method, path, adminToken, body)
@@ -286,7 +287,7 @@ type grantedTask struct {
 	Slot  int   `json:"slot"`
 }
 
-// sendReport sends a report of a device, and returns the granted task.
+// sendReport sends a report of a device. It returns the task that the reply grants, or nil.
 func (b *testReplica) sendReport(device string, body map[string]any) *grantedTask {
 	b.Helper()
 	status, text := b.sendRequest("POST", "/v1/devices/"+device+"/report", fleetToken, body)
@@ -302,7 +303,7 @@ func (b *testReplica) sendReport(device string, body map[string]any) *grantedTas
 	return reply.Task
 }
 
-// reportUntilGranted lets a device report until it is granted a task.
+// reportUntilGranted sends reports of the device until a task is granted, and returns the task.
 func (b *testReplica) reportUntilGranted(device string) grantedTask {
 	b.Helper()
 	var granted *grantedTask
@@ -313,7 +314,7 @@ func (b *testReplica) reportUntilGranted(device string) grantedTask {
 	return *granted
 }
 
-// createPool creates a pool, and a batch with one task for each device.
+// createPool creates a pool and queues a batch in it that has one task for each device.
 func (b *testReplica) createPool(name string, capacity int, devices ...string) {
 	b.Helper()
 	b.callAPI("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
@@ -347,7 +348,7 @@ func waitUntil(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// getPage reads a page without a browser.
+// getPage requests a page of the dashboard without a browser.
 func (b *testReplica) getPage(path string, cookies ...*http.Cookie) (status int, text string, header http.Header) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodGet, b.url+path, nil)
@@ -394,7 +395,7 @@ func expectContains(t *testing.T, text string, parts ...string) {
 
 func itoa(n int64) string { return fmt.Sprint(n) }
 
-// alterLedger changes the ledger without the knowledge of the dispatcher.
+// alterLedger executes a statement directly in the database, without the dispatcher.
 func (b *testReplica) alterLedger(dsn, statement string) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordHeartbeat records a heartbeat of a replica.
+// recordHeartbeat stores the heartbeat of a replica with these data in the ledger.
 func (b *testReplica) recordHeartbeat(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
 	b.Helper()
 	state, _ := json.Marshal(v)
@@ -25,14 +25,14 @@ func (b *testReplica) recordHeartbeat(id, version string, running time.Duration,
 	}
 }
 
-// replicaRow returns the row of a replica in the table.
+// replicaRow returns the table row of the replica with this id from the text of the page.
 func replicaRow(text, id string) string {
 	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
 	found, _, _ := strings.Cut(after, "</tr>")
 	return found
 }
 
-// TestSystemNamesTheLedger checks the name of the ledger on the system page: dev has SQLite instead of
+// TestSystemNamesTheLedger checks the name of the ledger on the system page: the program dev has SQLite instead of
 // Postgres.
 func TestSystemNamesTheLedger(t *testing.T) {
 	t.Parallel()
@@ -46,8 +46,8 @@ func TestSystemNamesTheLedger(t *testing.T) {
 	}
 }
 
-// TestReplicasAreShown checks that every replica shows all replicas, their dependencies, and which
-// replicas are gone.
+// TestReplicasAreShown checks the system page: at every replica it shows all replicas with their dependencies, and
+// which replicas are gone.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
 	b, dsn := startOnServers(t, func(o *web.Options) { o.System.ID = "here" })
@@ -72,7 +72,7 @@ func TestReplicasAreShown(t *testing.T) {
 			t.Errorf("at %s: %s", name, text)
 		}
 	}
-	// One replica ends, and one is killed.
+	// One replica (young) ends by itself, and another one is killed.
 	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,8 @@ func TestReplicasAreShown(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreTallied checks that a replica counts the reports that it refuses.
+// TestRefusalsAreTallied checks that a replica counts the reports that it refuses, so that pages can show the
+// number.
 func TestRefusalsAreTallied(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -102,8 +103,8 @@ func TestRefusalsAreTallied(t *testing.T) {
 	}
 }
 
-// TestTroubleOfOtherReplicasIsShown checks that the pages of this replica show the refusals and faults
-// that other replicas counted.
+// TestTroubleOfOtherReplicasIsShown checks the pages of one replica: they also show the refusals and faults that
+// other replicas counted.
 func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

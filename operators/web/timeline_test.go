@@ -8,9 +8,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestSlotsOverTime checks that a cell shows the end of its device's name and its batch, and that the
-// time line shows who held the slot and how the holding ended, with a cursor for the pointer and for
-// the keys.
+// TestSlotsOverTime checks the page of a pool's slots. A cell shows the end of its device's name and the batch. The
+// time line shows who held the slot and how each holding ended. It has a cursor for the pointer and for the keys.
 func TestSlotsOverTime(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -28,7 +27,7 @@ func TestSlotsOverTime(t *testing.T) {
 	row := fmt.Sprintf(`document.querySelectorAll("#lanes li")[%d]`, second.Slot)
 	tab.waitForJS(`document.querySelectorAll("#lanes rect[fill]").length === 2 && document.querySelectorAll("#lanes rect.released").length === 1`)
 
-	// The pointer is over a holding that continues, and then over a time before the first holding.
+	// The pointer is first over a holding that continues, and then over a time before the first holding.
 	over := func(expression string) {
 		evalJS[bool](tab, fmt.Sprintf(`(() => { const e = %s, b = e.getBoundingClientRect();
 			return e.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: b.left + b.width / 2, clientY: b.top + b.height / 2})); })()`, expression))
@@ -41,7 +40,7 @@ func TestSlotsOverTime(t *testing.T) {
 	evalJS[bool](tab, row+`.querySelector("a").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft", bubbles: true}))`)
 	tab.waitForJS(`document.getElementById("readout").textContent.includes("meter-000018") && document.getElementById("readout").textContent.includes("holds it")`)
 
-	// The row links to all holders of the slot.
+	// The row of the slot links to all holders of this slot.
 	tab.runActions(chromedp.Click(chromedp.CSS(fmt.Sprintf("#lanes li:nth-child(%d) a", second.Slot+1))))
 	tab.waitForJS(`location.pathname.startsWith("/pools/p/slots/")`)
 	tab.waitForJS(`document.querySelector("#history").textContent.includes("meter-000018") && document.querySelector("#history").textContent.includes("holds it")`)
@@ -50,8 +49,8 @@ func TestSlotsOverTime(t *testing.T) {
 	expectContains(t, text, "meter-000017", "released by force")
 }
 
-// TestChartHasACursorAndRanges checks that the cursor of a chart shows the values from which the chart
-// is drawn, in each range.
+// TestChartHasACursorAndRanges checks the chart of a pool: in each range of time, its cursor shows the values from
+// which the chart is drawn.
 func TestChartHasACursorAndRanges(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -83,7 +82,7 @@ func TestChartHasACursorAndRanges(t *testing.T) {
 	tab.waitForJS(`document.getElementById("readout").textContent.includes("2 of 3 held") && document.querySelector("#chart .plot").getAttribute("aria-valuetext").includes("2 of 3 held")`)
 	evalJS[bool](tab, `document.querySelector("h1").dispatchEvent(new PointerEvent("pointermove", {bubbles: true}))`)
 	tab.waitForJS(`document.getElementById("cursor").hidden`)
-	// Without the script, the page has the axes and their labels.
+	// Without the script, the page still has the axes of the chart with their labels.
 	_, text, _ := b.getPage("/pools/p?range=7d")
 	expectContains(t, text, `class="level"`, "granted in 1 h", "?range=24h")
 	if strings.Contains(text, "NaN") {

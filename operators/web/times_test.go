@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestTimesAreTheReaders checks that the times of a chart, of its cursor and in texts are in the time
-// zone of the reader, and that the page names the zone.
+// TestTimesAreTheReaders checks the times of a chart, of its cursor and in texts: they are in the time zone of the
+// reader, and the page names this zone.
 func TestTimesAreTheReaders(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -35,8 +35,8 @@ func TestTimesAreTheReaders(t *testing.T) {
 	expectContains(t, text, ` UTC</time>, attempt 1 of 3`)
 }
 
-// TestMidnightIsTheBeginningOfADay checks that midnight is shown as the beginning of a day, with its
-// date and without.
+// TestMidnightIsTheBeginningOfADay checks that midnight is shown as the beginning of a day (00:00) and not as the
+// end of one, both with a date and without.
 func TestMidnightIsTheBeginningOfADay(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -7,8 +7,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestUseOfQuotasIsShown checks that a pool shows a bar and numbers for the subjects with the highest
-// use, and nothing if it has no policies.
+// TestUseOfQuotasIsShown checks the page of a pool: it shows a bar and numbers for the subjects (for example,
+// accounts) with the highest use of its policies. Without policies it shows nothing.
 func TestUseOfQuotasIsShown(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestPagesSayWhatTasksWaitFor checks that a pool and a batch show why their tasks wait, and that each
-// part links to its tasks.
+// TestPagesSayWhatTasksWaitFor checks the pages of a pool and of a batch: they show why tasks wait, grouped by
+// reason, and each group links to its tasks.
 func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -55,8 +55,8 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	}
 }
 
-// TestNothingWaitsInABatchThatHasEnded checks that a batch that has ended shows no waiting tasks,
-// although the cached sample is older than its end.
+// TestNothingWaitsInABatchThatHasEnded checks the page of a batch that has ended: it shows no waiting tasks,
+// although the cached sample of waiting tasks is older than the end.
 func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -74,8 +74,8 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsJudgedBeforeThePageIsRead checks that Redis is asked about waiting tasks before the
-// page opens a snapshot, which would keep a connection to the ledger.
+// TestWhatWaitsIsJudgedBeforeThePageIsRead checks a page that shows why tasks wait: Redis is asked before the page
+// opens its snapshot of the ledger, because an open snapshot occupies a connection.
 func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -87,13 +87,14 @@ func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	}
 }
 
-// withoutHolders removes the table of holders, which has the same text when nobody holds a slot.
+// withoutHolders removes from a page the table of the holders of slots. This table has a text of its own when
+// nobody holds a slot.
 func withoutHolders(page string) string {
 	before, _, _ := strings.Cut(page, `<section id="holders">`)
 	return before
 }
 
-// TestAPoolThatNobodyHoldsSaysWhy checks that a pool in which nothing can start shows the reason, and
+// TestAPoolThatNobodyHoldsSaysWhy checks the page of a pool in which nothing can start: it shows the reason and
 // does not promise slots.
 func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 	t.Parallel()

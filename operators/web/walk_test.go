@@ -14,16 +14,17 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// walkSize is the size of the ledger of TestWalk.
+// walkSize is the size of the ledger in TestWalk.
 type walkSize struct {
 	pools, tasksPerPool    int // number of pools, and of tasks per pool
 	stuckTasks, nightTasks int // number of tasks in the pool that starts nothing, and in the batch of the last night
 }
 
-// TestWalk starts from the first page, and finds the answers to questions of operators within three
-// clicks: why nothing starts in a pool, where a device is, which area fails, which tasks ended in the
-// last night, and who holds and held a slot. The words of the pages are compared with the ledger. The
-// full size, 3,000 pools and 1,000,000 tasks, with the time of each page:
+// TestWalk starts from the first page of the dashboard. Within three clicks it must find the answers to five
+// questions of operators: why nothing starts in a pool, where a device is, which area fails, which tasks ended in
+// the
+// last night, and who holds a slot and who held it before. The words of the pages are compared with the ledger. The
+// next command uses the full size of 3,000 pools and 1,000,000 tasks, and prints the time of each page:
 //
 //	SIZES=1 go test ./operators/web -run 'TestWalk$' -v -timeout 30m
 //
@@ -64,7 +65,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// clickingVisitor is a visitor who counts clicks. Entering and sending a text counts as one click.
+// clickingVisitor is a visitor of the dashboard who counts clicks. Entering a text and sending it counts as one
+// click.
 type clickingVisitor struct {
 	*tab
 
@@ -72,13 +74,14 @@ type clickingVisitor struct {
 	onVisit func(path string)
 }
 
-// clickLink clicks an element that leads to another page.
+// clickLink clicks an element that opens another page.
 func (w *clickingVisitor) clickLink(selector string) {
 	w.Helper()
 	w.leavePage(func() { w.click(selector) })
 }
 
-// submitFields fills in fields, and sends the form of the last field with the enter key.
+// submitFields fills in form fields (pairs of selector and text) and sends the form of the last field with the
+// enter key.
 func (w *clickingVisitor) submitFields(pairs ...string) {
 	w.Helper()
 	w.leavePage(func() {
@@ -102,7 +105,7 @@ func (w *clickingVisitor) leavePage(act func()) {
 	w.logArrival()
 }
 
-// logArrival logs how long the page took: at the server, and until it could be used.
+// logArrival logs two durations of the page: the time at the server, and the time until a visitor could use it.
 func (w *clickingVisitor) logArrival() {
 	w.Helper()
 	w.waitForJS(`performance.getEntriesByType("navigation")[0].domInteractive`)
@@ -111,7 +114,7 @@ func (w *clickingVisitor) logArrival() {
 		return decodeURIComponent(location.pathname + location.search) + ": " + Math.round(t.responseStart - t.requestStart) + " ms at the server, " + Math.round(t.domInteractive) + " ms in all"; })()`))
 }
 
-// walkFleet is the replica and the ledger of the walk.
+// walkFleet is the replica and the ledger that TestWalk uses.
 type walkFleet struct {
 	*testReplica
 
@@ -143,9 +146,9 @@ func (f *walkFleet) queryCount(query string, args ...any) (n int64) {
 	return n
 }
 
-// insertPools creates pools with one batch each. Half of the tasks of a batch ended in the night, some of
-// them failed. Every seventh pool is paused, and every fifth device of a pool has never reported. The
-// first seventeen slots of p-0018 are held. The last batch is the batch of the night.
+// insertPools creates pools with one batch each. Half of the tasks of each batch ended in the night, and some of
+// these failed. Every seventh pool is paused. Every fifth device of a pool has never reported. The first seventeen
+// slots of pool p-0018 are held. The last batch is the batch of the night, which TestWalk reads later.
 func (f *walkFleet) insertPools(s walkSize) {
 	f.Helper()
 	const device = `'d-' || right(b.pool, 4) || '-' || lpad(n::text, 5, '0')`
@@ -158,7 +161,7 @@ func (f *walkFleet) insertPools(s walkSize) {
 		`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, ` + device + ` FROM batches b, generate_series(1, b.total) n ORDER BY b.id, n`,
 		`UPDATE tasks SET state = CASE WHEN id % 23 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 23 = 0 THEN 'no route to host' ELSE '' END,
 			attempts = 1, finished_at = now() - interval '1 hour' * (1 + id % 10), output = json_build_object('down', 80 + id % 20) WHERE id % 2 = 0`,
-		// The batch of the night ended over three nights. In the last night, area 3 failed.
+		// The batch of the night ran for three nights. In the last night, its tasks in area 3 failed.
 		`UPDATE tasks SET state = 'succeeded', error = '', attempts = 1, output = json_build_object('took_s', 30 + id % 7),
 			finished_at = now() - interval '1 hour' * (2 + id % 5) - interval '1 day' * (id % 3) WHERE batch = (SELECT max(id) FROM batches)`,
 		`UPDATE tasks SET state = 'failed', error = CASE WHEN id % 2 = 0 THEN 'checksum mismatch' ELSE 'no route to host' END WHERE batch = (SELECT max(id) FROM batches) AND right(device, 5)::int % 7 = 3 AND id % 3 = 0`,
@@ -176,7 +179,7 @@ func (f *walkFleet) insertPools(s walkSize) {
 	f.exec(`VACUUM ANALYZE`)
 }
 
-// createStuckPool creates a pool in which nothing starts, for four reasons.
+// createStuckPool creates a pool in which no task starts. The tasks wait for four different reasons.
 func (f *walkFleet) createStuckPool(tasks int) {
 	f.Helper()
 	f.callAPI("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
@@ -198,7 +201,7 @@ func (f *walkFleet) createStuckPool(tasks int) {
 	f.callAPI("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedWindows()}, nil)
 }
 
-// passSlot passes slot 17 of p-0018 from one device to the next, by force and by the reaper.
+// passSlot lets slot 17 of pool p-0018 go from one device to the next, by a forced release and by the reaper.
 func (f *walkFleet) passSlot() {
 	f.Helper()
 	f.callAPI("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
@@ -223,8 +226,8 @@ func (f *walkFleet) passSlot() {
 	}
 }
 
-// explainStuckPool checks that the pool with the most waiting tasks shows the reasons with numbers that
-// add up, and that each number links to exactly these tasks.
+// explainStuckPool checks the page of the pool with the most waiting tasks: it shows the reasons with numbers that
+// add up, and each number links to exactly these tasks.
 func (f *walkFleet) explainStuckPool(w *clickingVisitor) {
 	w.Helper()
 	w.clickLink(`thead a[href*="sort=waiting"]`)
@@ -252,7 +255,7 @@ func (f *walkFleet) explainStuckPool(w *clickingVisitor) {
 	expectContains(w.T, w.elementText("main"), "account", "a-1")
 }
 
-// findDevice finds a device by its name or a part of it.
+// findDevice searches a device by its name and by a part of its name.
 func (f *walkFleet) findDevice(w *clickingVisitor) {
 	w.Helper()
 	w.submitFields("#find", "hand-")
@@ -263,8 +266,8 @@ func (f *walkFleet) findDevice(w *clickingVisitor) {
 	}
 }
 
-// findFailingArea reads the results of a batch by a tag of the devices, the value with the most failures
-// first.
+// findFailingArea reads the results of a batch grouped by a tag of its devices. The value of the tag with the most
+// failures is first.
 func (f *walkFleet) findFailingArea(w *clickingVisitor) {
 	w.Helper()
 	w.submitFields("#find", "nightly")
@@ -278,7 +281,7 @@ func (f *walkFleet) findFailingArea(w *clickingVisitor) {
 	}
 }
 
-// readNightBatch reads which tasks of a batch that takes three nights ended in the last 24 h.
+// readNightBatch reads which tasks ended in the last 24 h, of a batch that runs for three nights.
 func (f *walkFleet) readNightBatch(w *clickingVisitor) {
 	w.Helper()
 	w.clickLink(`nav a[href="/batches"]`)
@@ -296,7 +299,7 @@ func (f *walkFleet) readNightBatch(w *clickingVisitor) {
 	expectContains(w.T, w.elementText("#results tr[id^=tag-]"), "area-3")
 }
 
-// expectHolderLinks checks that the row of a slot links to its holder and its earlier holders.
+// expectHolderLinks checks that the row of a slot links to its present holder and to its earlier holders.
 func (f *walkFleet) expectHolderLinks(w *clickingVisitor) {
 	w.Helper()
 	w.submitFields(".filters input[name=name]", "p-0018")

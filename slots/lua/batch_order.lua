@@ -38,78 +38,83 @@
 --   virtual time 0, until the next want of the batch brings its weight and lane.
 
 local order = {}
--- The virtual time of a batch grows by UNIT / weight with each grant.
+-- The virtual time of a batch orders batches that hold equally many slots per weight. It grows by UNIT /
+-- weight with each grant.
 local UNIT = 1000000
--- This number is subtracted from held / weight of urgent batches. It is larger than any held / weight.
+-- This number is subtracted from the quotient held / weight of urgent batches, so that they precede all
+-- others. It is larger than any such quotient.
 local PRECEDENCE_BONUS = 16384
 
--- order.member_range: returns two bounds for ZRANGEBYLEX that select the members of KEYS[5] (the queue)
--- with this class: T, O or P for a waiting device, H for a held slot (queue.lua). If batch is given, the
--- range contains only members of this batch. If before is given, it contains only members that sort
--- before this text, which has the form "order" or "order|device".
+-- order.member_range: returns two bounds for ZRANGEBYLEX that select the members of KEYS[5] (the queue of a
+-- pool) that have this class: T, O or P for a waiting device, H for a held slot (queue.lua). If batch is
+-- given, the range contains only members of this batch. If before is given, it contains only members that
+-- sort before this text, which has the form "order" or "order|device".
 function order.member_range(class, batch, before)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (before or '\255')
 end
 
--- order.queue_size: returns the number of waiters in the queue. It asks Redis only if q.size is not set
--- yet.
+-- order.queue_size: returns the number of waiters (waiting devices) in the queue. It asks Redis only if
+-- q.size is not set yet.
 function order.queue_size(q)
   q.size = q.size or redis.call('HLEN', q.waiter)
   return q.size
 end
 
--- order.count_members: returns the number of members of KEYS[5] (the queue) with this class: T, O or P for
--- a waiting device, H for a held slot (queue.lua). With the optional arguments batch and before, it
--- counts only a part of them (order.member_range).
+-- order.count_members: returns the number of members of KEYS[5] (the queue of a pool) that have this class:
+-- T, O or P for a waiting device, H for a held slot (queue.lua). With the optional arguments batch and
+-- before, it counts only a part of them (order.member_range).
 function order.count_members(q, class, ...)
-  -- If no device waits, only members of class H exist. If there are no offers, class O has no members.
+  -- If no device waits, all members have the class H (held slots). If there are no offers, no member has the
+  -- class O.
   if class ~= 'H' and order.queue_size(q) == 0 or class == 'O' and q.offered == 0 then
     return 0
   end
   return redis.call('ZLEXCOUNT', q.queue, order.member_range(class, ...))
 end
 
--- count_waiters: returns the number of waiters (waiting devices), which are in the classes T, O and P. With
--- the optional arguments batch and before, it counts only a part of them (order.member_range).
+-- count_waiters: returns the number of waiters (waiting devices): the members with the classes T, O and P.
+-- The optional arguments batch and before restrict the count (order.member_range).
 local function count_waiters(q, ...)
   return order.count_members(q, 'T', ...)
     + order.count_members(q, 'O', ...)
     + order.count_members(q, 'P', ...)
 end
 
--- held_and_offered: returns the number of slots that tasks of the batch hold, plus the number of slots that
--- are offered to waiters of the batch.
+-- held_and_offered: returns how many slots tasks of this batch hold, plus how many slots are offered to
+-- waiters (waiting devices) of this batch.
 local function held_and_offered(q, batch)
   return order.count_members(q, 'H', batch) + order.count_members(q, 'O', batch)
 end
 
--- exact_text: returns the number n as text with 17 digits, so that Redis reads exactly the same number.
+-- exact_text: returns the number n as a text with 17 digits, from which Redis reads exactly the same number.
 local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the text of 37 characters that stands for batch b in KEYS[9] (the contest, the
--- order between batches): "virtual time|batch", without the U of an urgent batch.
+-- contest_member: returns the member of KEYS[9] (the contest, which orders the batches of a pool) for batch
+-- b: a text of 37 characters, "virtual time|batch". The letter U, which an urgent batch has at the end, is
+-- missing.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
 
--- order.urgent_room: returns the number of slots that urgent batches can get before they lose their
--- precedence over other batches. If urgent batches hold their whole share, the number is 0 or negative.
+-- order.urgent_room: returns the number of further slots that urgent batches can get with precedence over
+-- other batches. If urgent batches hold their whole share of the pool, the number is 0 or negative.
 function order.urgent_room(q)
   return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane
 end
 
--- order.held_per_weight: returns the number by which batches are ordered: the held and offered slots of
--- batch b, divided by its weight. The number is negative if b is urgent and has precedence.
+-- order.held_per_weight: returns the number by which batches are ordered (the lowest gets the next slot): the
+-- held and offered slots of batch b, divided by its weight. The number is negative if b is urgent and has
+-- precedence.
 function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
--- order.is_below_share: reports whether batch b would hold less than its share even with one slot more.
--- The share of a batch is the capacity times the weight of the batch, divided by the sum of the weights
--- of all batches that have waiters.
+-- order.is_below_share: reports whether batch b would still hold less than its share of the pool after one
+-- more grant. The share of a batch is the capacity times the weight of the batch, divided by the sum of the
+-- weights of all batches that have waiters.
 function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
@@ -138,9 +143,9 @@ local function read_waiters(q, b)
   end
 end
 
--- order.load_batch: returns the batch with this name (its id), from the cache q.batches or from KEYS[8].
--- If want (a task of the batch) is given, the weight and the lane of the want replace those of the batch.
--- If want is urgent, its lane also replaces state.percent. The fields of a batch:
+-- order.load_batch: returns the batch whose id is name, from the cache q.batches or from KEYS[8] (the records
+-- of batches). If want (a task of the batch that needs a slot) is given, the weight and the lane of the want
+-- replace those of the batch. If want is urgent, its lane also replaces state.percent. The fields of a batch:
 --   name            id of the batch, 16 digits
 --   weight, time    weight and virtual time of the batch
 --   lane            U if the batch is urgent, else empty
@@ -156,7 +161,7 @@ function order.load_batch(q, name, want)
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
-    -- If the batch has no record in KEYS[8], its weight is 1 and its virtual time is 0.
+    -- A batch without a record in KEYS[8] has the weight 1 and the virtual time 0.
     local weight, time, lane_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
     q.has_new_batch = q.has_new_batch or not text
     b = {
@@ -181,23 +186,24 @@ function order.load_batch(q, name, want)
   return b
 end
 
--- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered, and
--- adds b to q.changed. order.update_batches later updates the sums in the state and the contest.
+-- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered. It also adds
+-- b to q.changed, the batches that must be updated. order.update_batches later updates the sums in the state
+-- and the contest.
 function order.change_held(q, b, delta)
   b.held = b.held + delta
   q.changed[b.name] = b
 end
 
--- order.advance_time: advances the virtual time of batch b by one grant. First it raises state.time to
+-- order.advance_time: advances the virtual time of batch b after a grant to b. First it raises state.time to
 -- the virtual time of b, if that is higher. Then the virtual time of b becomes state.time + UNIT / weight.
 function order.advance_time(q, b)
   q.state.time = math.max(b.time, q.state.time)
   b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
 end
 
--- order.update_batches: processes each batch in q.changed. It updates the sums in the state (weights, lane,
--- urgent) and the members of the batch in the contest. It also adds the new record of the batch to
--- q.fields, which order.write_batches writes to Redis.
+-- order.update_batches: processes each batch in q.changed (batches whose slots or waiters changed). It
+-- updates the sums in the state (weights, lane, urgent) and the members of the batch in the contest. It also
+-- adds the new record of the batch to q.fields, which order.write_batches writes to Redis.
 function order.update_batches(q)
   for name, b in pairs(q.changed) do
     read_waiters(q, b)
@@ -209,7 +215,7 @@ function order.update_batches(q)
     s.lane = s.lane + urgent_slots - b.urgent_slots
     s.urgent = s.urgent + urgent_waiters - b.urgent_waiters
     if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane) then
-      -- If the batch is urgent, it has a second member without the U: the first 37 characters.
+      -- An urgent batch has a second member, without the U: the first 37 characters.
       redis.call('ZREM', q.contest, b.member, string.sub(b.member, 1, 37))
     end
     b.counted_weight = weight
@@ -235,8 +241,8 @@ function order.update_batches(q)
   end
 end
 
--- order.write_batches: writes q.fields to KEYS[8], the hash of batch records and of the queue's state. Then
--- it clears q.fields.
+-- order.write_batches: writes the collected fields in q.fields to KEYS[8], the hash with the records of the
+-- batches and the state of the queue. Then it clears q.fields.
 function order.write_batches(q)
   if #q.fields > 0 then
     redis.call('HSET', q.batch, unpack(q.fields))
@@ -244,16 +250,16 @@ function order.write_batches(q)
   q.fields = {}
 end
 
--- order.delete_idle_batches: deletes the records of all batches that have neither waiters nor held
--- slots. It also computes state.lane and state.urgent again from the other batches.
+-- order.delete_idle_batches: deletes the records of all batches that have neither waiters (waiting devices)
+-- nor held slots. It also computes state.lane and state.urgent again from the other batches.
 function order.delete_idle_batches(q)
   order.write_batches(q)
   q.state.lane = 0
   q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and order.load_batch(q, name)
-    -- state.lane and state.urgent were set to 0, so the batch has not added anything to them yet.
-    -- order.update_batches adds its numbers to these sums.
+    -- The sums state.lane and state.urgent were set to 0 above, so they contain nothing of this batch yet.
+    -- order.update_batches adds the numbers of the batch.
     if b then
       b.urgent_slots = 0
       b.urgent_waiters = 0
@@ -267,25 +273,25 @@ function order.delete_idle_batches(q)
   end
 end
 
--- order.first_entry: returns the member of the contest that gets the next slot, and the id of its batch.
--- It returns nil if no member of the contest can get a slot.
+-- order.first_entry: returns the member of the contest (KEYS[9]) whose batch gets the next slot, and the id
+-- of this batch. If no batch can get a slot, it returns nil.
 function order.first_entry(q)
-  -- The members with negative scores belong to urgent batches. They count only while urgent batches have
+  -- Members with a negative score belong to urgent batches. They are read only while urgent batches have
   -- precedence.
   local entry = redis.call(
     'ZRANGEBYSCORE', q.contest, order.urgent_room(q) > 0 and '-inf' or 0, '+inf', 'LIMIT', 0, 1
   )[1]
-  -- The member begins with the virtual time and '|' (21 characters). Then follows the id of the batch.
+  -- The member begins with the virtual time and '|' (21 characters). The id of the batch follows.
   return entry, entry and string.sub(entry, 22, 37)
 end
 
--- order.delete_entry: deletes a member of the contest whose batch has no waiter.
+-- order.delete_entry: deletes from the contest (KEYS[9]) the member of a batch that has no waiter.
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end
 
--- order.best_want: returns the index of the want (task) that gets a slot before the other wants of the
--- list, and true if its batch is urgent and has precedence. wants must not be empty.
+-- order.best_want: returns the index of the want (a task that needs a slot) that precedes all other wants of
+-- the list, and true if its batch is urgent and has precedence. wants must not be empty.
 function order.best_want(q, wants)
   local best_index, least_ratio, best_key
   order.update_batches(q)
@@ -302,10 +308,10 @@ function order.best_want(q, wants)
   return best_index, least_ratio < 0
 end
 
--- order.position: returns the position of the want (a task of the device) in the queue: the number of
--- the grant, counted from the next grant of the pool (1), with which the want is expected to get a slot.
--- The position is at least 1 and at most the number of waiters plus 1. The second result is the rank of the
--- want among the waiters of its batch, from 1.
+-- order.position: returns the position of the want (a task of the device that needs a slot) in the queue of
+-- the pool. Position 1 means that the want is expected to get a slot with the next grant of the pool,
+-- position 2 with the grant after it. The position is at least 1 and at most the number of waiters plus 1.
+-- The second result is the rank of the want among the waiters of its own batch, from 1.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)
@@ -318,11 +324,11 @@ function order.position(q, device, want)
   -- the batch lacks to its share. For an urgent batch, lead is at least the number of slots for which
   -- urgent batches have precedence.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
-  -- After those grants, the batch gets b.weight of every `weights` grants of the pool.
+  -- After those `lead` grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end
-  -- If this batch is not urgent, the waiters of urgent batches get their slots before it.
+  -- If this batch is not urgent, the waiters of urgent batches get their slots first, so they are counted.
   if b.lane == '' then
     rank = rank + math.min(room, q.state.urgent)
   end

@@ -34,7 +34,7 @@
 
 local core = {}
 
--- core.now: returns the time of Redis in ms.
+-- core.now: returns the present time of Redis in ms since 1970.
 function core.now()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
@@ -45,10 +45,10 @@ function core.text(n)
   return string.format('%.0f', n)
 end
 
--- core.pool: reads the size of the pool. keys is KEYS of the script. Returns the pool table p, which
--- other functions of this file receive: config, free, holder and lease are the names of KEYS[1] to
--- KEYS[4], held is the number of held slots, and capacity is the number of slots. If the pool is
--- unknown, p.capacity is nil.
+-- core.pool: reads the capacity and the number of held slots of a pool. keys is KEYS of the script. Returns
+-- the table p, which the other functions of this file receive: config, free, holder and lease are the names
+-- of KEYS[1] to KEYS[4], held is the number of held slots, and capacity is the number of slots. If the pool
+-- is unknown (Redis lost one of these keys), p.capacity is nil.
 function core.pool(keys)
   local p = {
     config = keys[1],
@@ -81,8 +81,8 @@ local function parse_holder(slot, text)
   }
 end
 
--- core.holders: returns the holders of all held slots of pool p (tables of parse_holder), in no
--- particular order.
+-- core.holders: returns the holders (devices or callers) of all held slots of pool p, in no particular order.
+-- Each holder is a table as parse_holder returns it.
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -92,14 +92,15 @@ function core.holders(p)
   return all
 end
 
--- core.slot: returns the number of the slot that the lease holds in pool p, or nil if the lease holds no
--- slot.
+-- core.slot: returns the number of the slot that the lease with this id holds in pool p. If the lease holds
+-- no slot, it returns nil.
 function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- write_holder: writes r (a table with the fields of parse_holder) as the holder of slot r.slot. If
--- r.lease held no slot before, it increments p.held. No other lease may hold the slot.
+-- write_holder: writes r (a table with the fields of parse_holder: slot, lease, device and others) as the
+-- holder of slot r.slot of pool p. If r.lease held no slot before, it increments p.held. No other lease may
+-- hold the slot.
 local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -124,8 +125,8 @@ function core.give(p, r)
   return r.slot
 end
 
--- core.take: frees the slot that the lease holds in pool p. Returns the former holder (parse_holder), or
--- nil if the lease holds no slot.
+-- core.take: frees the slot of pool p that the lease with this id holds. Returns the former holder (a table
+-- as parse_holder returns it). If the lease holds no slot, it returns nil.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
@@ -136,7 +137,7 @@ function core.take(p, lease)
   -- of a script, Redis does not reject the other commands of the script for lack of memory.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
-  -- A freed slot whose number is at or above the capacity is removed from the pool (RANGE).
+  -- A freed slot at or above the capacity is removed from the pool (invariant RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -171,9 +172,10 @@ function core.adopt(p, h, now)
   return true
 end
 
--- core.configure: changes the capacity of pool p from `from` to to.capacity, and stores to.version and
--- to.call. If the capacity increases, the new slots are free. If the capacity decreases, the free
--- slots with a number at or above to.capacity are removed, but held slots stay.
+-- core.configure: changes the capacity of pool p. `from` is the old capacity, to.capacity the new one. It
+-- also stores to.version and to.call (the id of the script call). If the capacity increases, the new slots
+-- are free. If the capacity decreases, the free slots with a number at or above to.capacity are removed, but
+-- held slots stay.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -1,4 +1,5 @@
--- snapshot: returns all holders and offers of a pool at one instant. It writes nothing.
+-- snapshot: returns all holders of slots and all offers (slots reserved for waiters) of a pool at one
+-- instant. It writes nothing.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV     not used

@@ -22,7 +22,7 @@ const patience = time.Minute // longer than any pause of a machine that is only 
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// runOnEachRedis runs a test on each kind of Redis, on servers of its own, because a listener on a
+// runOnEachRedis runs a test on each kind of Redis. The test gets servers of its own, because a listener on a
 // Cluster node receives the messages of all tests.
 func runOnEachRedis(t *testing.T, test func(t *testing.T, at servers.RedisAt)) {
 	t.Helper()
@@ -31,7 +31,7 @@ func runOnEachRedis(t *testing.T, test func(t *testing.T, at servers.RedisAt)) {
 	redises.RunOnEach(t, test)
 }
 
-// replica records the messages that it receives.
+// replica is a replica in these tests. It records the messages that it receives.
 type replica struct {
 	*parked.Board
 	t          *testing.T
@@ -45,7 +45,7 @@ func (r *replica) OnNewerReport(device string, number int64) {
 
 func (r *replica) OnWake(calls []parked.WakeMessage) { r.messages <- fmt.Sprint("called ", calls) }
 
-// newReplica returns a replica that is subscribed already, and listens until the test ends.
+// newReplica returns a replica that has already subscribed to its messages. It listens until the test ends.
 func newReplica(t *testing.T, client redis.UniversalClient) *replica {
 	t.Helper()
 	return newImpatientReplica(t, client, patience) // a machine that pauses must not lose messages
@@ -58,7 +58,7 @@ func redisDatabase(client redis.UniversalClient) int {
 	return 0
 }
 
-// newImpatientReplica returns a replica that tests its connection after quietTime without a message.
+// newImpatientReplica returns a replica that tests its connection after it has received no message for quietTime.
 func newImpatientReplica(t *testing.T, client redis.UniversalClient, quietTime time.Duration) *replica {
 	t.Helper()
 	r := &replica{Board: parked.New(client, redisDatabase(client)), t: t, messages: make(chan string, 1000), subscribed: make(chan struct{}, 1000)}
@@ -103,8 +103,8 @@ func (r *replica) parkReport(device string) int64 {
 	return number
 }
 
-// reportGone records that the report of device "a" with this number lost its connection. It reports whether the report was
-// the newest of the device.
+// reportGone records that device "a" has lost the connection of its report with this number. It reports whether
+// this was the newest report of the device.
 func (r *replica) reportGone(number int64) (isNewest bool) {
 	r.t.Helper()
 	others, err := r.RecordEnded(r.t.Context(), []parked.Report{{Device: "stranger", Number: 7}, {Device: "a", Number: number}})
@@ -121,7 +121,8 @@ func (r *replica) sendWakes(calls ...parked.WakeMessage) {
 	}
 }
 
-// Only the replica that parked the previous report of the device is notified. The numbers of a device increase.
+// A device parks a new report. Only the replica that parked the previous report of this device is notified. The
+// numbers of the device's reports increase.
 func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -131,7 +132,7 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 		if numbers[3] = numbers[2]; !slices.IsSorted(numbers) || numbers[0] == numbers[1] || numbers[1] == numbers[2] || numbers[2] == numbers[4] {
 			t.Errorf("numbers %d do not rise", numbers)
 		}
-		one.sendWakes() // no calls, so no message
+		one.sendWakes() // a call without wake-ups sends no message
 		one.sendWakes(parked.WakeMessage{Device: "a:b", Pool: "p", Age: 3 * time.Millisecond}, parked.WakeMessage{Device: "c"})
 		want := []string{fmt.Sprint("newer a:b ", numbers[2]), fmt.Sprint("newer a:b ", numbers[4]), "called [{a:b p 3ms} {c  0s}]"}
 		for _, r := range []*replica{one, other} {
@@ -142,9 +143,9 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// RecordEnded distinguishes the connection of the device's newest report from the connection of an older
-// report. After the end of the newest report's connection, RegisterNewest returns a gap for the next parked
-// report, once.
+// RecordEnded learns that a connection has ended. It distinguishes the connection of the device's newest report
+// from the connection of an older one. After the newest one has ended, RegisterNewest returns a gap for the next
+// parked report, and only once.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -182,7 +183,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	})
 }
 
-// Numbers increase even if Redis loses its data.
+// The numbers of a device's reports also increase if Redis loses its data in between.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -199,7 +200,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	})
 }
 
-// The key of a device is deleted when its report can no longer be parked.
+// A device's report can no longer be parked. Then the Redis key of the device is deleted.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -211,7 +212,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Two installations in different databases of one Redis do not receive each other's messages.
+// Two installations use different databases of one Redis. They do not receive each other's messages.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	at := servers.RedisAt{Addr: servers.StartRedis(t).Addr}
@@ -243,8 +244,8 @@ func TestListenerComesBackWithRedis(t *testing.T) {
 	}
 }
 
-// Listen closes a silent connection and connects again. The channels of the Redis client would wait
-// on such a connection forever.
+// A connection to Redis is silent. Listen closes it and connects again. The channels of the Redis client library
+// would wait on such a connection forever.
 func TestSilentConnectionIsLeft(t *testing.T) {
 	t.Parallel()
 	link := servers.NewProxy(t, servers.StartRedis(t).Addr)
@@ -289,7 +290,7 @@ func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	}
 }
 
-// A replica ignores messages that it cannot parse, and continues to listen.
+// A replica receives a message that it cannot parse. It ignores the message and continues to listen.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	client := servers.InProcessRedis(t).Client(t)

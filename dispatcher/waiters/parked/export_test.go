@@ -2,5 +2,5 @@ package parked
 
 import "time"
 
-// SetQuietTime sets the time without a message after which a connection is tested.
+// SetQuietTime sets how long a connection may receive no message before it is tested.
 func (b *Board) SetQuietTime(quiet time.Duration) { b.quiet = quiet }

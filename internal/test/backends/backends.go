@@ -1,6 +1,6 @@
-// Package backends opens, for tests, the stores on which the whole dispatcher runs: the embedded stores, and stores
-// on real servers. All stores have very long timeouts, which only a broken test reaches. With the timeouts of
-// production, a test would fail when the machine stops for a while. Each store is closed with its test.
+// Package backends opens, for tests, the stores on which a whole dispatcher runs: the embedded stores, or stores on
+// real servers. All stores have very long timeouts, which only a broken test reaches. With the timeouts of
+// production, a test would fail if the machine stalls for a while. Each store is closed when its test ends.
 package backends
 
 import (
@@ -18,10 +18,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// LongTimeout is a timeout that a machine does not reach even if it stops for a while.
+// LongTimeout is a timeout that is not reached even if the machine stalls for a while.
 const LongTimeout = time.Minute
 
-// OpenSQLite opens an embedded ledger at path. If there is no file, it starts with a copy of a ledger that was migrated once in this process.
+// OpenSQLite opens an embedded ledger in the file at path. If the file does not exist, OpenSQLite first writes it
+// as a copy of a ledger that was migrated once in this process.
 func OpenSQLite(tb testing.TB, path string) *store.Store {
 	tb.Helper()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +32,7 @@ func OpenSQLite(tb testing.TB, path string) *store.Store {
 	return closeWithTest(tb, s, err)
 }
 
-// emptyLedger returns the content of a ledger file that contains only the schema.
+// emptyLedger returns the content of a ledger file that has the schema but no data.
 var emptyLedger = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
 	dir, err := os.MkdirTemp("", "dispatcher-ledger-")
 	if err != nil {
@@ -77,7 +78,7 @@ func closeWithTest(tb testing.TB, s *store.Store, err error) *store.Store {
 	return s
 }
 
-// OpenRedis returns a client of a test's Redis, created as the program creates its own.
+// OpenRedis returns a client of a test's Redis. The client is created as the program creates its own client.
 func OpenRedis(tb testing.TB, target servers.RedisAt) *redisconn.Conn {
 	tb.Helper()
 	options := redisconn.Options(target.Addr)

@@ -18,7 +18,8 @@ const root, budgetFile = "../../..", "budget.txt"
 
 var update = flag.Bool("update", false, "write budget.txt anew") //nolint:gochecknoglobals // a flag of the test
 
-// TestNoRoomGrowsUnnoticed compares the source tree with budget.txt. A figure may exceed the value in the file by 2 %, rounded down.
+// TestNoRoomGrowsUnnoticed compares the size of the source tree with budget.txt. A figure may exceed the value in
+// the file by at most 2 %, rounded down.
 func TestNoRoomGrowsUnnoticed(t *testing.T) {
 	t.Parallel()
 	rooms, err := budget.Count(root)

@@ -1,6 +1,6 @@
-// Package budget counts the source of the product by room (a folder of the root). Its test fails if a room grows by
-// more than 2 % beyond the figures in budget.txt. To allow the growth, the same change must rewrite budget.txt (`make
-// budget`), and its commit message must give the reason.
+// Package budget measures the size of the product's source, for each room (a folder of the root). Its test fails if
+// a room grows by more than 2 % beyond the figures in budget.txt. To allow the growth, the same change must rewrite
+// budget.txt (`make budget`), and its commit message must give the reason.
 //
 // Production code is each Go file that is neither a test nor below internal/test, bench or examples.
 package budget
@@ -18,7 +18,7 @@ import (
 	"unicode"
 )
 
-// Figures holds the sizes of a room.
+// Figures holds the sizes of one room (a folder of the root).
 type Figures struct {
 	Lines      int // lines of production Go
 	Characters int // characters of production Go without comments and white space, so that longer lines save nothing
@@ -39,7 +39,8 @@ func (f Figures) Values() []int {
 	return []int{f.Lines, f.Characters, f.Types, f.Exported, f.Interfaces, f.Tests, f.Lua}
 }
 
-// Count returns the figures of each room of the tree at root. A room is a folder of the root. internal/test is a separate room.
+// Count returns the figures of each room of the tree at root. A room is a folder of the root; internal/test is a
+// room of its own.
 func Count(root string) (map[string]Figures, error) {
 	rooms := map[string]Figures{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -132,7 +133,7 @@ func (f *Figures) countExported(names ...*ast.Ident) {
 	}
 }
 
-// goCharacters returns the total length of all tokens.
+// goCharacters returns the total length of all tokens of a Go file.
 func goCharacters(content []byte) (n int) {
 	files := token.NewFileSet()
 	var s scanner.Scanner
@@ -151,8 +152,8 @@ func goCharacters(content []byte) (n int) {
 	}
 }
 
-// luaCharacters counts the characters outside of comments that are not white space. The scripts have neither long strings nor long
-// comments.
+// luaCharacters counts the characters of a Lua script outside of comments, without white space. The scripts contain
+// neither long strings nor long comments.
 func luaCharacters(text string) (n int) {
 	for line := range strings.Lines(text) {
 		for _, c := range withoutComment(line) {

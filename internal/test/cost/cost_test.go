@@ -11,8 +11,8 @@ var update = flag.Bool("update", false, "write what is counted into testdata/cos
 
 const costFile = "testdata/cost.txt"
 
-// TestCost runs the script sequentially, so that no requests are coalesced by chance. The dispatcher's clock does not advance, so no cached
-// value expires.
+// TestCost counts the cost of a fixed sequence of reports, one after the other, so that no requests are sent
+// together by chance. The clock of the dispatcher does not advance, so no cached value expires.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	p := newTestDispatcher(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// The names of the figures, in the order of the file.
+// These are the names of the figures, in the order of the file.
 const (
 	statements    = "statements"
 	commits       = "transactions that write"
@@ -26,7 +26,7 @@ const (
 	allocations   = "allocations"
 )
 
-// countedDatabase is a database on a server that counts statements.
+// countedDatabase is a database on a Postgres server that counts the statements.
 type countedDatabase struct {
 	t       *testing.T
 	dsn     string
@@ -34,8 +34,9 @@ type countedDatabase struct {
 	name    string
 }
 
-// newCountedDatabase starts a server that writes nothing by itself. It does not vacuum, does not log running transactions for standbys, and does not
-// log whole pages after a checkpoint, whose time varies.
+// newCountedDatabase starts a Postgres server that writes nothing by itself. It does not vacuum and does not log
+// running transactions for standbys. It also does not log whole pages after a checkpoint, because the time of a
+// checkpoint varies.
 func newCountedDatabase(t *testing.T) *countedDatabase {
 	t.Helper()
 	server := servers.StartPostgres(t)
@@ -124,8 +125,9 @@ func (l *countedDatabase) statementCalls() map[string]int64 {
 	return calls
 }
 
-// commandCalls returns how often Redis ran each command. It leaves out commands of connections and of this test. It also leaves out CLUSTER,
-// because the client reads the topology periodically, so the count would depend on the speed of the machine.
+// commandCalls returns how often Redis has run each command. It leaves out the commands that open connections and
+// those of this test. It also leaves out CLUSTER: the client reads the topology periodically, so this count would
+// depend on the speed of the machine.
 func (p *testDispatcher) commandCalls() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
@@ -146,8 +148,8 @@ func (p *testDispatcher) commandCalls() map[string]int64 {
 	return calls
 }
 
-// measureCost calls do n times and returns the average cost of a call. The garbage collector is off, because it empties pools that would then be
-// filled again.
+// measureCost calls do n times and returns the average cost of one call. The garbage collector is off meanwhile,
+// because it empties memory pools that would then be filled again.
 func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figure {
 	p.t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -174,7 +176,8 @@ func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figur
 	}
 }
 
-// sumCalls returns the total number of calls between two readings, and writes the number for each statement or command to p.callCounts.
+// sumCalls returns how many calls were made between two readings of the counters. It also writes the number of
+// calls of each statement or command to p.callCounts.
 func (p *testDispatcher) sumCalls(before, after map[string]int64, n int) (sum int64) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if calls := after[name] - before[name]; calls > 0 {

@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// figure is one counted value, for one report, cycle or batch.
+// figure is one counted value, such as the number of statements for one report, one cycle or one batch.
 type figure struct {
 	subject, name string
 	value         float64
 }
 
-// tolerance returns the share by which a figure may change without a failure. Pages and the state of memory pools change walBytes and
-// allocations a little. All other figures are exact.
+// tolerance returns by which share a figure may change without a failure. The figures walBytes and allocations
+// change a little with the state of pages and memory pools. All other figures are exact.
 func (f figure) tolerance() float64 {
 	switch f.name {
 	case walBytes, allocations:
@@ -93,8 +93,8 @@ func compareFigures(before, now []figure) (changes []string) {
 	return changes
 }
 
-// TestMovedFiguresAreNamed checks that a change by one is reported for exact figures, and a change by more than a tenth for the other
-// figures.
+// TestMovedFiguresAreNamed checks which changes are reported: a change by one of an exact figure, and a change by
+// more than a tenth of any other figure.
 func TestMovedFiguresAreNamed(t *testing.T) {
 	t.Parallel()
 	before := []figure{{"cycle", statements, 7}, {"cycle", walBytes, 1000}, {"cycle", allocations, 500}, {"report", statements, 0.25}}

@@ -28,7 +28,7 @@ import (
 
 const fleetToken = "fleet-token-of-the-tests"
 
-// testDispatcher is a dispatcher behind the HTTP handler of reports, on its own servers.
+// testDispatcher is a dispatcher behind the HTTP handler of reports. Its servers are used by this test only.
 type testDispatcher struct {
 	t          *testing.T
 	handler    http.Handler
@@ -61,7 +61,7 @@ func newTestDispatcher(t *testing.T) *testDispatcher {
 	return p
 }
 
-// runStartPasses reads the time and the pools, as the passes of a starting replica do.
+// runStartPasses reads the time and the pools, as the passes do when a replica starts.
 func (p *testDispatcher) runStartPasses() {
 	p.t.Helper()
 	if _, err := p.dispatcher.Upkeep.Reap(p.t.Context()); err != nil {
@@ -75,7 +75,7 @@ func (p *testDispatcher) runStartPasses() {
 	}
 }
 
-// warmUp makes the ledger plan its statements and Redis load its scripts.
+// warmUp makes the ledger plan its statements and makes Redis load its scripts, so that this is not counted.
 func (p *testDispatcher) warmUp() {
 	p.t.Helper()
 	p.createPool("warm")
@@ -144,7 +144,7 @@ func (p *testDispatcher) reportIdle(device string) {
 	}
 }
 
-// runCycle gets a grant and reports its result.
+// runCycle runs one cycle of the device: a report gets a grant, and a second report sends the result.
 func (p *testDispatcher) runCycle(device string) {
 	p.t.Helper()
 	var granted struct{ Task struct{ ID, Token int64 } }

@@ -17,11 +17,11 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// visitArg is the argument that makes this program the command of a caller.
+// visitArg is the first argument with which this program is the command that a caller runs.
 const visitArg = "visit-external-system"
 
-// runVisit uses the external system for a while, in the slot that the environment names. SIGTERM ends the visit. A stubborn command ignores
-// SIGTERM, so only SIGKILL ends it.
+// runVisit uses the external system for a while, in the slot that the environment variables name. SIGTERM ends the
+// visit. A stubborn command ignores SIGTERM, so only SIGKILL ends it.
 func runVisit(args []string) (code int) {
 	ctx := context.Background()
 	if args[2] == "stubborn" {
@@ -48,19 +48,20 @@ func runVisit(args []string) (code int) {
 	return 0
 }
 
-// Prefixes of the names of holders.
+// These are the prefixes of the names of holders.
 const (
 	commandPrefix = "command-"
 	programPrefix = "program-"
 )
 
-// caller holds one slot after another, each with a new holder name. A holder that returns with the same name after a crash would get its
-// previous lease, perhaps while its previous command is still being ended.
+// caller is a program that holds one slot after the other, each under a new holder name. If it came back under the
+// same name after a crash, it would get its previous lease, perhaps while its previous command is still being
+// ended.
 type caller struct {
 	*callers
 	url      string
 	name     string
-	isCutOff bool // it keeps its slots for long, and its connection is cut from time to time
+	isCutOff bool // this caller keeps its slots for long, and its connection is cut from time to time
 
 	leaseLength time.Duration // length of its leases
 	leaseNumber int
@@ -81,7 +82,7 @@ func (c *caller) workTime() time.Duration {
 	return maxCallerLease/5 + time.Duration(c.dice.Int64N(int64(maxCallerLease)))
 }
 
-// runCommand runs a command in a slot, and returns how its lease ended.
+// runCommand runs a command in a slot with `dispatcher run`. It returns how the lease ended.
 func (c *caller) runCommand(ctx context.Context) (ending string, err error) {
 	manner := "obedient"
 	if c.leaseNumber%2 == 0 {
@@ -93,7 +94,7 @@ func (c *caller) runCommand(ctx context.Context) (ending string, err error) {
 		"--", os.Args[0], visitArg, c.fleet.ExternalAddr, c.workTime().String(), manner)
 	run.Env = append(os.Environ(), "DISPATCHER_URL="+c.url, "DISPATCHER_TOKEN="+c.token)
 	run.Stdout, run.Stderr = c.childStderr, c.childStderr
-	// At the end, the command gets SIGTERM, which a stubborn command ignores.
+	// When ctx ends, the command gets SIGTERM, which a stubborn command ignores.
 	run.Cancel, run.WaitDelay = func() error { return run.Process.Signal(syscall.SIGTERM) }, 2*callerGrace
 	if err := run.Start(); err != nil {
 		return neverGranted, err
@@ -109,14 +110,14 @@ func (c *caller) runCommand(ctx context.Context) (ending string, err error) {
 		return workDone, nil
 	case code == 76:
 		return leaseLost, nil
-	case ctx.Err() != nil: // it was asked to end while it waited for a slot
+	case ctx.Err() != nil: // the caller was asked to end while it waited for a slot
 		return neverGranted, nil
 	default:
 		return neverGranted, fmt.Errorf("%s: %s: %s", holder, run.ProcessState, c.lastOutput())
 	}
 }
 
-// setProcess stores the process of a holder. nil means that the process has ended.
+// setProcess stores the process that works for a holder. nil means that the process has ended.
 func (c *callers) setProcess(holder string, p *os.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +126,7 @@ func (c *callers) setProcess(holder string, p *os.Process) {
 	}
 }
 
-// collectOutput reads the output of the processes until no process has the pipe open.
+// collectOutput reads the output of all processes until none of them has the pipe open.
 func (c *callers) collectOutput() error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -152,7 +153,7 @@ func (c *callers) lastOutput() string {
 	return said[max(0, len(said)-2000):]
 }
 
-// runProgram works in a slot with the API client, and returns how its lease ended.
+// runProgram works in a slot with the Go client of the API. It returns how the lease ended.
 func (c *caller) runProgram(ctx context.Context) (ending string, err error) {
 	client, err := operators.New(operators.Config{URL: c.url, Token: c.token})
 	if err != nil {
@@ -176,7 +177,7 @@ func (c *caller) runProgram(ctx context.Context) (ending string, err error) {
 	return ending, err
 }
 
-// acquire waits for a slot until ctx ends, even while the connection is cut.
+// acquire waits for a slot until ctx ends. It goes on even while the connection is cut.
 func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask operators.NewLease) (last operators.Lease, end time.Time, err error) {
 	for poll := time.Second; ctx.Err() == nil; poll = 2 * time.Second {
 		asked := time.Now()
@@ -194,7 +195,7 @@ func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask opera
 	return last, end, nil
 }
 
-// work uses the external system as long as the lease is renewed. It leaves before the lease ends.
+// work uses the external system as long as the lease can be renewed. It leaves before the lease ends.
 func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (ending string, err error) {
 	within, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -225,7 +226,7 @@ func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.
 	}
 }
 
-// renew extends the lease, and returns when the lease ends.
+// renew renews the lease and returns the new end of the lease.
 func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (time.Time, error) {
 	within, cancel := context.WithDeadline(ctx, end.Add(-callerGrace))
 	defer cancel()
@@ -241,7 +242,8 @@ func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators
 	return end, nil
 }
 
-// release releases the slot or the position. If the release cannot be sent, the lease or the position ends by itself.
+// release gives the slot, or the position in the queue, back. If the request cannot be sent, the lease or the
+// position ends by itself.
 func (c *caller) release(leases operators.Leases, l operators.Lease) error {
 	if l.Lease == 0 {
 		return nil

@@ -19,13 +19,14 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestCallersShareTheSlots lets programs that are not devices use one pool together with the fleet of TestFaults: half of them run a
-// command under `dispatcher run`, half use the API. Some `dispatcher run` are killed, some callers are cut off so that they cannot renew,
-// Redis is wiped and a replica is killed. The capacity must never be exceeded. No slot may be used twice at once, so the commands of lost
-// leases must end before their slots are granted again. Nothing may be left at the end.
+// TestCallersShareTheSlots lets programs that are not devices use one pool together with the fleet of TestFaults:
+// half of these callers run a command under `dispatcher run`, and half use the API. Faults happen meanwhile: some
+// `dispatcher run` are killed, some callers are cut off so that they cannot renew their leases, Redis is wiped, and
+// a replica is killed. The capacity must never be exceeded. No slot may be used twice at once, so the commands of
+// lost leases must end before their slots are granted again. Nothing may be left at the end.
 //
-// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs have 60 devices and 40 callers, which hold at
-// most 5 of 12 slots, and 150 faults, half of them with two replicas and half with three:
+// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs have 60 devices and 40
+// callers, which hold at most 5 of 12 slots, and 150 faults, half of them with two replicas and half with three:
 //
 //	go test ./internal/test/e2e -run 'TestCallersShareTheSlots/mixed' -v -timeout 90m
 func TestCallersShareTheSlots(t *testing.T) {
@@ -46,7 +47,7 @@ func TestCallersShareTheSlots(t *testing.T) {
 	}
 }
 
-// callerMix is the size of an experiment: callers, devices, replicas and faults.
+// callerMix is the size of an experiment with callers: its callers, devices, replicas and faults.
 type callerMix struct {
 	name           string
 	callers        int
@@ -68,7 +69,7 @@ func callerMixes() []callerMix {
 	}
 }
 
-// prepare changes an experiment before it is deployed.
+// prepare changes an experiment to this size before it is deployed.
 func (m callerMix) prepare(x *experiment) {
 	x.extraReplicas = m.replicas - 2
 	if m.devices > 0 {
@@ -82,15 +83,15 @@ func (m callerMix) prepare(x *experiment) {
 	}
 }
 
-// Times of the callers.
+// These are the times that callers use.
 const (
 	maxCallerLease = 10 * time.Second // the longest lease; the replicas keep 2 s of it as margin
 	callerGrace    = time.Second      // time between SIGTERM and SIGKILL for the commands
 	cutOffWorkTime = time.Hour        // work of callers that are cut off: only a lost lease or the end of the test ends it
 )
 
-// callers are programs that hold slots concurrently with the fleet. Some of them hold slots for long, and reach the server through a
-// proxy that interrupts their connections for a while.
+// callers are programs that hold slots of the same pool as the fleet. Some of them hold their slots for long and
+// reach the server through a proxy, which interrupts their connections for a while.
 type callers struct {
 	*experiment
 	mix          callerMix
@@ -110,7 +111,7 @@ type callers struct {
 	errs         []error
 }
 
-// The ways in which a caller's lease ends.
+// These are the ways in which the lease of a caller can end.
 const (
 	workDone     = "done"   // the work or the test has ended
 	leaseLost    = "lost"   // the lease could not be renewed
@@ -153,7 +154,7 @@ func (c *callers) callerFaults() []fault {
 	return append(all, leave)
 }
 
-// dropConnections ends all connections to Postgres once.
+// dropConnections cuts all connections to Postgres once.
 func (c *callers) dropConnections(ctx context.Context) error {
 	_, err := c.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
 	return err
@@ -168,7 +169,7 @@ func (c *callers) setMaxCallerSlots(ctx context.Context, operator *simulator.Ope
 	return err
 }
 
-// recordPeak records the highest number of grants in force until ctx ends.
+// recordPeak records the highest number of grants that are in force at once, until ctx ends.
 func (c *callers) recordPeak(ctx context.Context) {
 	_ = poll(ctx, ledgerPause, func() bool {
 		var now [2]int
@@ -222,12 +223,13 @@ func (c *callers) startCallers(ctx context.Context) error {
 	return c.waitForHolders(ctx, "near-", "cut-")
 }
 
-// leaseLengths returns the lengths of the callers' leases. Programs leave out the pool's own length.
+// leaseLengths returns the lengths of the callers' leases. Programs do not name the length if it is the pool's own.
 func (c *callers) leaseLengths() [3]time.Duration {
 	return [...]time.Duration{maxCallerLease, c.fleet.Lease, maxCallerLease * 6 / 10}
 }
 
-// countEnding counts the end of a lease under ending, which combines the kind of holder and the way it ended.
+// countEnding counts one end of a lease. ending combines the kind of the holder and the way in which the lease
+// ended.
 func (c *callers) countEnding(ending string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +263,7 @@ func (c *callers) findHolders(ctx context.Context, name string) (holders []strin
 	return holders, rows.Err()
 }
 
-// waitForHolders waits until, for each of these names, a `dispatcher run` and a program hold slots.
+// waitForHolders waits until, for each of these names, both a `dispatcher run` and a program hold slots.
 func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -278,8 +280,9 @@ func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// killSome kills every second `dispatcher run` whose name begins with "near-" and that holds a slot, until one lease has ended in this way.
-// In the long suite, it also kills every second one that waits. A position in the queue lasts for another minute.
+// killSome kills every second `dispatcher run` that holds a slot and whose name begins with "near-", until one
+// lease has ended in this way. In the long suite, it also kills every second one that waits; their positions in the
+// queue last for another minute.
 func (c *callers) killSome(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -311,8 +314,8 @@ func (c *callers) killRuns(holders []string) {
 	c.t.Logf("killed half of %d that held slots, and of %d that waited", count[true], count[false])
 }
 
-// cutOff interrupts the connections between the server and the callers that use the proxy. It waits until all leases of these callers
-// have ended and their slots were taken back. Then it allows connections again.
+// cutOff interrupts the connections of the callers that use the proxy. It waits until all their leases have ended
+// and their slots were taken back. Then it allows connections again.
 func (c *callers) cutOff(ctx context.Context) error {
 	if err := c.waitForHolders(ctx, "cut-"); err != nil {
 		return err
@@ -328,7 +331,7 @@ func (c *callers) cutOff(ctx context.Context) error {
 	}), pause(ctx, maxCallerLease/2)) // time in which their slots are granted again
 }
 
-// finishCallers ends the callers, and reports leases and processes that are left.
+// finishCallers ends the callers. It reports leases and processes that are left.
 func (c *callers) finishCallers(ctx context.Context) error {
 	c.stopCallers()
 	for _, err := range c.errs {
@@ -358,8 +361,8 @@ func (c *callers) stopCallers() {
 	}
 }
 
-// expectNoCallersLeft waits until no caller holds a slot or waits for one. Callers that were killed may do so until their leases and positions
-// end.
+// expectNoCallersLeft waits until no caller holds a slot or waits for one. A caller that was killed may do so until
+// its lease or its position ends.
 func (c *callers) expectNoCallersLeft(ctx context.Context) error {
 	var left string
 	limit := maxCallerLease + c.reapEvery + 2*time.Second

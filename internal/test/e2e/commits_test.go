@@ -5,13 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// commitWatch detects the COMMIT that follows the claim of a grant in the data that a replica sends to Postgres.
+// commitWatch watches the data that a replica sends to Postgres, and detects the COMMIT that follows the claim of a
+// grant.
 type commitWatch struct {
 	armed   atomic.Pointer[func()]
 	claimed atomic.Bool
 }
 
-// arm makes the watch call strike once, before the next such COMMIT is forwarded. The returned channel is closed after strike.
+// arm makes the watch call strike once, just before the next such COMMIT is forwarded to Postgres. The returned
+// channel is closed after strike has returned.
 func (w *commitWatch) arm(strike func()) <-chan struct{} {
 	struck := make(chan struct{})
 	do := func() {

@@ -26,8 +26,8 @@ const (
 	runLimit      = 12 * time.Minute
 )
 
-// experiment is a deployment under load: replicas on real servers, a fleet on both transports, an external system that counts who is
-// inside, and faults.
+// experiment is a deployment under load: replicas on real servers, a fleet that reports over both transports, an
+// external system that counts who is inside, and faults.
 type experiment struct {
 	*verdict
 	t        *testing.T
@@ -42,28 +42,29 @@ type experiment struct {
 	slots    *slots.Semaphore // reads the state in Redis
 	replicas []*replica
 
-	// ledgerLink is between the first replica and Postgres, redisLink between the second replica and Redis.
+	// ledgerLink is the proxy between the first replica and Postgres. redisLink is the proxy between the second
+	// replica and Redis.
 	ledgerLink, redisLink *servers.Proxy
 	commits               *commitWatch // watches ledgerLink
 
-	// The fields below may be changed before deploy.
+	// The fields below may be changed before deploy is called.
 	fleet         simulator.Config
 	reapEvery     time.Duration
 	settings      []string      // environment variables of the replicas
-	redisURL      string        // of all replicas; "" means redis, through redisLink for the second replica
+	redisURL      string        // URL for all replicas; "" means the Redis in the field redis, which the second replica reaches through redisLink
 	mustRedeliver bool          // at least one grant must be redelivered
 	extraReplicas int           // number of replicas in addition to the two
 	timeLimit     time.Duration // time limit of the whole run
 }
 
-// margin returns the part of each lease that the replicas keep back.
+// margin returns the part at the end of each lease that the replicas do not give to devices.
 func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
 
-// wantHeld returns how many slots must be held when a fault happens.
+// wantHeld returns how many slots must be held at the moment of a fault.
 func (x *experiment) wantHeld() int { return x.fleet.Capacity * 11 / 12 }
 
-// wantInside returns how many devices must have been inside at once. It is less than wantHeld, because some grants are still being
-// delivered.
+// wantInside returns how many devices must have been inside the external system at once. It is less than wantHeld,
+// because some grants are still being delivered.
 func (x *experiment) wantInside() int { return x.fleet.Capacity * 3 / 4 }
 
 // newExperiment starts the servers.
@@ -98,14 +99,15 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	return x
 }
 
-// shrink reduces the experiment to the daily size: the same promises, with fewer devices in fewer slots, and each fault once.
+// shrink reduces the experiment to the size of the daily run: it checks the same promises with fewer devices in
+// fewer slots, and makes each fault once.
 func (x *experiment) shrink() {
 	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 48, 60, 12, 5*time.Second
 	x.fleet.Work, x.fleet.Period = time.Second, 2*time.Second
 	x.fleet.Silent = 0.12 // so that some of the few grants fall silent
 }
 
-// deploy starts the replicas and distributes the fleet over them.
+// deploy starts the replicas and assigns the devices of the fleet to them.
 func (x *experiment) deploy() {
 	x.t.Helper()
 	x.ledgerLink, x.redisLink = servers.NewProxy(x.t, x.postgres.Addr()), servers.NewProxy(x.t, x.redis.Addr)
@@ -136,8 +138,8 @@ type fault struct {
 	inject func(context.Context) error
 }
 
-// run starts the load and the faults. Each fault starts when the deployment has recovered from the previous one and the pool is nearly
-// full. Then run lets the fleet finish its tasks, and evaluates the result.
+// run starts the load and then the faults. Each fault starts when the deployment has recovered from the previous
+// one and the pool is nearly full. At the end, run lets the fleet finish its tasks and evaluates the result.
 func (x *experiment) run(faults ...fault) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), x.timeLimit)
@@ -168,7 +170,7 @@ func (x *experiment) run(faults ...fault) {
 	x.checkPromises(simulation.summary)
 }
 
-// simulation is a running fleet. ctx ends when the fleet has ended. After that, the other fields are set.
+// simulation is a running fleet. When the fleet has ended, ctx ends, and then the other fields are set.
 type simulation struct {
 	ctx     context.Context //nolint:containedctx // it is the simulation's life
 	summary simulator.Summary
@@ -185,7 +187,7 @@ func (x *experiment) simulate(ctx context.Context) *simulation {
 	return s
 }
 
-// errTestedTooLittle means that a run tested too little.
+// errTestedTooLittle means that the run did not test enough to count.
 var errTestedTooLittle = errors.New("the run was too tame")
 
 func (x *experiment) injectFaults(ctx context.Context, faults []fault) error {
@@ -247,8 +249,9 @@ func (x *experiment) checkPromises(s simulator.Summary) {
 	}
 }
 
-// expectNoLeak waits until the ledger has no grant. This must happen within a lease, a reap interval and a second, plus the time that the
-// machine stalled during the wait. Then it waits until Redis holds no slot.
+// expectNoLeak checks that no slot stays held after the fleet has ended. It waits until the ledger has no grant.
+// This must happen within a lease, a reap interval and a second, plus the time for which the machine stalled during
+// the wait. Then it waits until no slot is held in Redis.
 func (x *experiment) expectNoLeak() {
 	x.t.Helper()
 	var left int
@@ -275,7 +278,7 @@ func (x *experiment) expectNoLeak() {
 	}
 }
 
-// Pauses between two reads: of the database, and of metrics, which cost more.
+// These are the pauses between two reads: of the database, and of metrics, which need more work.
 const (
 	ledgerPause  = 50 * time.Millisecond
 	metricsPause = 500 * time.Millisecond

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// useRedis makes the replicas use the Redis at a URL instead of the single server.
+// useRedis makes the replicas use the Redis at this URL instead of the single server.
 func (x *experiment) useRedis(url string) {
 	x.t.Helper()
 	options, err := redisconn.ParseURL(url)
@@ -19,14 +19,15 @@ func (x *experiment) useRedis(url string) {
 	}
 	conn := redisconn.Open(options)
 	x.t.Cleanup(func() { _ = conn.Close() })
-	// The client must know the other nodes before the node of the URL fails.
+	// The client must learn the other nodes of the Cluster before the node in the URL fails.
 	if err := conn.Client.Ping(x.t.Context()).Err(); err != nil {
 		x.t.Fatal(err)
 	}
 	x.redisURL, x.slots = url, slots.New(conn.Client)
 }
 
-// clusterFaults returns the faults of three masters and three replicas. The dispatcher's replicas know only one address of the Cluster.
+// clusterFaults returns the faults of a Redis Cluster of three masters and three replicas. The dispatcher knows
+// only one address of it.
 func (x *experiment) clusterFaults() []fault {
 	c, key := x.cluster, slots.NodeKey(pool)
 	move := fault{"the hash slot of the pool moves to another master", func(context.Context) error {
@@ -69,7 +70,7 @@ func (x *experiment) clusterFaults() []fault {
 	}
 }
 
-// sentinelFaults returns the faults of a master, a replica and three Sentinels.
+// sentinelFaults returns the faults of a Redis with a master, a replica and three Sentinels.
 func (x *experiment) sentinelFaults() []fault {
 	s := x.sentinel
 	return []fault{
@@ -101,14 +102,16 @@ func prepareSentinel(x *experiment) {
 	x.useRedis(x.sentinel.URL())
 }
 
-// recovery holds how long a deployment took to recover after a fault, from when the failed part answered again.
+// recovery has the times that a deployment needed to recover from a fault, counted from the moment at which the
+// failed part answered again.
 type recovery struct{ firstGrant, nearlyFull time.Duration }
 
 func (r recovery) String() string {
 	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.firstGrant.Seconds(), r.nearlyFull.Seconds())
 }
 
-// waitForRecovery waits for the first grant, and then until 90 % of the slots are held. It reads both from the ledger.
+// waitForRecovery waits for the first grant, and then until 90 % of the slots are held. It reads both from the
+// ledger.
 func (x *experiment) waitForRecovery(ctx context.Context) (r recovery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

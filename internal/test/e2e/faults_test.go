@@ -17,9 +17,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestFaults checks the promises of the README under load: two replicas, 400 devices in 60 slots over HTTP and MQTT, and one fault after
-// another while the pool is nearly full. The capacity is never exceeded, every task ends, every acknowledged result is stored byte for
-// byte, no slot leaks, each replica grants again over both transports, and Redis agrees with the ledger at the end.
+// TestFaults checks the promises of the README under load. Two replicas serve 400 devices in 60 slots over HTTP and
+// MQTT, and one fault after the other happens while the pool is nearly full. The capacity is never exceeded, every
+// task ends, every acknowledged result is stored byte for byte, no slot leaks, each replica grants again over both
+// transports, and Redis agrees with the ledger at the end.
 //
 // With -short, 48 devices in 12 slots meet each fault once.
 func TestFaults(t *testing.T) {
@@ -40,7 +41,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// faultGroup is a list of faults for one deployment.
+// faultGroup is a list of faults that run on one deployment.
 type faultGroup struct {
 	name      string
 	redisArgs []string // arguments of the redis-server
@@ -49,7 +50,7 @@ type faultGroup struct {
 	prepare func(*experiment) // called before the deployment; nil means nothing to prepare
 }
 
-// faultGroups returns all faults. With -short, groups share deployments.
+// faultGroups returns all faults. With -short, several groups run on one deployment.
 func faultGroups() []faultGroup {
 	var (
 		replicas = faultGroup{name: "replicas", faults: (*experiment).replicaFaults}
@@ -164,8 +165,8 @@ func (x *experiment) postgresFaults() []fault {
 	}
 }
 
-// splitBrainFaults makes each replica use its own Redis for a while. The second time, the Redis of the second replica still has the data of the
-// first time.
+// splitBrainFaults lets each replica use a Redis of its own for a while. The second time, the Redis of the second
+// replica still has the data of the first time.
 func (x *experiment) splitBrainFaults() []fault {
 	second := servers.StartRedis(x.t)
 	split := func(ctx context.Context) error {
@@ -179,7 +180,7 @@ func (x *experiment) splitBrainFaults() []fault {
 	}
 }
 
-// rollbackFaults makes Redis start with an older snapshot, in which slots are free that have been granted since.
+// rollbackFaults restarts Redis with an older snapshot, in which slots are free that have been granted since.
 func (x *experiment) rollbackFaults() []fault {
 	return []fault{{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
 		snapshot, err := x.snapshotWithFreeSlots(ctx)
@@ -195,8 +196,8 @@ func (x *experiment) rollbackFaults() []fault {
 		x.redis.Kill()
 		x.redis.Restore(x.t, snapshot)
 		x.redis.Start()
-		// Either the ledger refuses slots that Redis gives now, or Redis is repaired before it gives any. This is a race between reports
-		// and reconciliation.
+		// Redis may now give slots that are held. Then the ledger refuses them, unless Redis is repaired before it
+		// gives any. It depends on which is faster, the reports or the reconciliation.
 		if err := x.waitForAgreement(ctx); err != nil {
 			return err
 		}
@@ -204,7 +205,8 @@ func (x *experiment) rollbackFaults() []fault {
 	}}}
 }
 
-// snapshotWithFreeSlots takes a snapshot of Redis while at least a third of the slots are free. It pauses the pool for this.
+// snapshotWithFreeSlots takes a snapshot of Redis while at least a third of the slots are free. For this it pauses
+// the pool.
 func (x *experiment) snapshotWithFreeSlots(ctx context.Context) ([]byte, error) {
 	if err := x.setPaused(ctx, true); err != nil {
 		return nil, err
@@ -220,7 +222,8 @@ func (x *experiment) snapshotWithFreeSlots(ctx context.Context) ([]byte, error) 
 	return snapshot, x.setPaused(ctx, false)
 }
 
-// setPaused repeats the request until it succeeds, because a busy machine may break off the first one.
+// setPaused pauses or resumes the pool. It repeats the request until it succeeds, because a busy machine may break
+// off the first one.
 func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	operator, err := simulator.NewOperator(x.fleet.URL, adminToken)
 	if err != nil {
@@ -234,8 +237,8 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// causeConflicts calls disagree, which makes Redis and the ledger disagree. It waits until the ledger has refused slots that Redis gave, and
-// then until each replica has granted.
+// causeConflicts calls disagree, which makes Redis and the ledger disagree about the free slots. It waits until the
+// ledger has refused slots that Redis gave, and then until each replica has granted a task again.
 func (x *experiment) causeConflicts(ctx context.Context, startConflict func()) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -255,7 +258,7 @@ func (x *experiment) causeConflicts(ctx context.Context, startConflict func()) e
 	return x.waitForAllGrants(ctx)
 }
 
-// waitForAllGrants waits until each replica has granted over each transport.
+// waitForAllGrants waits until each replica has granted a task over each transport.
 func (x *experiment) waitForAllGrants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -265,7 +268,7 @@ func (x *experiment) waitForAllGrants(ctx context.Context) error {
 	return nil
 }
 
-// pauseFault returns a fault that pauses a process for d.
+// pauseFault returns a fault that pauses the process p for the time d.
 func pauseFault(p *servers.Process, d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p.Pause()

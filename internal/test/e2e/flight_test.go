@@ -14,21 +14,22 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Number of event-log positions at which each page must be compared with the API.
+// These are the numbers of positions of the event log at which each page must be compared with the API.
 const (
 	minLiveMoments  = 8
 	minPlainMoments = 6
-	minMoments      = 20 // of both kinds together
+	minMoments      = 20 // minimum number of moments of both kinds together
 	minFittedRates  = 3
 
 	progressTimeout = 10 * time.Second // time without progress after which the fleet counts as too fast
 	compareTimeout  = 3 * time.Minute  // time limit for the screens that are compared together
 )
 
-// TestPagesSayTheTruthInFlight compares the dashboard with the API while a fleet works on two replicas. One replica is killed and
-// restarted. Each page in a browser, updated live or loaded again, must show the values that the API returns at the same position of the
-// event log. The fleet does not pause for this. Values that change without an event (Redis, the passes, last-seen times) are compared with
-// the range of values that their own source returned.
+// TestPagesSayTheTruthInFlight compares the dashboard with the API while a fleet works on two replicas. One replica
+// is killed and restarted. Each page in a browser, whether it is updated live or loaded again, must show the values
+// that the API returns at the same position of the event log. The fleet goes on working meanwhile. Values that
+// change without an event (Redis, the passes, last-seen times) are compared with the range of values that their own
+// source returned.
 func TestPagesSayTheTruthInFlight(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -63,7 +64,7 @@ func TestPagesSayTheTruthInFlight(t *testing.T) {
 	f.compareScreens(func(float64) {}, newScreen("device", "/devices/t-1", x.deviceValues("t-1")), newScreen("devices", "/devices", x.deviceListValues).withoutEvents())
 }
 
-// liveComparison compares pages while the fleet works.
+// liveComparison compares the pages of the dashboard with the API while the fleet works.
 type liveComparison struct {
 	*pausableExperiment
 
@@ -76,8 +77,8 @@ type liveComparison struct {
 	progressAt time.Time // when reached last changed
 }
 
-// compareScreens keeps each screen open and also loads it again, until enough moments were compared. It calls meanwhile with the share of the
-// comparisons that are done.
+// compareScreens keeps each page open and also loads it again, until enough moments were compared. From time to
+// time it calls meanwhile with the share of the comparisons that are done.
 func (f *liveComparison) compareScreens(meanwhile func(done float64), screens ...*screen) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), compareTimeout)
@@ -114,7 +115,7 @@ func (f *liveComparison) compareScreens(meanwhile func(done float64), screens ..
 	}
 }
 
-// readScreens asks the API about each screen, and compares the observations.
+// readScreens asks the API for the values of each page, and compares them with the observations of the pages.
 func (f *liveComparison) readScreens(screens []*screen, observations <-chan observation) {
 	for _, s := range screens {
 		f.readScreen(s, f.target)
@@ -133,8 +134,8 @@ func (f *liveComparison) readScreens(screens []*screen, observations <-chan obse
 	}
 }
 
-// keepPace reduces the capacity of the pool while the fleet does more than the comparison can follow: on a busy machine, something happens
-// between any two answers.
+// keepPace reduces the capacity of the pool if the fleet works too fast for the comparison. On a busy machine,
+// something happens between any two answers.
 func (f *liveComparison) keepPace(done float64) {
 	if done > f.bestShare {
 		f.bestShare, f.progressAt = done, time.Now()
@@ -153,7 +154,7 @@ func anyWrong(screens []*screen) bool {
 	return slices.ContainsFunc(screens, func(s *screen) bool { return len(s.differences) > 0 })
 }
 
-// doneShare returns the smallest share of the required comparisons that is done.
+// doneShare returns how much of the required comparisons is done: the smallest share of any page.
 func (f *liveComparison) doneShare(screens []*screen) float64 {
 	least := 1.0
 	for _, s := range screens {
@@ -185,7 +186,8 @@ func (f *liveComparison) watch(ctx context.Context, one *tab, s *screen, observa
 	})
 }
 
-// reloadPages loads each page once a turn with the browser's fetch, and sends what it shows.
+// reloadPages loads each page once in each turn, with the function fetch of the browser, and sends the values that
+// the page shows.
 func (f *liveComparison) reloadPages(ctx context.Context, screens []*screen, turns <-chan struct{}, observations chan<- observation) {
 	for i := 0; ; i++ {
 		s := screens[i%len(screens)]
@@ -214,15 +216,15 @@ func sendObservation(ctx context.Context, observations chan<- observation, o obs
 	}
 }
 
-// tabContext returns the tab's context, which also ends with other.
+// tabContext returns a context of the tab that ends when the tab ends or when other ends.
 func tabContext(tab, other context.Context) context.Context {
 	ctx, cancel := context.WithCancel(tab)
 	context.AfterFunc(other, cancel)
 	return ctx
 }
 
-// startFailingTasks makes one device fail the same task again and again until the test ends, and other devices fail their tasks. It returns
-// the id of the first device's task.
+// startFailingTasks makes one device fail the same task again and again until the test ends. Other devices fail
+// their tasks, too. It returns the id of the first device's task.
 func (x *pausableExperiment) startFailingTasks() int64 {
 	x.t.Helper()
 	x.sendRequest(http.MethodPut, "/v1/pools/again", map[string]any{"capacity": 1, "lease_ms": 600_000})
@@ -260,7 +262,8 @@ func (x *pausableExperiment) failTasks(ctx context.Context, devices []string) {
 	})
 }
 
-// reportStep sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
+// reportStep sends a report of a device: either its task has failed, or it has nothing to do. It returns the task
+// that the device holds afterwards.
 func (x *pausableExperiment) reportStep(ctx context.Context, device string, held *grantedTask, step int) *grantedTask {
 	body := map[string]any{"id": fmt.Sprint("s", step)}
 	if held != nil {
@@ -275,7 +278,7 @@ func (x *pausableExperiment) reportStep(ctx context.Context, device string, held
 	return reply.Task
 }
 
-// slotValues is poolValues, with reserved slots counted as free.
+// slotValues returns the values of poolValues, but counts reserved slots as free.
 func (x *pausableExperiment) slotValues(r *replica) pageValues {
 	s := x.poolValues(r)
 	for place, value := range s {
@@ -294,14 +297,15 @@ func (x *pausableExperiment) recentValues(r *replica) pageValues {
 	return s
 }
 
-// checkValues is systemValues without the replicas, which start and end without an event.
+// checkValues returns the values of systemValues without the replicas, because replicas start and end without an
+// event.
 func (x *pausableExperiment) checkValues(r *replica) pageValues {
 	s := x.systemValues(r)
 	maps.DeleteFunc(s, func(place string, _ any) bool { return strings.HasPrefix(place, "replica-") })
 	return s
 }
 
-// replicaTimeValues returns the last pass of the reaper and the last-seen times of the replicas.
+// replicaTimeValues returns, for the replicas, the time of the last pass of the reaper and the last-seen time.
 func (x *pausableExperiment) replicaTimeValues(r *replica) pageValues {
 	s := pageValues{}
 	rows, err := x.db.QueryContext(x.t.Context(), `SELECT id, seen_at, reaped_at FROM replicas WHERE reaped_at IS NOT NULL`)

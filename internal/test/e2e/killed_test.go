@@ -17,7 +17,7 @@ import (
 
 const idempotencyKey = "spring-survey"
 
-// largeBatchSize returns the maximum number of tasks of a request, or a tenth of it with -short.
+// largeBatchSize returns the maximum number of tasks in one request. With -short it is a tenth of this.
 func largeBatchSize() int64 {
 	if testing.Short() {
 		return 10_000
@@ -25,7 +25,8 @@ func largeBatchSize() int64 {
 	return 100_000
 }
 
-// storedAnswerWatch detects, separately for each connection to Postgres, the COMMIT after the stored answer for an idempotency key.
+// storedAnswerWatch watches each connection to Postgres. It detects the COMMIT that follows the stored answer of a
+// request with an idempotency key.
 type storedAnswerWatch struct {
 	once    sync.Once
 	before  func()        // called just before this COMMIT is forwarded
@@ -41,7 +42,7 @@ func newStoredAnswerWatch(before func()) *storedAnswerWatch {
 }
 
 func (w *storedAnswerWatch) watchConnection() func([]byte) {
-	var tail []byte // of the previous chunk, because a word may be split
+	var tail []byte // end of the previous chunk, because a word may be split between two chunks
 	kept := false
 	return func(chunk []byte) {
 		text := append(tail, chunk...)
@@ -59,8 +60,9 @@ func (w *storedAnswerWatch) watchConnection() func([]byte) {
 	}
 }
 
-// TestKilledAroundTheCommit kills a replica that queues many tasks, just before Postgres receives the COMMIT or just after. When the same
-// request is sent again, there is one batch with all the tasks, and the answer is its id.
+// TestKilledAroundTheCommit kills a replica that is queuing many tasks, just before or just after Postgres receives
+// the COMMIT. The same request is then sent again. There must be one batch with all tasks, and the answer must have
+// its id.
 func TestKilledAroundTheCommit(t *testing.T) {
 	t.Parallel()
 	postgres, redis := servers.StartPostgres(t), servers.StartRedis(t)
@@ -86,7 +88,7 @@ func TestKilledAroundTheCommit(t *testing.T) {
 	}
 }
 
-// killedReplica is a replica with a proxy to Postgres that detects the COMMIT.
+// killedReplica is a replica that is killed. A proxy between it and Postgres detects the COMMIT.
 type killedReplica struct {
 	*replica
 	t         *testing.T
@@ -124,7 +126,7 @@ func newKilledReplica(t *testing.T, postgres *servers.PostgresServer, redis *ser
 	return k
 }
 
-// killAtCommit kills the replica (SIGKILL) just before or after the COMMIT of the request.
+// killAtCommit kills the replica (SIGKILL) just before or just after the COMMIT of the request reaches Postgres.
 func (k *killedReplica) killAtCommit() {
 	k.t.Helper()
 	answered := make(chan error, 1)
@@ -154,7 +156,7 @@ func (k *killedReplica) killAtCommit() {
 	k.proxy.EndCut()
 }
 
-// createdBatch is the answer to a request that creates a batch.
+// createdBatch is the response to a request that creates a batch.
 type createdBatch struct{ ID, Tasks int64 }
 
 type batchResponse struct {
@@ -163,7 +165,7 @@ type batchResponse struct {
 	replayed bool
 }
 
-// retryRequest repeats the request until the server has finished the first one.
+// retryRequest sends the request again until the server has finished the first one.
 func (k *killedReplica) retryRequest() (a batchResponse) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), recoveryLimit)

@@ -10,8 +10,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// findOverGrants returns a description of problems with the grants in force at one time: more grants than the capacity, more grants of callers
-// than allowed, or two grants of one slot. It returns "" if nothing is wrong.
+// findOverGrants checks the grants that are in force at one moment. It returns a description of the problems: more
+// grants than the capacity, more grants of callers than allowed, or two grants of one slot. It returns "" if
+// nothing is wrong.
 func (x *experiment) findOverGrants(ctx context.Context) (found string, err error) {
 	err = x.db.QueryRowContext(ctx, `
 		SELECT coalesce(string_agg(found, ', '), '') FROM (
@@ -22,7 +23,8 @@ func (x *experiment) findOverGrants(ctx context.Context) (found string, err erro
 	return found, err
 }
 
-// watchOverGrants polls the ledger until the fleet has ended, and delivers the first problem. A ledger that does not answer is asked again.
+// watchOverGrants checks the grants in force again and again until the fleet has ended, and delivers the first
+// problem. If the ledger does not answer, it is asked again.
 func (x *experiment) watchOverGrants(ctx context.Context) (found <-chan string) {
 	first := make(chan string, 1)
 	go func() {
@@ -39,8 +41,8 @@ func (x *experiment) watchOverGrants(ctx context.Context) (found <-chan string) 
 	return first
 }
 
-// auditLedger checks tasks and attempts in the ledger after the fleet has ended. A fleet that was interrupted leaves tasks open, and the reason
-// was already reported.
+// auditLedger checks the tasks and attempts in the ledger after the fleet has ended. If the fleet was interrupted,
+// tasks are still open; the reason was already reported.
 func (x *experiment) auditLedger(interrupted bool) {
 	x.t.Helper()
 	var open, twice int
@@ -54,8 +56,9 @@ func (x *experiment) auditLedger(interrupted bool) {
 	}
 }
 
-// TestNothingExcusesALedgerWithoutItsKey checks the checks. Without its unique key on pool and slot, and with an empty Redis, the ledger
-// grants a slot twice. The verdict must be a failure even if the machine stalled for an hour.
+// TestNothingExcusesALedgerWithoutItsKey tests the checks of this package with a ledger that lacks its unique key
+// on pool and slot, and an empty Redis: it grants a slot twice. The verdict must be a failure even if the machine
+// stalled for an hour.
 func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	t.Parallel()
 	v := &verdict{}

@@ -19,17 +19,18 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// maxMemoryKiB is the limit in KiB for the memory of a replica under any requests. More parked reports than in this test need more memory,
-// see docs/operations.md.
+// maxMemoryKiB is the most memory in KiB that a replica may use, whatever requests it gets. Only more parked
+// reports than in this test need more; see docs/operations.md.
 const maxMemoryKiB = 512 << 10
 
-// anotherFleetToken is the fleet token that an attacker has.
+// anotherFleetToken is a valid fleet token that an attacker has.
 const anotherFleetToken = "another-fleet-token-of-the-tests"
 
-// attack sends the largest permitted requests until at least one request of each kind was answered with the expected status.
+// attack sends the largest permitted requests of several kinds. It goes on until at least one request of each kind
+// was answered with the expected status.
 type attack struct {
 	*testing.T
-	ctx  context.Context //nolint:containedctx // it is the life of the attack
+	ctx  context.Context //nolint:containedctx // the attack lasts as long as this context
 	url  string
 	wait sync.WaitGroup
 
@@ -39,17 +40,18 @@ type attack struct {
 	endAttack  context.CancelFunc
 }
 
-// requestKind is a kind of request.
+// requestKind is one kind of request that the attack sends.
 type requestKind struct {
 	name, method, path, contentType, accept, prefer string
 
 	status        int      // status of a complete request
-	tokens        []string // each token is used by this number of connections: each
+	tokens        []string // each token is used by connsPerToken connections
 	connsPerToken int
 	body          func(n int) []byte // body for a connection; nil means no body
 }
 
-// repeatRequest repeats the same request on all connections until ctx ends. A client waits as long as Retry-After asks.
+// repeatRequest sends the same request over and over on all connections until ctx ends. After each response a
+// client waits as long as Retry-After asks.
 func (x *attack) repeatRequest(k requestKind) {
 	for n := range len(k.tokens) * k.connsPerToken {
 		x.wait.Go(func() {
@@ -68,7 +70,7 @@ func (x *attack) repeatRequest(k requestKind) {
 	}
 }
 
-// sendRequest returns how long the replica asks the client to wait.
+// sendRequest sends one request. It returns how long the replica asks the client to wait.
 func (x *attack) sendRequest(k requestKind, path, token string, body []byte) (pause time.Duration) {
 	r, err := http.NewRequestWithContext(x.ctx, k.method, x.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -98,7 +100,7 @@ func (x *attack) sendRequest(k requestKind, path, token string, body []byte) (pa
 	return time.Duration(seconds) * time.Second
 }
 
-// holdOpenBodies holds connections whose bodies are never completed.
+// holdOpenBodies holds this number of connections open, each with a request whose body is never completed.
 func (x *attack) holdOpenBodies(connections int) {
 	var dialer net.Dialer
 	for n := range connections {
@@ -119,7 +121,7 @@ func (x *attack) holdOpenBodies(connections int) {
 	}
 }
 
-// createTokens creates tokens.
+// createTokens creates this number of operator tokens with this role.
 func (x *attack) createTokens(role string, count int) (tokens []string) {
 	x.Helper()
 	for n := range count {
@@ -150,8 +152,8 @@ func repeatLine(n int, line string) []byte {
 	return out.Bytes()
 }
 
-// TestLargestRequestsFitIntoMemory checks that a replica stays below 512 MiB under the largest requests of all kinds at once, and answers
-// them. Requests that must wait are answered one after another.
+// TestLargestRequestsFitIntoMemory sends the largest requests of all kinds at once. The replica must stay below 512
+// MiB and answer them. Requests that must wait are answered one after the other.
 func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// pageValues holds the values that a page must show according to the operators' API, by their place on the page. A near value is not exact,
-// because it changes with time.
+// pageValues are the values that a page must show according to the operators' API, by their place on the page. A
+// value of the type nearNumber is not exact, because it changes with time.
 type pageValues map[string]any
 
-// nearNumber is a number that a page may show a little later, so with a tolerance.
+// nearNumber is a number that a page may show a little later than the API, so it has a tolerance.
 type nearNumber struct{ value, tolerance float64 }
 
-// differences returns the places at which a page does not show the expected value.
+// differences returns the places of a page at which it shows another value than expected.
 func (s pageValues) differences(shown map[string]string) []string {
 	var list []string
 	for place, want := range s {
@@ -34,7 +34,7 @@ func (s pageValues) differences(shown map[string]string) []string {
 	return list
 }
 
-// groupDigits formats a value as pages do: five or six digits are grouped.
+// groupDigits formats a value as pages do: a number with five or six digits is grouped.
 func groupDigits(v any) string {
 	text := fmt.Sprint(v)
 	if _, err := strconv.Atoi(text); err != nil || len(text) < 5 || len(text) > 6 {
@@ -43,7 +43,7 @@ func groupDigits(v any) string {
 	return text[:len(text)-3] + " " + text[len(text)-3:]
 }
 
-// exactValues returns the values that do not change by themselves.
+// exactValues returns those values that do not change by themselves over time.
 func (s pageValues) exactValues() pageValues {
 	left := pageValues{}
 	for place, want := range s {
@@ -62,7 +62,7 @@ func (n nearNumber) matches(got string) bool {
 	return err == nil && value >= n.value-n.tolerance && value <= n.value+n.tolerance
 }
 
-// Answers of the API, with the fields that are compared.
+// These types are answers of the API, with the fields that are compared.
 type (
 	poolResponse struct {
 		Name     string
@@ -165,7 +165,7 @@ func (x *experiment) poolListValues(r *replica) pageValues {
 	return s
 }
 
-// reservedValues returns the number of slots that Redis reserves in each pool.
+// reservedValues returns how many slots Redis reserves in each pool.
 func (x *experiment) reservedValues(r *replica) pageValues {
 	s := pageValues{}
 	for _, p := range readAPI[struct{ Pools []poolResponse }](x, r, "/v1/pools").Pools {
@@ -201,7 +201,7 @@ func (b batchDetails) endedTasks() int64 {
 	return b.Total - b.Counts["pending"] - b.Counts["dispatched"]
 }
 
-// progressText returns the text of the progress bar.
+// progressText returns the text that the progress bar of a batch must show.
 func (b batchDetails) progressText() string {
 	var parts []string
 	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed", "dispatched", "pending"} {
@@ -212,7 +212,8 @@ func (b batchDetails) progressText() string {
 	return strings.Join(parts, " ")
 }
 
-// addPace adds the rate and the estimated end. Both change with time: by at most a twentieth during the seconds in which a page is read.
+// addPace adds the rate of a batch and its estimated end. Both change with time, by at most a twentieth during the
+// seconds in which a page is read.
 func (b batchDetails) addPace(s pageValues, rate, ends string) {
 	if b.Rate == nil {
 		s[rate] = "–"
@@ -260,7 +261,7 @@ func (x *experiment) batchValues(id int64) func(r *replica) pageValues {
 	}
 }
 
-// mostFrequentFirst returns the texts, the most frequent first.
+// mostFrequentFirst returns the texts in the order of their counts, the most frequent text first.
 func mostFrequentFirst(counts map[string]int) []string {
 	var texts []string
 	for text := range counts {
@@ -355,7 +356,7 @@ func (x *experiment) addEventValues(s pageValues, r *replica, filter string) {
 	}
 }
 
-// systemValues returns the checks of /readyz, and the replicas in the ledger.
+// systemValues returns the checks of /readyz and the replicas that the ledger knows.
 func (x *experiment) systemValues(r *replica) pageValues {
 	s := pageValues{}
 	for name, state := range readAPI[struct{ Checks map[string]string }](x, r, "/readyz").Checks {

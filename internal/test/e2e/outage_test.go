@@ -23,7 +23,8 @@ const (
 	answerTimeout = 2 * time.Minute
 )
 
-// outageLength returns how long Postgres is not available: a minute. With -short, it is long enough for every report to be answered twice.
+// outageLength returns how long Postgres is not available: a minute. With -short it is just long enough for every
+// report to be answered twice.
 func outageLength() time.Duration {
 	if testing.Short() {
 		return 12 * time.Second
@@ -31,9 +32,10 @@ func outageLength() time.Duration {
 	return time.Minute
 }
 
-// TestReportsAreAnsweredWithoutPostgres makes Postgres accept requests without an answer for half of an outage, and then stops it. Every
-// report over MQTT is answered during the outage, and no result is acknowledged. After the outage, the replica continues with the same
-// connection to the broker, and the result that the device kept is recorded once.
+// TestReportsAreAnsweredWithoutPostgres checks an outage of Postgres: for the first half it accepts requests and
+// does not answer, and for the second half it is stopped. Every report over MQTT is answered during the outage, and
+// no result is acknowledged. After the outage, the replica continues with the same connection to the broker, and
+// the result that the device kept is recorded once.
 func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t)
@@ -84,8 +86,8 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	r.stopCleanly(t)
 }
 
-// reportDuringOutage sends reports during the whole outage, every tenth with the result of a meter. It expects an answer without
-// acknowledgements to each report.
+// reportDuringOutage sends reports during the whole outage; every tenth has the result of a meter. Each report must
+// be answered, and no result may be acknowledged.
 func (f *listeningFleet) reportDuringOutage(t *testing.T, result string, halfway func()) {
 	t.Helper()
 	tick := time.NewTicker(outageLength() / reportCount)
@@ -108,7 +110,7 @@ func (f *listeningFleet) reportDuringOutage(t *testing.T, result string, halfway
 	}
 }
 
-// expectAnswered sends reports until one is answered from the ledger.
+// expectAnswered sends reports of the device until one is answered from the ledger.
 func (f *listeningFleet) expectAnswered(t *testing.T, device string) {
 	t.Helper()
 	var got devices.Reply
@@ -120,7 +122,8 @@ func (f *listeningFleet) expectAnswered(t *testing.T, device string) {
 	t.Errorf("%s afterwards: %+v", device, got)
 }
 
-// expectRecordedOnce sends the result until it is a duplicate.
+// expectRecordedOnce sends the result again and again until it is answered as a duplicate. It must have been
+// recorded only once.
 func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
 	t.Helper()
 	for n := 0; f.outcomeCount(devices.OutcomeDuplicate) == 0; n++ { // the device may miss replies
@@ -192,7 +195,7 @@ func (f *listeningFleet) receive(_ paho.Client, m paho.Message) {
 	}
 }
 
-// outcomeCount returns how many results had this outcome.
+// outcomeCount returns how many results were answered with this outcome.
 func (f *listeningFleet) outcomeCount(o devices.Outcome) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +220,8 @@ func (f *listeningFleet) waitForReply(t *testing.T, id string, patience time.Dur
 	return reply, ok
 }
 
-// reportUntilReply sends a report, and repeats it while no reply comes: at the start, no replica may have subscribed yet.
+// reportUntilReply sends a report again and again until a reply arrives. At the start, no replica may have
+// subscribed to reports yet.
 func (f *listeningFleet) reportUntilReply(t *testing.T, device, id, fields string) devices.Reply {
 	t.Helper()
 	for range int(answerTimeout / time.Second) {

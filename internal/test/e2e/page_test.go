@@ -31,7 +31,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// openBlank opens a tab, which lives as long as ctx.
+// openBlank opens a tab that lives as long as ctx.
 func (b *browser) openBlank(ctx context.Context) {
 	b.t.Helper()
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
@@ -56,7 +56,7 @@ type tab struct {
 	ctx  context.Context //nolint:containedctx // chromedp's handle of it
 }
 
-// openTab opens a page and marks it. A reload would remove the mark.
+// openTab opens a page and sets a mark in it. If the page were loaded again, the mark would be gone.
 func (b *browser) openTab(name, url string) *tab {
 	b.t.Helper()
 	ctx, done := chromedp.NewContext(b.ctx)
@@ -73,7 +73,7 @@ func (p *tab) open(url string) {
 	p.waitForJS(`window.marked = true`)
 }
 
-// signIn enters the operator's token.
+// signIn enters the operator's token on the page.
 func (p *tab) signIn() {
 	p.t.Helper()
 	p.runActions(p.ctx, chromedp.SendKeys(chromedp.CSS("#token"), adminToken), chromedp.Click(chromedp.CSS("button.primary")))

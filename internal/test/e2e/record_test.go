@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// apiSnapshot is the answer of the API about a page at a position of the event log: the newest events were the same before and after the
-// request.
+// apiSnapshot is the API's answer for a page at one position of the event log. The newest events were the same
+// before and after the request.
 type apiSnapshot struct {
 	values      pageValues
 	uncertainty time.Duration // how long the position may have lasted before and after the answer was read
 }
 
-// valueRange is the range of the observed values of a number that changes without an event.
+// valueRange is the range of values that were observed for a number that changes without an event.
 type valueRange struct{ lowest, highest float64 }
 
-// screen is a page of the dashboard with the API's answers about it, and the comparisons so far.
+// screen is one page of the dashboard, with the answers of the API for it and the comparisons that were made so
+// far.
 type screen struct {
 	name, path    string
 	readValues    func(*replica) pageValues
@@ -30,16 +31,16 @@ type screen struct {
 
 	lastRead       time.Time // when the API was last asked
 	snapshots      map[string]apiSnapshot
-	ranges         map[string]valueRange  // of places whose values change without an event
-	uncompared     map[string]observation // key: way and moment
+	ranges         map[string]valueRange  // value ranges of those places whose values change without an event
+	uncompared     map[string]observation // key: the way in which the page was loaded, and the moment
 	shownInRanges  map[string][]string    // what pages showed at the places in ranges
-	compared       map[string]bool        // key: way and moment
+	compared       map[string]bool        // key: the way in which the page was loaded, and the moment
 	fittedCounts   map[string]int         // by place: how often a usual value was shown within its tolerance
 	valuesCompared int                    // number of values compared in all moments
 	differences    []string
 }
 
-// observation holds the values that a page showed, and the moment that the page named.
+// observation has the values that a page showed, and the moment (position of the event log) that the page named.
 type observation struct {
 	screen  *screen
 	source  string // "live", or "plain" for a page that was loaded again
@@ -60,13 +61,13 @@ func (s *screen) withoutEvents() *screen {
 	return s
 }
 
-// withEventless adds values that change without an event.
+// withEventless adds to the screen the values that change without an event.
 func (s *screen) withEventless(readEventless func(*replica) pageValues) *screen {
 	s.readEventless = readEventless
 	return s
 }
 
-// eventPosition returns the position of the event log, in the form that pages use.
+// eventPosition returns the present position of the event log, in the form in which pages show it.
 func (x *experiment) eventPosition() (name string) {
 	x.t.Helper()
 	err := x.db.QueryRowContext(x.t.Context(), `SELECT max(id) || '.' || min(id) FROM (SELECT id FROM events ORDER BY id DESC LIMIT 64) AS newest`).Scan(&name)
@@ -76,7 +77,8 @@ func (x *experiment) eventPosition() (name string) {
 	return name
 }
 
-// readScreen asks the API, and stores the answer if there was no event during the request.
+// readScreen asks the API for the values of the page. It stores the answer only if no event happened during the
+// request.
 func (x *experiment) readScreen(s *screen, target *replica) {
 	x.t.Helper()
 	before, since := x.eventPosition(), s.lastRead
@@ -97,7 +99,7 @@ func (x *experiment) readScreen(s *screen, target *replica) {
 	}
 }
 
-// widenRange extends the range of a place by a value.
+// widenRange extends the range of the values at this place of the page so that it includes value.
 func (s *screen) widenRange(place string, value float64) {
 	known, there := s.ranges[place]
 	if !there {
@@ -106,8 +108,8 @@ func (s *screen) widenRange(place string, value float64) {
 	s.ranges[place] = valueRange{min(known.lowest, value), max(known.highest, value)}
 }
 
-// eventlessNumber reports whether a value changes without an event: data in Redis, and last-seen times of devices, replicas and passes. It also
-// returns the value as a number.
+// eventlessNumber reports whether the value at this place of a page changes without an event, such as data in Redis
+// and last-seen times of devices, replicas and passes. It also returns the value as a number.
 func eventlessNumber(place string, value any) (number float64, is bool) {
 	last := place[strings.LastIndex(place, "/")+1:]
 	switch {
@@ -118,7 +120,7 @@ func eventlessNumber(place string, value any) (number float64, is bool) {
 	return parseNumber(fmt.Sprint(value)), true
 }
 
-// parseNumber parses the number or the time at the start of a text. A time is returned in seconds.
+// parseNumber parses the number or the time at the beginning of a text. It returns a time in seconds.
 func parseNumber(text string) float64 {
 	word, _, _ := strings.Cut(text, " ")
 	if at, err := time.Parse(time.RFC3339, word); err == nil {
@@ -131,7 +133,7 @@ func parseNumber(text string) float64 {
 	return n
 }
 
-// compareObservation compares an observation with the API's answer at the same moment.
+// compareObservation compares an observation of the page with the API's answer at the same moment.
 func (s *screen) compareObservation(o observation) {
 	key := o.source + " " + o.Moment
 	if s.compared[key] {
@@ -173,14 +175,15 @@ func (s *screen) compareObservation(o observation) {
 	}
 }
 
-// comparePending compares the observations that wait for an answer of the API.
+// comparePending compares those observations for which the API's answer was missing so far.
 func (s *screen) comparePending() {
 	for _, o := range maps.Clone(s.uncompared) {
 		s.compareObservation(o)
 	}
 }
 
-// comparedMoments returns the number of compared moments of live pages and of pages that were loaded again.
+// comparedMoments returns how many moments were compared: of pages that are updated live, and of pages that were
+// loaded again.
 func (s *screen) comparedMoments() (live, plain int) {
 	for key := range s.compared {
 		if strings.HasPrefix(key, "live ") {
@@ -192,7 +195,7 @@ func (s *screen) comparedMoments() (live, plain int) {
 	return live, plain
 }
 
-// reportDifferences reports the differences, after the API was asked for the last time.
+// reportDifferences asks the API for the last time and reports all differences.
 func (s *screen) reportDifferences(x *experiment) {
 	x.t.Helper()
 	for place, shown := range s.shownInRanges {
@@ -213,11 +216,12 @@ func (s *screen) reportDifferences(x *experiment) {
 	}
 }
 
-// roughNumber is a number that a page may show a little earlier or later than the API. After a stall of the machine, it may differ by more.
+// roughNumber is a number that a page may show a little earlier or later than the API. If the machine stalls, it
+// may differ by more.
 type roughNumber nearNumber
 
-// addTallyValues adds the counts of the last minute from the ledger's log and the replicas' tallies, as the head of the pool's page shows
-// them.
+// addTallyValues adds the counts of the last minute as the head of the pool's page shows them. They come from the
+// ledger's log and from the tallies of the replicas.
 func (x *experiment) addTallyValues(values pageValues) {
 	x.t.Helper()
 	var granted, reaped, whole int

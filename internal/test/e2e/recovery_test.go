@@ -13,12 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// maxClaimDelay is longer than a replica may take from the acquire of a slot to its claim. An older lease in Redis must have a grant, or it is
-// an orphan.
+// maxClaimDelay is longer than a replica may take between acquiring a slot in Redis and claiming it in the ledger.
+// A lease in Redis that is older than this must have a grant in the ledger; otherwise it is an orphan.
 const maxClaimDelay = 4 * time.Second
 
-// waitUntilRecovered waits until each replica has granted over MQTT, and any replica over HTTP: HTTP clients stay with the replica to which
-// they are connected. Then it waits until the pool is nearly full.
+// waitUntilRecovered waits until each replica has granted a task over MQTT, and any replica over HTTP (HTTP clients
+// stay connected to one replica). Then it waits until the pool is nearly full.
 func (x *experiment) waitUntilRecovered(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -38,8 +38,8 @@ func (x *experiment) waitUntilRecovered(ctx context.Context) error {
 	return nil
 }
 
-// waitForGrants waits until each replica has granted over MQTT, and any replica over HTTP. With an error, it returns the names without a
-// grant.
+// waitForGrants waits until each replica has granted a task over MQTT, and any replica over HTTP. If it returns an
+// error, silent names those without a grant.
 func (x *experiment) waitForGrants(ctx context.Context) (silent []string, err error) {
 	var since map[string]float64
 	err = poll(ctx, metricsPause, func() bool {
@@ -79,7 +79,7 @@ func (x *experiment) grantCounts(ctx context.Context) (map[string]float64, error
 	return counts, nil
 }
 
-// conflictCount returns the number of slots that Redis gave and the ledger refused.
+// conflictCount returns how many slots Redis gave although the ledger then refused them.
 func (x *experiment) conflictCount(ctx context.Context) (sum float64, err error) {
 	for _, r := range x.replicas {
 		samples, err := r.readMetric(ctx, "dispatcher_slot_conflicts_total")
@@ -91,7 +91,8 @@ func (x *experiment) conflictCount(ctx context.Context) (sum float64, err error)
 	return sum, nil
 }
 
-// readMetric reads the samples of a metric, by their labels. The key "" is a sample without labels.
+// readMetric reads the samples of one metric of the replica. The keys of the result are the labels; the key "" is a
+// sample without labels.
 func (r *replica) readMetric(ctx context.Context, name string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -123,13 +124,13 @@ func (r *replica) readMetric(ctx context.Context, name string) (map[string]float
 	return samples, lines.Err()
 }
 
-// heldCount returns the number of grants in force.
+// heldCount returns the number of grants that are in force in the ledger.
 func (x *experiment) heldCount(ctx context.Context) (held int, err error) {
 	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
 	return held, err
 }
 
-// waitForAgreement waits, under load, until Redis agrees with the ledger.
+// waitForAgreement waits, while the fleet works, until Redis agrees with the ledger about who holds which slot.
 func (x *experiment) waitForAgreement(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -143,9 +144,9 @@ func (x *experiment) waitForAgreement(ctx context.Context) error {
 	return nil
 }
 
-// compareStores checks entries that do not change while both stores are read. A grant that exists before and after Redis is read must be in Redis
-// with the same slot. A lease that is in Redis before and after the ledger is read must be in the ledger, unless its claim may still be in
-// flight.
+// compareStores compares Redis with the ledger. It checks only entries that do not change while both are read. A
+// grant that exists before and after Redis is read must be in Redis with the same slot. A lease that is in Redis
+// before and after the ledger is read must be in the ledger, unless its claim may still be in flight.
 func (x *experiment) compareStores(ctx context.Context) error {
 	before, err1 := x.ledgerLeases(ctx)
 	first, err2 := x.slots.Snapshot(ctx, pool)
@@ -170,7 +171,7 @@ func (x *experiment) compareStores(ctx context.Context) error {
 	return nil
 }
 
-// ledgerLeases returns the leases in the ledger and their slots.
+// ledgerLeases returns the leases in the ledger, each with its slot.
 func (x *experiment) ledgerLeases(ctx context.Context) (map[string]int, error) {
 	rows, err := x.db.QueryContext(ctx, `SELECT lease, slot FROM grants`)
 	if err != nil {

@@ -23,10 +23,11 @@ const (
 
 var program = servers.Program{Race: true} //nolint:gochecknoglobals // built once
 
-// parallelTests is the number of tests that run concurrently. They wait most of the time for leases to end and servers to start.
+// parallelTests is the number of tests that run at the same time. Most of the time they wait for leases to end and
+// for servers to start.
 const parallelTests = "4"
 
-// TestMain runs the tests. With the argument visitArg, it is the command that callers run.
+// TestMain runs the tests. If the first argument is visitArg, this program is the command that callers run.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == visitArg {
 		os.Exit(runVisit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// replica is one `dispatcher serve` process.
+// replica is one process of `dispatcher serve`.
 type replica struct {
 	*servers.Process
 	addr string
@@ -47,7 +48,7 @@ func startReplica(t *testing.T, dsn, redisURL string, settings ...string) *repli
 	return startReplicaBinary(t, program.Path(t), dsn, redisURL, settings...)
 }
 
-// startReplicaBinary is startReplica for another build of the program.
+// startReplicaBinary does the same as startReplica, with another build of the program.
 func startReplicaBinary(t *testing.T, binary, dsn, redisURL string, settings ...string) *replica {
 	t.Helper()
 	r := &replica{addr: servers.FreeAddr(t)}
@@ -76,7 +77,8 @@ func checkReady(addr string) error {
 	return nil
 }
 
-// stopCleanly stops the replica with SIGTERM and expects exit status 0. After a data race, the status is different.
+// stopCleanly stops the replica with SIGTERM. The exit status must be 0; it is another one if the race detector
+// found a data race.
 func (r *replica) stopCleanly(t *testing.T) {
 	t.Helper()
 	r.Stop()
@@ -85,8 +87,8 @@ func (r *replica) stopCleanly(t *testing.T) {
 	}
 }
 
-// startBalancer returns the URL of a load balancer that assigns connections to the replicas in turn. It has no health checks, so a replica that
-// hangs also gets connections.
+// startBalancer returns the URL of a load balancer in front of the replicas. It assigns connections to them in
+// turn. It has no health checks, so a replica that hangs also gets connections.
 func startBalancer(t *testing.T, replicas ...*replica) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,8 +16,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load over both transports. Each ends with status 0,
-// and nothing is lost.
+// TestRollingRestartLosesNothing ends the replicas with SIGTERM, one after the other, while a fleet works over both
+// transports. Each replica must end with status 0, and no task or result may be lost.
 func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	x := newExperiment(t, &verdict{})
@@ -52,8 +52,9 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 	}
 }
 
-// TestEndTakesTheGraceLimitAtMost checks that a report without an answer from Postgres delays the end of a replica by the grace limit at
-// most. After a second signal, it does not delay the end.
+// TestEndTakesTheGraceLimitAtMost checks a replica that is stopped while Postgres does not answer to one of its
+// reports. The report delays the end of the replica by the grace limit at most. After a second signal, it does not
+// delay the end.
 func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	t.Parallel()
 	for name, signals := range map[string]int{"the limit": 1, "a second signal": 2} {
@@ -81,7 +82,8 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	}
 }
 
-// startHangingReplica returns a replica with one report in flight to which Postgres does not answer. Other requests to Postgres are answered.
+// startHangingReplica returns a replica with one report in flight to which Postgres does not answer. Postgres
+// answers all other requests.
 func startHangingReplica(t *testing.T) *replica {
 	t.Helper()
 	server := servers.StartPostgres(t)

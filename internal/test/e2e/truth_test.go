@@ -15,9 +15,10 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPagesSayTheTruth opens the dashboard of two replicas in a browser, under load, and kills one replica. The pages of the other replica
-// are still updated. The pages of the killed replica show that they are disconnected, and catch up without a reload once it has restarted.
-// Whenever the test stops the fleet in the middle of its work, each page shows the same values as the API.
+// TestPagesSayTheTruth opens the dashboards of two replicas in a browser while a fleet works, and kills one
+// replica. The pages of the other replica are still updated. The pages of the killed replica show that they are
+// disconnected, and catch up without a reload once it has restarted. Whenever the test stops the fleet in the
+// middle of its work, each page shows the same values as the API.
 func TestPagesSayTheTruth(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -71,7 +72,7 @@ func TestPagesSayTheTruth(t *testing.T) {
 	}
 }
 
-// pausableExperiment is an experiment whose fleet can be stopped.
+// pausableExperiment is an experiment whose fleet the test can stop and continue.
 type pausableExperiment struct {
 	*experiment
 
@@ -92,7 +93,8 @@ func newPausableExperiment(t *testing.T, devices, slots int) *pausableExperiment
 	return x
 }
 
-// startFleet starts the fleet as a separate program, which can be stopped with SIGSTOP. It waits until the fleet holds at least slots slots.
+// startFleet starts the fleet as a process of its own, which can be stopped with SIGSTOP. It waits until the fleet
+// holds at least this number of slots.
 func (x *pausableExperiment) startFleet(slots int) {
 	x.t.Helper()
 	binary := program.Path(x.t)
@@ -113,7 +115,8 @@ func (x *pausableExperiment) startFleet(slots int) {
 	}
 }
 
-// createSmallPools creates two small pools. One is paused. In the other pool, one task failed, the slot of one was taken back, and one waits.
+// createSmallPools creates two small pools. One is paused. In the other pool, one task has failed, the slot of one
+// task was taken back because its lease ended, and one task waits.
 func (x *pausableExperiment) createSmallPools() {
 	x.t.Helper()
 	x.sendRequest(http.MethodPut, "/v1/pools/paused", map[string]any{"capacity": 5})
@@ -195,8 +198,9 @@ func (x *pausableExperiment) doRequest(ctx context.Context, method, path string,
 	return answer.Bytes(), nil
 }
 
-// expectPageMatches waits until the page shows what the API returns before and after it: requests that were in flight when the fleet stopped end
-// first. If reload is not nil, it is called to load the page again, because some pages do not follow events.
+// expectPageMatches waits until the page shows the values that the API returns both before and after the page was
+// read. This may take a moment, because requests that were in flight when the fleet stopped must end first. If
+// reload is not nil, it loads the page again: some pages do not follow events.
 func (x *pausableExperiment) expectPageMatches(one *tab, target *replica, readValues func(*replica) pageValues, reload func()) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
@@ -223,7 +227,7 @@ func (x *pausableExperiment) expectPageMatches(one *tab, target *replica, readVa
 	}
 }
 
-// expectEveryPage compares the pages that are not open.
+// expectEveryPage compares the pages that are not open in a tab with the API.
 func (x *pausableExperiment) expectEveryPage(one *tab, target *replica) {
 	x.t.Helper()
 	slots := readAPI[slotsResponse](x.experiment, target, "/v1/pools/"+pool+"/slots").Slots
@@ -243,7 +247,8 @@ func (x *pausableExperiment) expectEveryPage(one *tab, target *replica) {
 	}
 }
 
-// filteredTaskValues is taskListValues without the counts, for a filter whose pages show no counts.
+// filteredTaskValues returns the values of taskListValues without the counts, for a filter with which pages show no
+// counts.
 func (x *pausableExperiment) filteredTaskValues(filter string) func(*replica) pageValues {
 	return func(r *replica) pageValues {
 		s := x.taskListValues(filter)(r)

@@ -20,10 +20,10 @@ const (
 
 // verdict holds the findings of a run.
 //
-// The entries of faults are violations that the ledger, the journals of the devices or the external system show, or a run that never ends.
-// They are not the faults that the test injects (type fault). Nothing that the machine does excuses a violation. Where a violation is
-// measured, the time of late devices and late readings is already excluded. A doubt means that the run tested too little. Only a stall of
-// the machine excuses a doubt.
+// The field faults lists violations: those that the ledger, the journals of the devices or the external system
+// show, and a run that never ends. They are not the faults that the test injects (type fault). Nothing that the
+// machine does excuses a violation. Where a violation is measured, the time of late devices and late readings is
+// already excluded. A doubt means that the run tested too little. Only a stall of the machine excuses a doubt.
 type verdict struct {
 	violations []error
 	doubts     []error
@@ -38,7 +38,7 @@ func (v *verdict) addDoubt(format string, args ...any) {
 	v.doubts = append(v.doubts, fmt.Errorf(format, args...))
 }
 
-// hasViolation reports whether one of the faults contains words.
+// hasViolation reports whether one of the recorded violations contains these words.
 func (v *verdict) hasViolation(words string) bool {
 	return slices.ContainsFunc(v.violations, func(err error) bool { return strings.Contains(err.Error(), words) })
 }
@@ -47,7 +47,7 @@ func (v *verdict) findings() error {
 	return errors.Join(errors.Join(v.violations...), errors.Join(v.doubts...))
 }
 
-// outcome is the consequence of a verdict.
+// outcome says what follows from a verdict: for example, that the run is repeated.
 type outcome string
 
 const (
@@ -57,7 +57,7 @@ const (
 	skipped  outcome = "skipped"
 )
 
-// outcomeAfter returns the outcome after this number of tries. ci is true under CI.
+// outcomeAfter returns the outcome after try number try. ci says whether the test runs under CI.
 func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	switch {
 	case len(v.violations) > 0:
@@ -74,7 +74,7 @@ func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	return skipped
 }
 
-// runJudged runs a test, and repeats it while the outcome is repeated.
+// runJudged runs a test, and repeats it as long as the outcome says so.
 func runJudged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	t.Helper()
 	for try := 1; !t.Failed(); try++ {
@@ -97,13 +97,13 @@ func runJudged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	}
 }
 
-// stallWatch measures how late this process wakes up from its own timers.
+// stallWatch measures how late the timers of this process fire, which shows when the machine stalls.
 type stallWatch struct {
 	mu           sync.Mutex
 	longest, sum time.Duration
 }
 
-// watchMachine measures until ctx ends.
+// watchMachine starts a stallWatch that measures until ctx ends.
 func watchMachine(ctx context.Context) *stallWatch {
 	w := &stallWatch{}
 	go func() {
@@ -122,15 +122,15 @@ func (w *stallWatch) recordDelay(late time.Duration) {
 	w.longest, w.sum = max(w.longest, late), w.sum+max(late, 0)
 }
 
-// stalls returns how long the machine stalled: the longest time, and the sum.
+// stalls returns for how long the machine stalled: the longest stall, and the sum of all.
 func (w *stallWatch) stalls() (longest, sum time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.longest, w.sum
 }
 
-// TestAFaultIsNeverExcused checks that a run with a fault fails on any machine. A run with a doubt (it tested too little) fails only on
-// a machine that did not stall. Under CI, a try must count.
+// TestAFaultIsNeverExcused checks verdicts. A run that found a violation fails on any machine. A run with a doubt
+// (it tested too little) fails only on a machine that did not stall. Under CI, one of the tries must count.
 func TestAFaultIsNeverExcused(t *testing.T) {
 	t.Parallel()
 	fault, doubt := []error{errors.New("61 inside")}, []error{errors.New("never more than 3 inside")}
@@ -160,8 +160,8 @@ func TestAFaultIsNeverExcused(t *testing.T) {
 	}
 }
 
-// TestARunThatDoesNotCountIsMadeAgain calls runJudged with a test that adds a doubt (it tested too little) on a
-// machine that stalled.
+// TestARunThatDoesNotCountIsMadeAgain checks a run with a doubt (it tested too little) on a machine that stalled:
+// runJudged repeats it.
 func TestARunThatDoesNotCountIsMadeAgain(t *testing.T) { //nolint:tparallel // tries come one after another
 	t.Parallel()
 	runs := 0

@@ -9,7 +9,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// cpuTimes is the processor time used so far. Without /proc it is empty.
+// cpuTimes is the processor time that was used so far. On a system without /proc it is empty.
 type cpuTimes struct {
 	readAt  time.Time
 	servers time.Duration // of the servers of the row, including their child processes
@@ -17,7 +17,7 @@ type cpuTimes struct {
 	machine time.Duration // of all processes of the machine
 }
 
-// cores is the average use of processors, as a number of processors.
+// cores is the average number of processors that were in use.
 type cores struct{ servers, fleet, machine float64 }
 
 func (p *rowServers) readCPUTimes() cpuTimes {
@@ -39,7 +39,7 @@ func (l cpuTimes) coresSince(earlier cpuTimes) cores {
 	}
 }
 
-// machineTime returns the time that all processors were not idle.
+// machineTime returns how long the processors of the machine were not idle, summed over all processors.
 func machineTime() time.Duration {
 	content, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -16,20 +16,20 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// Flags that `make bench-makespan` sets.
+// These flags are set by `make bench-makespan`.
 var (
 	fullSize   = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
 	titleWords = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
 )
 
-// scale is the size of a measurement.
+// scale is the size of a measurement: how many devices, slots and tasks it uses.
 type scale struct {
 	slots        int
 	work, period time.Duration
 	restTime     time.Duration // time for the dispatcher to write the last-seen times of the devices
 }
 
-// result is a completed row.
+// result is the result of a row that has completed.
 type result struct {
 	row
 	scale
@@ -37,8 +37,8 @@ type result struct {
 	coresUsed cores
 }
 
-// TestMakespan prints the table. It measures only with -whole. Without -whole it tests the harness, at a size that is too small for
-// meaningful times.
+// TestMakespan prints the table of how long batches take. It measures only with -whole. Without -whole it tests the
+// harness, at a size that is too small for meaningful times.
 func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the other: they are measured
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
@@ -66,7 +66,8 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	}
 }
 
-// measure runs a row on its own servers. ok is false if a promise was broken or the row did not complete.
+// measure runs a row on servers that no other row uses. ok is false if a promise was broken or the row did not
+// complete.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
 	size.slots, size.work = cmp.Or(r.slotsOverride, size.slots), cmp.Or(r.workOverride, size.work)
@@ -92,7 +93,7 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done result,
 	return done, ok
 }
 
-// TestRowsAreChosenByWordsOfTheirTitles checks that -rows selects rows by words of their titles.
+// TestRowsAreChosenByWordsOfTheirTitles checks the flag -rows: it selects rows by words of their titles.
 func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	t.Parallel()
 	all := tableRows()
@@ -105,7 +106,7 @@ func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	}
 }
 
-// TestLoadIsOfTheseProcesses checks that a busy loop in this process increases the measured times.
+// TestLoadIsOfTheseProcesses checks the measured processor times: a busy loop in this process increases them.
 func TestLoadIsOfTheseProcesses(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

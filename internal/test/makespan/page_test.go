@@ -33,8 +33,8 @@ func (r result) rowCells() []string {
 	}
 }
 
-// lowerBound returns the time that no dispatcher can beat if it notifies the next device only when a slot was left: each visit takes its work
-// and a round trip.
+// lowerBound returns the shortest time that is possible if a dispatcher notifies the next device only after a slot
+// was left: each visit takes its work and a round trip.
 func (r result) lowerBound() time.Duration {
 	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.slots)
 }
@@ -50,7 +50,7 @@ func quantilesText(q simulator.Quantiles) string {
 	return fmt.Sprintf("%.1f, %.1f", 1000*q.P50.Seconds(), 1000*q.P99.Seconds())
 }
 
-// tableWriter writes the table, and prints each line if printsLines is true.
+// tableWriter writes the table. If printsLines is true, it also prints each line at once.
 type tableWriter struct {
 	page        *bytes.Buffer
 	printsLines bool
@@ -71,7 +71,8 @@ func (o tableWriter) writeLine(cells []string) {
 	}
 }
 
-// parseTable reads the table. It checks that each row has all columns, and that the capacity was never exceeded.
+// parseTable reads the table from a page. It checks that each row has all columns, and that no row exceeded the
+// capacity.
 func parseTable(t *testing.T, page string) (rows [][]string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(page), "\n")

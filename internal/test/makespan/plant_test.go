@@ -27,7 +27,7 @@ var (
 	plainProgram servers.Program               //nolint:gochecknoglobals // built once
 )
 
-// programPath returns the path of the program. For a measurement it is built without the race detector.
+// programPath returns the path of the dispatcher. For a measurement, it is built without the race detector.
 func programPath(t *testing.T) string {
 	t.Helper()
 	if *fullSize {
@@ -36,13 +36,14 @@ func programPath(t *testing.T) string {
 	return raceProgram.Path(t)
 }
 
-// rowServers is the environment of one row: its own servers and one replica, each in its own process. The fleet runs in this process.
+// rowServers is the environment of one row: servers that only this row uses, and one replica, each in its own
+// process. The fleet runs in this process.
 type rowServers struct {
 	url, mqttURL string
 	pids         map[string]int // key: name of the server
 }
 
-// newRowServers starts the servers for a row whose devices report once in period.
+// newRowServers starts the servers for the row r. Its devices report once in each period.
 func newRowServers(t *testing.T, r row, period time.Duration) *rowServers {
 	t.Helper()
 	cache := servers.StartRedis(t)
@@ -106,7 +107,7 @@ func checkReady(addr string) error {
 	return nil
 }
 
-// delayedAddr returns an address behind which the server has this round-trip time.
+// delayedAddr returns the address of a proxy behind which the server has this round-trip time.
 func delayedAddr(t *testing.T, addr string, roundTrip time.Duration) string {
 	t.Helper()
 	if roundTrip == 0 {

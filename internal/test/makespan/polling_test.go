@@ -6,23 +6,26 @@ import (
 	"time"
 )
 
-// pollingModel is a model, without servers, of a fleet that only polls. It has n devices with one task each. A device asks first at a random
-// time within a period, asks again when steering requests it, and works as soon as it has a slot.
+// pollingModel is a model of a fleet whose devices only poll; it uses no servers. It has n devices with one task
+// each. A device first asks at a random time within a period. After a refusal it asks again at the time that the
+// steering policy returns. As soon as it has a slot, it works.
 type pollingModel struct {
 	devices, slots int
 	work, period   time.Duration // mean work, drawn within 50 %
 	seed           uint64
 }
 
-// steeringPolicy decides the answer to a device that asks. Devices are numbered in the order of their turns.
+// steeringPolicy decides the answer to a device that asks for a slot. Devices are numbered in the order of their
+// turns.
 type steeringPolicy interface {
-	// decide grants a slot, or returns when the device must ask again. chance is in [0,1).
+	// decide grants a slot, or returns the time after which the device must ask again. chance is a random number in
+	// [0,1).
 	decide(device int, now time.Duration, chance float64) (granted bool, retryAfter time.Duration)
-	// release is called when a granted task has ended.
+	// release is called when a granted task has ended. worked is how long the device worked on it.
 	release(device int, worked, now time.Duration)
 }
 
-// pollingResult is the result of a run.
+// pollingResult is the result of one run of the model.
 type pollingResult struct {
 	makespan float64 // divided by the bound
 	refused  float64 // per grant
@@ -69,7 +72,7 @@ func (p pollingModel) run(s steeringPolicy) (out pollingResult) {
 	return out
 }
 
-// pollEvent is a time at which a device asks, or at which its work ends.
+// pollEvent is an event of the model: a device asks for a slot, or its work ends.
 type pollEvent struct {
 	at       time.Duration
 	device   int
@@ -89,7 +92,7 @@ func (v *eventHeap) Pop() any {
 	return x
 }
 
-// rankTree counts the devices with a number below another device, in logarithmic time.
+// rankTree counts how many of the recorded devices have a number below a given device, in logarithmic time.
 type rankTree []int
 
 func (t rankTree) add(device, n int) {

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// The parameters of the table: many slots, short work, rare reports.
+// These are the parameters of all rows of the table: many slots, short work, rare reports.
 const (
 	capacity     = 60
 	work         = time.Second
@@ -19,7 +19,7 @@ const (
 	shallowTasks = 200
 )
 
-// row is one run: a fleet with one task for each device.
+// row is one measured run (a line of the table): a fleet in which each device has one task.
 type row struct {
 	name          string
 	baseline      bool // report-and-hope instead of the dispatcher
@@ -32,7 +32,7 @@ type row struct {
 	workOverride  time.Duration // mean work; 0 means the same as in all rows
 }
 
-// tableRows returns all rows in their order.
+// tableRows returns all rows of the table in their order.
 func tableRows() []row {
 	kinds := []row{
 		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},
@@ -65,7 +65,7 @@ func tableRows() []row {
 
 const mixedVia = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
 
-// title returns the name of a row in the table and for -rows.
+// title returns the name of a row, which is used in the table and for the flag -rows.
 func (r row) title() string {
 	title := fmt.Sprintf("%s, %d", r.name, r.tasks)
 	if r.roundTrip > 0 {
@@ -74,7 +74,8 @@ func (r row) title() string {
 	return title
 }
 
-// selectRows returns the rows whose title contains one of the words, which are separated by "|". If words is "", it returns all rows.
+// selectRows returns the rows whose title contains one of the words. In words, they are separated by "|". If words
+// is "", it returns all rows.
 func selectRows(rows []row, words string) []row {
 	var some []row
 	for _, r := range rows {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueModel is a model of slots/lua/queue.lua without Redis, for a fleet of one batch.
+// queueModel is a model of the queue in slots/lua/queue.lua, for a fleet of one batch. It uses no Redis.
 type queueModel struct {
 	pollingModel
 	refusedRanks rankTree // devices that were refused
@@ -41,7 +41,7 @@ func (m *queueModel) byTurn(a, b int) int {
 	return cmp.Or(cmp.Compare(m.turns[a], m.turns[b]), cmp.Compare(a, b))
 }
 
-// setOverdue sets whether a device is owed a slot, and returns how many owed devices are before it.
+// setOverdue records whether a device is owed a slot. It returns how many owed devices are before it.
 func (m *queueModel) setOverdue(device int, isOverdue bool) int {
 	i, is := slices.BinarySearchFunc(m.overdue, device, m.byTurn)
 	switch {
@@ -94,7 +94,7 @@ func (m *queueModel) release(_ int, worked, now time.Duration) {
 	m.keepSlots(now)
 }
 
-// maxKept returns the maximum number of devices for which slots are kept concurrently.
+// maxKept returns the maximum number of devices for which slots are kept at the same time.
 func (m *queueModel) maxKept() int { return max(m.slots/20, 3) }
 
 func (m *queueModel) usualHold() time.Duration { return cmp.Or(m.holdMean.value, defaultHold) }
@@ -108,7 +108,7 @@ func (m *queueModel) dropLapsed(now time.Duration) {
 	}
 }
 
-// keepSlots keeps free slots for the owed devices that are due soon, in the order in which they are due.
+// keepSlots keeps free slots for those owed devices that are due soon, in the order in which they are due.
 func (m *queueModel) keepSlots(now time.Duration) {
 	window := max(min(2*m.usualHold()/time.Duration(m.slots), 2*time.Second), 20*time.Millisecond)
 	for m.free > len(m.keptUntil) {
@@ -147,7 +147,7 @@ const (
 	lateTolerance = time.Second
 )
 
-// semaphoreRun runs the real semaphore on a Redis whose clock is the model's.
+// semaphoreRun runs the real semaphore on a Redis whose clock is the clock of the model.
 type semaphoreRun struct {
 	pollingModel
 	t          *testing.T
@@ -218,7 +218,8 @@ func (p pollingModel) averageRun() (sum pollingResult) {
 	return sum
 }
 
-// TestSteering checks that a deep batch of devices that only poll takes at most 1.08 times the bound.
+// TestSteering checks a batch with many more tasks than slots whose devices only poll: it takes at most 1.08 times
+// the lower bound.
 func TestSteering(t *testing.T) {
 	t.Parallel()
 	for _, devices := range []int{deepTasks, 100 * capacity} {
@@ -230,8 +231,9 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestUnannounced shows that a shallow batch without a notification ends when the device that asks last has done its work, however it is
-// dispatched. This time alone is more than twice the bound and the work.
+// TestUnannounced shows a batch with few tasks per slot whose devices are not notified of it. However it is
+// dispatched, it ends only when the device that asks last has done its work. This time alone is more than twice the
+// bound and the work.
 func TestUnannounced(t *testing.T) {
 	t.Parallel()
 	p := newPollingModel(shallowTasks)
@@ -248,8 +250,8 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// TestSemaphoreSteers checks that the scripts give about the same results as the model. The tolerance covers the slots that the scripts
-// keep for devices that are about to ask.
+// TestSemaphoreSteers checks that the real scripts give about the same results as the model. The tolerance covers
+// the slots that the scripts keep for devices that are about to ask.
 func TestSemaphoreSteers(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// handoffSteps holds the durations of the steps of handoffs, from the dispatcher's debug log. They are grouped by step and by how the
-// device was notified.
+// handoffSteps has the durations of the steps of handoffs, read from the dispatcher's debug log. They are grouped
+// by step and by the way in which the device was notified.
 type handoffSteps []*handoffStep
 
 type handoffStep struct {
@@ -48,7 +48,7 @@ func (s handoffSteps) add(via, name string, took time.Duration) handoffSteps {
 	return append(s, &handoffStep{via: via, name: name, took: []time.Duration{took}})
 }
 
-// String returns a table with the count, median, 90th and 99th percentile, and maximum.
+// String returns the steps as a table, with the count, the median, the 90th and 99th percentile, and the maximum.
 func (s handoffSteps) String() string {
 	var out strings.Builder
 	for _, step := range s {

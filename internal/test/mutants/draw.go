@@ -11,8 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Draw returns n random mistakes in the product's source at root, about as many of each kind. The same seed draws the same mistakes even
-// after a file was moved, because a mistake is chosen by its function and text, not by its path.
+// Draw returns n random mistakes in the product's source at root, with about the same number of each kind. The same
+// seed draws the same mistakes even after a file was moved, because a mistake is chosen by its function and its
+// text, not by its path.
 func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	all, err := sites(root, productFolders(), excludedFolders())
 	if err != nil {
@@ -34,7 +35,7 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	return drawn, nil
 }
 
-// rank sorts the sites of each kind in a random order that depends only on the seed.
+// rank returns, for each kind, all sites in a random order that depends only on the seed.
 func rank(all []site, seed uint64) map[Kind][]site {
 	type key struct{ function, text string }
 	seen := map[key]int{} // number of sites so far with the same text in functions of the same name; the number distinguishes these sites
@@ -64,10 +65,11 @@ func productFolders() []string {
 	return []string{"devices", "dispatcher", "limits", "operators", "slots", "store"}
 }
 
-// excludedFolders returns folders of test machinery.
+// excludedFolders returns the folders that contain test machinery, in which no mistakes are made.
 func excludedFolders() []string { return []string{"internal/simulator", "devices/line"} }
 
-// testPackages returns the packages whose tests should catch a mistake in pkg: pkg itself, then the nearest package that uses it.
+// testPackages returns the packages whose tests should catch a mistake in the package pkg: pkg itself, then the
+// nearest package that imports it.
 func testPackages(pkg string) []string {
 	user := map[string]string{
 		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",

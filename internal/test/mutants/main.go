@@ -1,8 +1,9 @@
-// Command mutants measures the strength of the tests by random mistakes. It draws mistakes from the source of the product, makes one at a
-// time in a copy of the tree, and prints the share that the tests catch, and the survivors. Run it with `make mutants`.
+// Command mutants measures the strength of the tests by random mistakes. It draws random mistakes in the source of
+// the product and makes one at a time in a copy of the tree. It prints the share of mistakes that the tests catch,
+// and lists those that no test catches (survivors). Run it with `make mutants`.
 //
-// Limits: some mistakes change nothing observable (a log line, the capacity of a slice), so the share cannot reach 1. Only shares of the
-// same seed can be compared.
+// Limits: some mistakes change nothing observable (a log line, the capacity of a slice), so the share cannot reach
+// 1. Only shares of the same seed can be compared.
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 	}
 }
 
-// run must be called with the root of the module as the working directory.
+// run tries random mistakes. The working directory must be the root of the module.
 func run(ctx context.Context, w io.Writer, seed uint64, number, workers int) error {
 	drawn, err := Draw(".", seed, number)
 	if err != nil {

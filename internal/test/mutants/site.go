@@ -17,7 +17,7 @@ import (
 // Kind is a kind of random mistake.
 type Kind string
 
-// The kinds of mistakes.
+// These are the kinds of random mistakes.
 const (
 	Negated Kind = "negated condition"  // if c -> if !(c)
 	Shifted Kind = "shifted comparison" // < and <= exchanged, > and >= exchanged
@@ -28,7 +28,7 @@ const (
 
 func kinds() []Kind { return []Kind{Negated, Shifted, Dropped, Changed, Ignored} }
 
-// site is one place in the source where a mistake of one kind can be made.
+// site is one place in the source at which a mistake of one kind can be made.
 type site struct {
 	kind     Kind
 	edit     mutation.Edit
@@ -37,7 +37,7 @@ type site struct {
 	before   string // the text that the edit replaces
 }
 
-// String returns the place in the source and the change that the mistake makes.
+// String returns the place in the source and the change that is made there.
 func (s site) String() string {
 	return fmt.Sprintf("%s:%d %s: %s", s.edit.File, s.line, s.function, s.describe())
 }
@@ -58,7 +58,8 @@ func oneLine(text string) string {
 	return text
 }
 
-// sites returns all places in the Go files below the folders of root, except tests and the folders in excluded.
+// sites returns all sites in the Go files below the folders of root. It leaves out tests and the folders in
+// excluded.
 func sites(root string, folders, excluded []string) ([]site, error) {
 	var all []site
 	for _, folder := range folders {
@@ -93,7 +94,7 @@ func sites(root string, folders, excluded []string) ([]site, error) {
 	return all, nil
 }
 
-// sitesOf returns the places of one Go file.
+// sitesOf returns all sites in one Go file.
 func sitesOf(name string, content []byte) ([]site, error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, name, content, parser.SkipObjectResolution)

@@ -1,8 +1,9 @@
-// Package mutation measures the strength of the tests. It changes one place in a copy of the source tree, runs tests there, and reports
-// which test failed. Packages planted (chosen mistakes) and mutants (random mistakes) use it.
+// Package mutation measures the strength of the tests. It changes one place in a copy of the source tree, runs
+// tests there, and reports which test failed. The packages planted (chosen mistakes) and mutants (random mistakes)
+// use this package.
 //
-// Limits: only the first test that fails is reported. A test that fails by chance also counts as one that caught the mistake. Whoever reads
-// the report must decide whether the named test is related to the mistake.
+// Limits: only the first test that fails is reported. A test that fails by chance also counts as one that caught
+// the mistake. Whoever reads the report must decide whether the named test is related to the mistake.
 package mutation
 
 import (
@@ -15,13 +16,13 @@ import (
 	"strings"
 )
 
-// Copy is a copy of the source tree in which one Edit at a time is tried.
+// Copy is a copy of the source tree. Changes (Edits) are tried in it, one at a time.
 type Copy struct {
 	dir string
 }
 
-// NewCopy copies to dir the files of the working tree at root that git tracks or would track. It first deletes dir. If dir is the same in
-// each run, Go can reuse its build cache.
+// NewCopy deletes dir and then copies to it the files of the working tree at root that git tracks or would track.
+// If dir is the same in each run, Go can reuse its build cache.
 func NewCopy(ctx context.Context, root, dir string) (*Copy, error) {
 	list := exec.CommandContext(ctx, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	list.Dir = root
@@ -40,7 +41,8 @@ func NewCopy(ctx context.Context, root, dir string) (*Copy, error) {
 	return &Copy{dir: dir}, nil
 }
 
-// copyFile does nothing if from does not exist: git still lists a file that was deleted in the working tree.
+// copyFile copies a file. If from does not exist, it does nothing, because git still lists a file that was deleted
+// in the working tree.
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if os.IsNotExist(err) {
@@ -66,7 +68,7 @@ type Edit struct {
 	New        string
 }
 
-// Apply returns content with the edit applied.
+// Apply returns the content with this edit applied.
 func (e Edit) Apply(content []byte) []byte {
 	out := make([]byte, 0, len(content)+len(e.New))
 	out = append(out, content[:e.Start]...)
@@ -74,7 +76,7 @@ func (e Edit) Apply(content []byte) []byte {
 	return append(out, content[e.End:]...)
 }
 
-// applyEdit applies an edit to the copy and returns the function that reverts it.
+// applyEdit makes an edit in the copy. The returned function undoes it.
 func (c *Copy) applyEdit(e Edit) (undo func() error, err error) {
 	path := filepath.Join(c.dir, e.File)
 	before, err := os.ReadFile(path)

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// With a mistake, TestBeside waits until its context ends. The run must end anyway, because TestTwice fails.
+// moduleTests are the tests of the module. If a mistake is made, TestBeside waits until its context ends. The run
+// must end anyway, because TestTwice fails.
 const moduleTests = `package a
 
 import "testing"

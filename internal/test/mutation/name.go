@@ -2,7 +2,7 @@ package mutation
 
 import "go/ast"
 
-// FuncName returns the name of a function, or "Type.Method" for a method.
+// FuncName returns the name of a function. For a method it returns "Type.Method".
 func FuncName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// nearbyTests returns a pattern for -run that matches the tests in the files that are named after file: for a/claim.go, these are a/claim_test.go
-// and a/claim_*_test.go. The pattern is "" if there are no such tests.
+// nearbyTests returns a pattern for the flag -run. It matches the tests in files whose names begin with the name of
+// file: for a/claim.go, these are a/claim_test.go and a/claim_*_test.go. If there are no such tests, the pattern is
+// "".
 func (c *Copy) nearbyTests(file string) (pattern string, err error) {
 	base, isGo := strings.CutSuffix(filepath.Join(c.dir, file), ".go")
 	if !isGo {

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Mistake is a change of the source that should make a test fail, and the packages whose tests
-// should fail.
+// Mistake is a change of the source after which a test should fail, together with the packages of these tests.
 type Mistake struct {
 	Name         string
 	Edit         Edit
@@ -26,7 +25,8 @@ type Report struct {
 	CaughtBy                      map[string]string // Outcome.CaughtBy of each mistake that was caught, by its name
 }
 
-// CaughtShare returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.
+// CaughtShare returns the share (0 to 1) of the mistakes that the tests caught. If no mistake was tried, it returns
+// 1.
 func (r Report) CaughtShare() float64 {
 	if r.Caught+r.Survived == 0 {
 		return 1
@@ -34,7 +34,7 @@ func (r Report) CaughtShare() float64 {
 	return float64(r.Caught) / float64(r.Caught+r.Survived)
 }
 
-// String lists the totals and the survivors.
+// String returns the totals of the run and the mistakes that no test caught (survivors).
 func (r Report) String() string {
 	lines := []string{fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.CaughtShare())}
 	if r.Unbuildable > 0 {
@@ -46,8 +46,8 @@ func (r Report) String() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Run tries all mistakes, at most workers at a time. Each worker uses its own copy of root below bin. Run writes a line for each outcome to
-// w.
+// Run tries all mistakes, with at most `workers` workers at a time. Each worker uses its own copy of the tree at
+// root, below the folder bin. Run writes one line for each outcome to w.
 func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []Mistake) (Report, error) {
 	r := &run{next: make(chan Mistake), out: w, total: len(mistakes), report: Report{CaughtBy: map[string]string{}}}
 	ctx, cancel := context.WithCancelCause(ctx)

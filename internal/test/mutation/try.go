@@ -20,28 +20,29 @@ import (
 // having caught the mistake.
 const testTimeout = 4 * time.Minute
 
-// Verdict is the outcome of the tests with a mistake.
+// Verdict says how the tests ended when a mistake was in the source.
 type Verdict string
 
-// The verdicts. Unbuildable means that the change does not compile, which shows nothing about the tests.
+// These are the verdicts. Unbuildable means that the changed source does not compile; this shows nothing about the
+// tests.
 const (
 	Caught      Verdict = "caught"
 	Survived    Verdict = "survived"
 	Unbuildable Verdict = "does not compile"
 )
 
-// Outcome is the result of one Try. CaughtBy is the test that failed first, as "package Test". It is only the package if the tests hung or
-// failed outside of a test.
+// Outcome is the result of one Try. CaughtBy is the test that failed first, in the form "package Test". If the
+// tests hung, or failed outside of a test, it is only the package.
 type Outcome struct {
 	Verdict  Verdict
 	CaughtBy string
 	Took     time.Duration
 }
 
-// Try applies the mistake m to the copy of the source, runs tests until one fails, and reverts the mistake. The test
-// that caught the mistake before runs first, then the tests in the files that are named after the changed file, then
-// all tests of the packages: most mistakes are caught in a few seconds. The tests run with -short and without the
-// race detector.
+// Try applies the mistake m to the copy of the source, runs tests until one fails, and reverts the mistake. The
+// test that caught the mistake before runs first, then the tests in the files that are named after the changed
+// file, then all tests of the packages. In this order, most mistakes are caught in a few seconds. The tests run
+// with -short and without the race detector.
 func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	begin := time.Now()
 	undo, err := c.applyEdit(m.Edit)
@@ -124,8 +125,8 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, b
 	}
 }
 
-// newTempDir returns a folder for the files that killed tests leave behind. It contains a link to the folder in which all tests of the machine
-// reserve ports.
+// newTempDir returns a folder for temporary files, because killed tests leave files behind. It contains a link to
+// the folder in which all tests of the machine reserve their ports.
 func newTempDir() (string, error) {
 	dir, err := os.MkdirTemp("", "mutation-")
 	if err != nil {
@@ -135,12 +136,13 @@ func newTempDir() (string, error) {
 	return dir, os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(dir, ports))
 }
 
-// testEvent holds the fields that this package reads from a line of `go test -json`.
+// testEvent has those fields of a line of `go test -json` that this package reads.
 type testEvent struct {
 	Action, Package, Test, FailedBuild string
 }
 
-// firstFailure reads the output of `go test -json` up to the first test that failed. last is the last line that it read.
+// firstFailure reads the output of `go test -json` until the first test fails. last is the last line that it has
+// read.
 func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)

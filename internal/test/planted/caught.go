@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// caughtFile is the path, relative to the root of the module, of the file that names for each mistake the test that
-// last caught it. That test runs first in the next run, so that a run over all mistakes takes minutes instead of an
-// hour. A line is the name of a mistake, a tab and the test.
+// caughtFile is the path, relative to the root of the module, of a file with one line for each mistake: the name of
+// the mistake, a tab, and the test that last caught it. This test runs first in the next run, so that a run over
+// all mistakes takes minutes instead of an hour.
 const caughtFile = "internal/test/planted/caught.txt"
 
 func readCaught(path string) (tests map[string]string, err error) {

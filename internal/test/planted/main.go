@@ -1,6 +1,6 @@
-// Command planted measures the strength of the tests by planted mistakes. Each mistake is a row of a table, and
-// breaks a promise of the product. It makes one mistake at a time in a copy of the tree, and prints which test
-// catches it, and how many were caught. Run it with `make planted`.
+// Command planted measures the strength of the tests by planted mistakes. Each mistake is a row of a table and
+// breaks a promise of the product. The command makes one mistake at a time in a copy of the tree. It prints which
+// test catches each mistake, and how many mistakes were caught. Run it with `make planted`.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run must be called with the root of the module as the working directory. It returns an error if a mistake cannot be made or does not
-// compile.
+// run tries the planted mistakes. The working directory must be the root of the module. It returns an error if a
+// mistake cannot be made or does not compile.
 func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	match, err := regexp.Compile(rows)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Mistake is one planted mistake: a change of one function that breaks a promise. A new one needs only a row in a file rows_X.go: the
-// command writes caught.txt.
+// Mistake is one planted mistake: a change of one function that breaks a promise. For a new mistake, only a row in
+// one of the files rows_*.go is needed. The command itself writes caught.txt.
 type Mistake struct {
 	Package string   // folder of the package, relative to the root of the module
 	Func    string   // for Go: "function" or "Type.Method"; for Lua, SQL and templates: the path of the file in Package
@@ -26,7 +26,7 @@ type Mistake struct {
 	Tests   []string // folders of the packages whose tests should catch it, in this order; nil means Package
 }
 
-// Mistakes returns all planted mistakes.
+// Mistakes returns all planted mistakes of all tables.
 func Mistakes() []Mistake {
 	return slices.Concat(storeMistakes(), dispatcherMistakes(), redisMistakes(), devicesMistakes(), operatorsMistakes(), appMistakes())
 }
@@ -52,7 +52,7 @@ func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	}, nil
 }
 
-// pattern returns a pattern for text in which white space matches any white space.
+// pattern returns a pattern that matches the text. White space in the text matches any white space.
 func pattern(text string) *regexp.Regexp {
 	words := strings.Fields(text)
 	for i, w := range words {
@@ -61,7 +61,8 @@ func pattern(text string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(words, `\s+`))
 }
 
-// findSource returns the file that contains the function, its content, and the start and end offsets of the function.
+// findSource finds the function or the file that the mistake changes. It returns the file, its content, and the
+// start and end offsets of the function.
 func (m Mistake) findSource(root string) (file string, content []byte, start, end int, err error) {
 	if file = filepath.Join(m.Package, m.Func); filepath.Ext(file) != "" {
 		if content, err = os.ReadFile(filepath.Join(root, file)); err == nil {
@@ -90,7 +91,8 @@ func (m Mistake) findSource(root string) (file string, content []byte, start, en
 	return "", nil, 0, 0, errors.New("no such function")
 }
 
-// funcOffsets returns the start and end offsets of a function in a Go file. end is 0 if the file does not contain the function.
+// funcOffsets returns the start and end offsets of a function in a Go file. If the file does not contain the
+// function, end is 0.
 func funcOffsets(content []byte, name string) (start, end int, err error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, "", content, parser.SkipObjectResolution)

@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// TestEachMistakeCanBeMade finds mistakes whose function or text no longer exists.
+// TestEachMistakeCanBeMade checks that each planted mistake can still be made: its function and the text to be
+// replaced must exist.
 func TestEachMistakeCanBeMade(t *testing.T) {
 	t.Parallel()
 	all, err := locateAll("../../..")

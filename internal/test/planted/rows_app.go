@@ -1,6 +1,7 @@
 package main
 
-// appMistakes returns the mistakes in the process around the dispatcher, in doctor and in the small packages below internal.
+// appMistakes returns the planted mistakes in the process around the dispatcher, in doctor, and in the small
+// packages below internal.
 func appMistakes() []Mistake {
 	return []Mistake{
 		{

@@ -1,6 +1,7 @@
 package main
 
-// devicesMistakes returns the mistakes in the transports of devices and in the simulator that checks the dispatcher.
+// devicesMistakes returns the planted mistakes in the transports of devices, and in the simulator that checks the
+// dispatcher.
 func devicesMistakes() []Mistake {
 	return []Mistake{
 		{

@@ -1,7 +1,7 @@
 package main
 
-// dispatcherMistakes returns the mistakes in the handling of reports: the decision, and the rooms waiters, policies, marks, seen,
-// credentials and upkeep.
+// dispatcherMistakes returns the planted mistakes in the handling of reports: in the decision, and in the folders
+// waiters, policies, marks, seen, credentials and upkeep.
 func dispatcherMistakes() []Mistake {
 	in := func(room string) []string { return []string{"dispatcher/" + room, "dispatcher"} }
 	return []Mistake{

@@ -1,6 +1,7 @@
 package main
 
-// operatorsMistakes returns the mistakes in the operators' API, its Go client, the dashboard, the gate and the command line.
+// operatorsMistakes returns the planted mistakes in the operators' API, its Go client, the dashboard, the gate and
+// the command line.
 func operatorsMistakes() []Mistake {
 	return []Mistake{
 		{

@@ -1,6 +1,7 @@
 package main
 
-// redisMistakes returns the mistakes in the semaphore and in the limits: their Lua scripts and the Go code around them.
+// redisMistakes returns the planted mistakes in the semaphore and in the limits: in their Lua scripts and in the Go
+// code that calls them.
 func redisMistakes() []Mistake {
 	scripts := []string{"slots", "dispatcher"}
 	counts := []string{"limits", "dispatcher"}

@@ -1,6 +1,6 @@
 package main
 
-// storeMistakes returns the mistakes in the ledger: its SQL, its transactions and its unique keys.
+// storeMistakes returns the planted mistakes in the ledger: in its SQL, its transactions and its unique keys.
 func storeMistakes() []Mistake {
 	ledger := []string{"store", "dispatcher"}
 	return []Mistake{

@@ -27,7 +27,8 @@ func ReadProcessorTimes() ProcessorTimes {
 			continue // the process has ended
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		// The process name, in brackets, may contain any character. Fields are numbered from 3 after it.
+		// In this file of /proc, the name of the process is in brackets and may contain any character. The fields
+		// after it are numbered from 3.
 		fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
 		if len(fields) < 15 {
 			continue
@@ -43,10 +44,10 @@ func ReadProcessorTimes() ProcessorTimes {
 	return p
 }
 
-// ProcessTime returns the time of a process without its descendants.
+// ProcessTime returns the processor time of one process, without its descendants.
 func (p ProcessorTimes) ProcessTime(pid int) time.Duration { return p.byPid[pid] }
 
-// TreeTime returns the time of a process and of its descendants.
+// TreeTime returns the processor time of a process and of all its descendants.
 func (p ProcessorTimes) TreeTime(pid int) time.Duration {
 	sum := p.byPid[pid]
 	for _, child := range p.children[pid] {
@@ -55,10 +56,11 @@ func (p ProcessorTimes) TreeTime(pid int) time.Duration {
 	return sum
 }
 
-// ticksPerSecond is the unit of times in /proc. It is the same on every Linux that Go supports.
+// ticksPerSecond is the unit of the times in /proc: ticks per second. It is the same on every Linux that Go
+// supports.
 const ticksPerSecond = 100
 
-// SumTicks returns the sum of time fields of /proc.
+// SumTicks returns the sum of several time fields of /proc.
 func SumTicks(fields []string) (sum time.Duration) {
 	for _, field := range fields {
 		n, _ := strconv.ParseInt(field, 10, 64)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// MosquittoServer is a private MQTT broker.
+// MosquittoServer is an MQTT broker that belongs to one test.
 type MosquittoServer struct {
 	*Process
 
@@ -19,19 +19,22 @@ type MosquittoServer struct {
 	URL  string // mqtt://host:port
 }
 
-// StartMosquitto starts a broker that admits all clients. It keeps its address over Kill and Start, and loses everything else.
+// StartMosquitto starts a broker that admits all clients. Over Kill and Start it keeps its address and loses
+// everything else.
 func StartMosquitto(tb testing.TB) *MosquittoServer {
 	tb.Helper()
 	return startBroker(tb, "allow_anonymous true")
 }
 
-// StartMosquittoWithLimits starts a broker that admits all clients, with the limits of deploy/mosquitto for in-flight and queued messages.
+// StartMosquittoWithLimits starts a broker that admits all clients. It has the limits of deploy/mosquitto for
+// messages in flight and queued messages.
 func StartMosquittoWithLimits(tb testing.TB) *MosquittoServer {
 	tb.Helper()
 	return startBroker(tb, "allow_anonymous true", "max_inflight_messages 100", "max_queued_messages 10000")
 }
 
-// StartMosquittoWithUsers starts a broker that admits these users with their passwords, with the rights in the access list.
+// StartMosquittoWithUsers starts a broker that admits only these users with their passwords. The access list gives
+// them their rights.
 func StartMosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -48,8 +51,8 @@ func StartMosquittoWithUsers(tb testing.TB, passwords map[string]string, accessL
 	return startBroker(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
 }
 
-// StartMosquittoTLS starts a broker that has a second listener with this certificate. The second listener admits only clients with a certificate
-// of authority; tlsURL is its address, mqtts://host:port.
+// StartMosquittoTLS starts a broker with a second listener, which uses TLS with this certificate and admits only
+// clients with a certificate of authority. tlsURL is the URL of the second listener, mqtts://host:port.
 func StartMosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, tlsURL string) {
 	tb.Helper()
 	addr := FreeAddr(tb)

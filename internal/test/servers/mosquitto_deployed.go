@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// The account of the dispatchers at the deployed brokers.
+// This is the account of the dispatchers at the deployed brokers.
 const (
 	DispatcherUser     = "_dispatcher"
 	DispatcherPassword = "password-of-the-dispatchers"
 )
 
-// DeployedMosquitto is a broker that runs with the files of deploy/mosquitto. Only the ports, the folders and, as root, the user are
-// changed for the test.
+// DeployedMosquitto is a broker that runs with the files of deploy/mosquitto. Only its ports, its folders and, as
+// root, its user are changed for the test.
 type DeployedMosquitto struct {
 	*Process
 
@@ -29,8 +29,8 @@ type DeployedMosquitto struct {
 	folder string
 }
 
-// StartMosquittoDynsec starts a broker with the dynamic-security plugin and the account of the dispatchers. It keeps addresses and accounts over
-// Kill and Start.
+// StartMosquittoDynsec starts a broker with the plugin dynamic security and the account of the dispatchers. It
+// keeps its addresses and accounts over Kill and Start.
 func StartMosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	tb.Helper()
 	RequireProgram(tb, "mosquitto_ctrl")
@@ -45,7 +45,8 @@ func StartMosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	return m
 }
 
-// StartMosquittoPasswords starts a broker with a password file that contains these devices and the dispatchers.
+// StartMosquittoPasswords starts a broker with a password file. The file contains these devices and the
+// dispatchers.
 func StartMosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosquitto {
 	tb.Helper()
 	program := RequireProgram(tb, "mosquitto")
@@ -79,7 +80,7 @@ func (m *DeployedMosquitto) runPasswd(tb testing.TB, args ...string) {
 	}
 }
 
-// copyDeployment copies the configuration into a folder of the test, with free ports.
+// copyDeployment copies the files of the deployment into a folder of the test, and puts free ports into them.
 func copyDeployment(tb testing.TB, variant string) *DeployedMosquitto {
 	tb.Helper()
 	RequireProgram(tb, "mosquitto")
@@ -115,8 +116,8 @@ func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
 	}, func() error { return mqttReady(m.Addr) })
 }
 
-// Accounts returns the names of the accounts in the plugin's file, including the account of the dispatchers. It returns nil while the
-// broker writes the file, which mosquitto 2.0.11 does in place.
+// Accounts returns the names of the accounts in the file of the plugin, including the account of the dispatchers.
+// While the broker writes the file, it returns nil, because mosquitto 2.0.11 overwrites the file in place.
 func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join(m.folder, "dynamic-security.json"))
@@ -133,7 +134,7 @@ func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	return names
 }
 
-// repository returns the folder that contains deploy/.
+// repository returns the path of the repository: the folder that contains deploy/.
 func repository(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -152,14 +153,14 @@ func repository(tb testing.TB) string {
 	}
 }
 
-// WhilePaused stops the broker (SIGSTOP) while during runs.
+// WhilePaused pauses the broker (SIGSTOP), calls during, and then continues the broker.
 func (m *DeployedMosquitto) WhilePaused(during func()) {
 	m.Signal(syscall.SIGSTOP)
 	defer m.Signal(syscall.SIGCONT)
 	during()
 }
 
-// CheckHealth runs the health check of the deployment.
+// CheckHealth runs the health check of the deployment with this password.
 func (m *DeployedMosquitto) CheckHealth(tb testing.TB, password string) error {
 	tb.Helper()
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(m.DispatcherURL, "mqtt://"))

@@ -22,24 +22,24 @@ import (
 	_ "github.com/lib/pq" // the driver of the readiness check and of NewDatabase
 )
 
-// PostgresServer is a private Postgres cluster. Its durability settings are the same as in production (fsync and synchronous_commit on), so
-// tests that kill the server check what is promised.
+// PostgresServer is a Postgres server that belongs to the tests. Its durability settings are the same as in
+// production (fsync and synchronous_commit on). So tests that kill the server check what is promised.
 type PostgresServer struct {
 	*Process
 	addr      string
 	databases *atomic.Int64
 }
 
-// smallPostgres are the settings of a server that shares its machine with other servers.
+// smallPostgres has settings for a server that shares its machine with other servers.
 const smallPostgres = "shared_buffers = 64MB\nmax_wal_size = 256MB\n"
 
-// StartPostgres starts a private cluster, which is removed when the test ends.
+// StartPostgres starts a Postgres server for one test. It is removed when the test ends.
 func StartPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	return startTestPostgres(tb, smallPostgres)
 }
 
-// StartDeployedPostgres is like StartPostgres, with the settings of deploy/postgres.
+// StartDeployedPostgres does the same as StartPostgres, with the settings in deploy/postgres.
 func StartDeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
@@ -59,7 +59,8 @@ func startTestPostgres(tb testing.TB, settings string) *PostgresServer {
 	return s
 }
 
-// startPostgres starts a cluster that the caller must end: a shared server outlives the test that started it.
+// startPostgres starts a Postgres server. The caller must call remove, because a shared server lives longer than
+// the test that started it.
 func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove func()) {
 	tb.Helper()
 	initdb, postgres := RequireProgram(tb, "initdb"), RequireProgram(tb, "postgres")
@@ -102,8 +103,9 @@ func appendTo(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Start starts the server again on the same data after Kill, Stop or StopImmediately. Backends may outlive a killed parent for a moment, and the
-// server refuses to start while they run. Start retries only in this case.
+// Start starts the server again on the same data after Kill, Stop or StopImmediately. The server refuses to start
+// while backend processes of a killed server still run, which may take a moment. Only in this case, Start tries
+// again.
 func (s *PostgresServer) Start() {
 	s.tb.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -119,7 +121,7 @@ func (s *PostgresServer) Start() {
 	}
 }
 
-// becomesReady reports whether the spawned server became ready (true) or ended (false).
+// becomesReady waits until the started server is ready (true) or has ended (false).
 func (s *PostgresServer) becomesReady(tick <-chan time.Time) bool {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if s.ready() == nil {
@@ -135,13 +137,15 @@ func (s *PostgresServer) becomesReady(tick <-chan time.Time) bool {
 	return false
 }
 
-// Stop asks the server to end with SIGINT. With SIGTERM it would wait for all clients to disconnect.
+// Stop ends the server with SIGINT and waits for it. With SIGTERM, the server would wait until all clients have
+// disconnected.
 func (s *PostgresServer) Stop() { s.signalAndWait(syscall.SIGINT) }
 
-// StopImmediately stops the server without a checkpoint (SIGQUIT), as a power cut would. Data that the kernel has not written yet is not lost.
+// StopImmediately stops the server without a checkpoint (SIGQUIT), which is similar to a power cut. Data that the
+// kernel has not written yet is not lost.
 func (s *PostgresServer) StopImmediately() { s.signalAndWait(syscall.SIGQUIT) }
 
-// Addr returns host:port, which stays the same over restarts.
+// Addr returns the address (host:port) of the server. It stays the same when the server is restarted.
 func (s *PostgresServer) Addr() string { return s.addr }
 
 // DSN returns the DSN of a database of this server. The database "postgres" always exists.
@@ -155,7 +159,7 @@ func (s *PostgresServer) NewDatabase(tb testing.TB) string {
 	return s.copyDatabase(tb, "template0")
 }
 
-// copyDatabase creates a database with a new name and returns its DSN.
+// copyDatabase creates a copy of the database template under a new name and returns the DSN of the copy.
 func (s *PostgresServer) copyDatabase(tb testing.TB, template string) string {
 	tb.Helper()
 	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
@@ -186,8 +190,9 @@ func (s *PostgresServer) checkAnswers() error {
 	return db.PingContext(ctx)
 }
 
-// ClusterDir creates a folder for a cluster. It is not tb.TempDir, which only its owner can read: the server runs as another user. The name
-// contains the id of the process that uses it.
+// ClusterDir creates a folder for the data of a Postgres server. It does not use tb.TempDir, which only its owner
+// can read, because the server runs as another user. The name of the folder contains the id of the process that
+// uses it.
 func ClusterDir(tb testing.TB) string {
 	tb.Helper()
 	parent := fastDir()
@@ -201,7 +206,7 @@ func ClusterDir(tb testing.TB) string {
 
 const clusterPrefix = "postgres-"
 
-// removeOrphans removes the folders of processes that were killed.
+// removeOrphans removes the folders of test processes that were killed.
 func removeOrphans(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(cmp.Or(parent, os.TempDir()), clusterPrefix+"*-*-*"))
 	for _, dir := range dirs {
@@ -213,14 +218,16 @@ func removeOrphans(parent string) {
 	}
 }
 
-// memoryDir is a file system in memory. memoryNeeded is the free space in bytes that the clusters of all concurrent test binaries may need.
+// memoryDir is a file system in memory. memoryNeeded is the free space in bytes that the Postgres servers of all
+// concurrent test binaries may need.
 const (
 	memoryDir    = "/dev/shm"
 	memoryNeeded = 4 << 30
 )
 
-// fastDir returns a folder in memory, where a flush costs nothing, or "" if no such folder has enough space. A flush on a shared disk may
-// take seconds. A folder in memory also keeps the commits of a killed server.
+// fastDir returns a folder in memory, in which flushing data to the disk costs nothing. If no such folder has
+// enough space, it returns "". On a shared disk, a flush may take seconds. A folder in memory also keeps the
+// commits of a killed server.
 func fastDir() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < memoryNeeded {
@@ -229,8 +236,8 @@ func fastDir() string {
 	return memoryDir
 }
 
-// ServerUser returns the user for the server, because Postgres refuses to run as root. It returns nil if the server can run as the user of
-// the test.
+// ServerUser returns the user as which the server must run, because Postgres refuses to run as root. It returns nil
+// if the server can run as the user of the test.
 func ServerUser(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Geteuid() != 0 {

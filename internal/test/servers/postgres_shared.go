@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// SharedPostgres is one server for all the tests of a package. To start a cluster takes seconds, to create a database in it (NewDatabase)
-// milliseconds. The zero value is ready. TestMain closes it:
+// SharedPostgres is one server for all the tests of a package. Starting a server takes seconds, but creating a
+// database in it (NewDatabase) takes milliseconds. The zero value is ready to use. TestMain closes it:
 //
 //	func TestMain(m *testing.M) {
 //		code := m.Run()
@@ -35,8 +35,8 @@ func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
 // ledgerSchema is the name of the database that contains only the schema.
 const ledgerSchema = "ledger_schema"
 
-// NewLedger creates a database with the schema for one test and returns its DSN. The database is a copy of a migrated one, which takes a
-// tenth of the time of a migration.
+// NewLedger creates a database that has the schema of the ledger, for one test, and returns its DSN. The database
+// is a copy of a migrated one, which takes a tenth of the time of a migration.
 func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 	tb.Helper()
 	server := s.Server(tb)

@@ -1,7 +1,9 @@
-// Package servers starts private Redis, Postgres and mosquitto servers for tests, on free ports of the loopback and in temporary folders.
-// They end with the test. Each can be killed, paused and restarted. The package is never linked into the program.
+// Package servers starts Redis, Postgres and mosquitto servers that only the tests use, on free ports of the
+// loopback and in temporary folders. The servers end with the test. Each can be killed, paused and restarted. The
+// package is never linked into the program.
 //
-// If a server program is not installed, the test is skipped with a message. If CI is set in the environment, the test fails instead.
+// If a server program is not installed, the test is skipped with a message. If CI is set in the environment, the
+// test fails instead.
 package servers
 
 import (
@@ -21,7 +23,7 @@ import (
 	"time"
 )
 
-// startTimeout is the longest time in which a server must answer on a busy machine.
+// startTimeout is the longest time after which a started server must answer, even on a busy machine.
 const startTimeout = 60 * time.Second
 
 // Process is a server process that a test controls.
@@ -36,7 +38,8 @@ type Process struct {
 	output *bytes.Buffer
 }
 
-// StartProcess starts command and waits until ready returns nil. The process is killed when the test ends.
+// StartProcess starts a process with the command that command returns, and waits until ready returns nil. The
+// process is killed when the test ends.
 func StartProcess(tb testing.TB, command func() *exec.Cmd, ready func() error) *Process {
 	tb.Helper()
 	p := &Process{tb: tb, command: command, ready: ready}
@@ -108,13 +111,13 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
-// Pause stops the process (SIGSTOP): connections stay open, and nothing is answered.
+// Pause stops the process (SIGSTOP). Its connections stay open, and it answers nothing.
 func (p *Process) Pause() {
 	p.tb.Helper()
 	p.Signal(syscall.SIGSTOP)
 }
 
-// Resume ends Pause. The process then handles the data that was sent during the pause.
+// Resume ends Pause (SIGCONT). The process then handles the data that arrived during the pause.
 func (p *Process) Resume() {
 	p.tb.Helper()
 	p.Signal(syscall.SIGCONT)
@@ -154,13 +157,15 @@ func (p *Process) signalAndWait(sig syscall.Signal) {
 	}
 }
 
-// Servers use ports below the range for outgoing connections: such a connection could take a server's port while the server is down.
+// Servers use ports below the range of ports for outgoing connections. Otherwise such a connection could take the
+// port of a server while the server is down.
 const (
 	firstPort = 10_000
 	lastPort  = 32_000
 )
 
-// FreeAddr returns a free loopback address. While this test runs, no other test in any process gets the same address.
+// FreeAddr returns a free address on the loopback. While this test runs, no other test gets the same address, even
+// in another process.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -179,8 +184,9 @@ func FreeAddr(tb testing.TB) string {
 	return ""
 }
 
-// reservePort locks a port among all tests until the end of this test, because a server binds its port only some time after it was chosen. It
-// returns false if another test has the port. The lock ends with its process.
+// reservePort reserves a port by a lock that all tests of the machine respect, until the end of this test. It is
+// needed because a server binds its port only some time after the port was chosen. It returns false if another test
+// has the port. The lock ends with its process.
 func reservePort(tb testing.TB, port int) bool {
 	tb.Helper()
 	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
@@ -199,7 +205,8 @@ func reservePort(tb testing.TB, port int) bool {
 	return true
 }
 
-// RequireProgram returns the path of a server program. If the program is not found, it skips the test, or fails it under CI.
+// RequireProgram returns the path of a server program. If the program is not installed, it skips the test; under CI
+// it fails the test.
 func RequireProgram(tb testing.TB, name string) string {
 	tb.Helper()
 	if path, err := exec.LookPath(name); err == nil {

@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// Program is the dispatcher as a process, with the exit codes, signals and memory of the program that is shipped. It is built once for all
-// packages, into bin/tests, and again when the code has changed. The zero value is ready.
+// Program is the dispatcher as a process. It has the exit codes, signals and memory of the program that is shipped.
+// It is built once for all packages, into bin/tests, and built again when the code has changed. The zero value is
+// ready to use.
 type Program struct {
 	Race bool // build with the race detector, except in short tests; it changes the exit status after a race
 
@@ -56,7 +57,7 @@ func (p *Program) build() (path string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { // other packages build the program, too
 		return "", fmt.Errorf("building the program: %w", err)
 	}
-	// The toolchain does not rebuild a file that is up to date.
+	// The Go toolchain does not rebuild a file that is up to date.
 	build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)

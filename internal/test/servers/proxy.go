@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy on the loopback with which a test breaks a network: it cuts connections, and loses, holds or delays replies.
+// Proxy is a TCP proxy on the loopback. With it, a test breaks the network in front of a server: it cuts
+// connections, and drops, holds back or delays replies.
 type Proxy struct {
 	Addr string // host:port to connect to
 
@@ -27,7 +28,7 @@ type Proxy struct {
 	replies
 }
 
-// NewProxy starts a proxy to target. It ends with the test.
+// NewProxy starts a proxy in front of the server at target. The proxy ends with the test.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +54,7 @@ func (p *Proxy) Cut() {
 	p.closeLinks()
 }
 
-// PointTo directs new connections to another server, and closes the connections to the previous one.
+// PointTo closes the connections to the present server and directs new connections to another server.
 func (p *Proxy) PointTo(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +75,8 @@ func (p *Proxy) EndCut() {
 	p.cut = false
 }
 
-// Delay simulates a distant server: data that is sent from now on, in either direction and also on open connections, arrives in order and
-// oneWay later. Connecting takes no longer.
+// Delay simulates a distant server. Data that is sent from now on arrives in order and later by the time oneWay, in
+// both directions and also on open connections. Connecting takes no longer than before.
 func (p *Proxy) Delay(oneWay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,21 +111,22 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-// currentTarget returns the server for new connections.
+// currentTarget returns the server to which new connections go.
 func (p *Proxy) currentTarget() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.target
 }
 
-// currentDelay returns the delay of each direction.
+// currentDelay returns the delay of data in each direction.
 func (p *Proxy) currentDelay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.delay
 }
 
-// add registers a connection. It returns false if the proxy has been cut or now points to another server.
+// add registers a connection to target. It returns false if the proxy has been cut or points to another server by
+// now.
 func (p *Proxy) add(l *link, target string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,15 +178,15 @@ type link struct {
 	held           <-chan struct{} // closed when the replies of this connection flow again; nil if they are not held
 }
 
-// writerTo returns a writer to one end that delivers after the delay of the link.
+// writerTo returns a writer to one end of the link. It delivers the data after the delay of the proxy.
 func (l *link) writerTo(end net.Conn) io.Writer {
 	w := &delayedWriter{link: l, end: end, chunks: make(chan chunk, 1024)}
 	go w.deliverChunks()
 	return w
 }
 
-// delayedWriter delivers the data of one direction of a link after the delay. Several chunks can be on their way at
-// the same time.
+// delayedWriter delivers the data of one direction of a link after the delay of the proxy. Several chunks can be on
+// their way at the same time.
 type delayedWriter struct {
 	link   *link
 	end    net.Conn
@@ -198,7 +200,8 @@ type chunk struct {
 	bytes     []byte
 }
 
-// Write delivers a chunk at once if there is no delay and no earlier chunk is in flight. Otherwise it queues the chunk.
+// Write delivers a chunk at once if there is no delay and no earlier chunk is on its way. Otherwise it queues the
+// chunk.
 func (d *delayedWriter) Write(b []byte) (int, error) {
 	delay := d.link.delay()
 	if delay == 0 && d.undelivered.Load() == 0 {
@@ -213,7 +216,7 @@ func (d *delayedWriter) Write(b []byte) (int, error) {
 	}
 }
 
-// deliverChunks delivers chunks until the link is closed.
+// deliverChunks delivers the queued chunks, each when its time has come, until the link is closed.
 func (d *delayedWriter) deliverChunks() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

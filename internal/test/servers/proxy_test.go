@@ -89,7 +89,8 @@ func TestProxyHoldsReplies(t *testing.T) {
 	}
 }
 
-// TestProxyDelays checks that a delayed server answers late, and that all data in flight arrives in order.
+// TestProxyDelays checks a proxy with a delay: the server behind it answers late, and all data in flight arrives in
+// order.
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)

@@ -5,22 +5,23 @@ import (
 	"sync"
 )
 
-// requests calls functions of the test with the data that clients send to the server.
+// requests calls functions of the test with the data that clients send through the proxy to the server.
 type requests struct {
 	mu       sync.Mutex
 	watch    func(b []byte)        // called with the data from clients; nil means not called
 	newWatch func() func(b []byte) // creates another watch function for each connection; nil means none
 }
 
-// OnRequest sets a function that is called with every chunk from client to server before the chunk is forwarded. It is called from several
-// goroutines, and may call the methods of the proxy.
+// OnRequest sets a function that the proxy calls with every chunk of data from a client before it forwards the
+// chunk. The function is called from several goroutines, and may call the methods of the proxy.
 func (r *requests) OnRequest(watch func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watch = watch
 }
 
-// OnConnection is like OnRequest, with its own watch function for each new connection.
+// OnConnection is like OnRequest, but calls newWatch for each new connection. The returned function then gets the
+// chunks of this connection.
 func (r *requests) OnConnection(watch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,7 +34,7 @@ func (r *requests) watchers() (watch func(b []byte), newWatch func() func(b []by
 	return r.watch, r.newWatch
 }
 
-// replies drops or holds the data that the server sends to clients.
+// replies drops or holds the data that the server sends through the proxy to clients.
 type replies struct {
 	mu            sync.Mutex
 	drop          int           // number of replies still to drop
@@ -43,8 +44,9 @@ type replies struct {
 	release       chan struct{} // closed when these replies flow again
 }
 
-// DropReplies drops the next n replies of the server on any connection, and closes the connection of each: the request was executed and its
-// reply is lost. A reply is the data that the server sends in one chunk.
+// DropReplies drops the next n replies of the server, on any connection, and closes each connection on which it
+// drops one: so the request was executed and its reply is lost. A reply is the data that the server sends in one
+// chunk.
 func (r *replies) DropReplies(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +60,7 @@ func (r *replies) Dropped() int {
 	return r.dropped
 }
 
-// HoldReplies holds the data that the server sends, on all connections, until ReleaseReplies.
+// HoldReplies holds back the data that the server sends, on all connections, until ReleaseReplies is called.
 func (r *replies) HoldReplies() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,15 +69,15 @@ func (r *replies) HoldReplies() {
 	}
 }
 
-// HoldRepliesAfter holds the replies on a connection from the moment at which its client sends this text, until
-// ReleaseReplies. Other connections are not affected.
+// HoldRepliesAfter holds back the replies on a connection from the moment at which its client sends this text,
+// until ReleaseReplies is called. Other connections are not affected.
 func (r *replies) HoldRepliesAfter(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holdAfterText, r.release = text, make(chan struct{})
 }
 
-// ReleaseReplies ends HoldReplies and HoldRepliesAfter.
+// ReleaseReplies ends the effect of HoldReplies and HoldRepliesAfter: the data that was held back is sent.
 func (r *replies) ReleaseReplies() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

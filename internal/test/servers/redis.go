@@ -16,7 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisServer is a private redis-server. Kill, Stop and Start keep its port and folder. Without persistence it is empty after a restart.
+// RedisServer is a redis-server that belongs to one test. It keeps its port and its folder over Kill, Stop and
+// Start. If it has no persistence, it is empty after a restart.
 type RedisServer struct {
 	*Process
 
@@ -39,8 +40,8 @@ func StartRedisCluster(tb testing.TB) *RedisServer {
 	return startRedisAt(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
 }
 
-// URL returns the URL of the server, as for DISPATCHER_REDIS_URL. It has no password. If the server was started with "--requirepass", the
-// test writes the URL itself: "redis://:" + password + "@" + Addr.
+// URL returns the URL of the server, as in DISPATCHER_REDIS_URL, without a password. If the server was started with
+// "--requirepass", the test builds the URL itself: "redis://:" + password + "@" + Addr.
 func (r *RedisServer) URL() string { return "redis://" + r.Addr }
 
 // Snapshot makes the server save its data (SAVE) and returns the snapshot.
@@ -59,8 +60,8 @@ func (r *RedisServer) Snapshot(tb testing.TB) []byte {
 	return snapshot
 }
 
-// Restore replaces the data of the server, which must be down, with a snapshot from Snapshot. If snapshot is nil, the server starts empty.
-// A Cluster keeps its slots.
+// Restore replaces the data of the server with a snapshot that Snapshot returned. The server must be down. If
+// snapshot is nil, the server starts empty. A Cluster keeps its slots.
 func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	tb.Helper()
 	entries, err := os.ReadDir(r.dir)
@@ -77,7 +78,7 @@ func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	}
 }
 
-// LogSize returns the size of the log of a server that was started with "--appendonly", "yes".
+// LogSize returns the size in bytes of the append-only log of a server that was started with "--appendonly", "yes".
 func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	tb.Helper()
 	info, err := os.Stat(r.logFile(tb))
@@ -87,8 +88,9 @@ func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	return info.Size()
 }
 
-// CutLog truncates the log of a server, which must be down, to the last whole transaction within size bytes, but not to less than minSize
-// bytes. Redis does not repair a log that ends within a transaction.
+// CutLog cuts the end of the append-only log of a server, which must be down. The log then ends with the last whole
+// transaction within size bytes, but has at least minSize bytes. Redis cannot repair a log that ends inside a
+// transaction.
 func (r *RedisServer) CutLog(tb testing.TB, size, minSize int64) {
 	tb.Helper()
 	const end = "*1\r\n$4\r\nEXEC\r\n"
@@ -130,8 +132,8 @@ func startRedisAt(tb testing.TB, addr string, ready func(*redis.Client) error, a
 	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
-// withRedis calls f with a client that tries once, and then closes the client. The client sends no password. It logs failed dials, so a port
-// that is not open yet is detected first.
+// withRedis calls f with a client that makes each attempt only once, and closes the client afterwards. The client
+// sends no password. It logs failed dials, so a port that is not open yet is detected first.
 func withRedis(addr string, f func(*redis.Client) error) error {
 	probe, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

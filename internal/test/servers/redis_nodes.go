@@ -14,18 +14,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodeTimeout is the time after which a Cluster of the tests considers a node failed.
+// nodeTimeout is the time after which a Cluster of the tests considers a node that does not answer as failed.
 const nodeTimeout = time.Second
 
-// RedisNodes is a Cluster of several nodes: first its masters, then a replica of each master, in the same order. A node that was killed can
-// be started again.
+// RedisNodes is a Redis Cluster of several nodes. The masters are first, and a replica of each master follows in
+// the same order. A node that was killed can be started again.
 type RedisNodes struct {
 	tb    testing.TB
 	Nodes []*RedisServer
 }
 
-// StartRedisNodes starts three masters with a third of the hash slots each, and a replica of each if replicas is true. args are added to the
-// arguments of every node.
+// StartRedisNodes starts a Cluster of three masters, each with a third of the hash slots. If replicas is true, it
+// also starts a replica of each master. args are further arguments of every node.
 func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	tb.Helper()
 	const masters = 3
@@ -46,7 +46,7 @@ func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	return c
 }
 
-// join distributes the hash slots among the masters, and connects all nodes to one Cluster.
+// join distributes the hash slots among the masters, and joins all nodes to one Cluster.
 func (c *RedisNodes) join(masters int) {
 	c.tb.Helper()
 	ctx, share := c.tb.Context(), 16384/masters
@@ -79,7 +79,8 @@ func (c *RedisNodes) join(masters int) {
 	}
 }
 
-// checkAgreed returns nil once each node knows all other nodes and reports that the Cluster works, and the replicas have their masters' data.
+// checkAgreed returns nil if each of the count nodes knows all other nodes and reports that the Cluster works, and
+// if the replicas have the data of their masters.
 func (c *RedisNodes) checkAgreed(count int) error {
 	for _, node := range c.Nodes {
 		err := withRedis(node.Addr, func(client *redis.Client) error {
@@ -98,7 +99,7 @@ func (c *RedisNodes) checkAgreed(count int) error {
 	return nil
 }
 
-// MasterIndex returns the index of the master that owns key.
+// MasterIndex returns the index of the master that owns this key.
 func (c *RedisNodes) MasterIndex(key string) int {
 	c.tb.Helper()
 	for i, node := range c.Nodes {
@@ -111,7 +112,7 @@ func (c *RedisNodes) MasterIndex(key string) int {
 	return 0
 }
 
-// IsMaster reports whether node i reports that it is a master.
+// IsMaster reports whether node i says of itself that it is a master.
 func (c *RedisNodes) IsMaster(i int) bool {
 	role := ""
 	_ = withRedis(c.Nodes[i].Addr, func(client *redis.Client) error {
@@ -121,7 +122,7 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// WaitFailedOver waits until another node than failed serves key, and returns the index of that node.
+// WaitFailedOver waits until a node other than failed serves this key. It returns the index of that node.
 func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
 	c.tb.Helper()
 	c.waitUntil("failover", func() error {
@@ -139,13 +140,14 @@ func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
 	return now
 }
 
-// WaitAllNodesUp waits until all nodes are up and the replicas have their masters' data.
+// WaitAllNodesUp waits until all nodes run and the replicas have the data of their masters.
 func (c *RedisNodes) WaitAllNodesUp() {
 	c.tb.Helper()
 	c.waitUntil("whole Cluster", func() error { return c.checkAgreed(len(c.Nodes)) })
 }
 
-// MoveSlot moves the hash slot of key and its keys to another master, as a resharding does.
+// MoveSlot moves the hash slot of this key, with all keys in the slot, from one master to another, as a resharding
+// does.
 func (c *RedisNodes) MoveSlot(key string, from, to int) {
 	c.tb.Helper()
 	ctx := context.Background()
@@ -208,7 +210,7 @@ func waitUntil(tb testing.TB, what string, f func() error) {
 	}
 }
 
-// argument returns the value of an argument of the server.
+// argument returns the value of an argument with which the server was started.
 func (r *RedisServer) argument(name string) string {
 	if i := slices.Index(r.args, name); i >= 0 {
 		return r.args[i+1]

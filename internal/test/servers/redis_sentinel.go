@@ -14,17 +14,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// masterName is the name of the master at the Sentinels of the tests.
+// masterName is the name under which the Sentinels of the tests know the master.
 const masterName = "fleet"
 
-// RedisSentinel is a master, a replica and three Sentinels that watch them.
+// RedisSentinel is a Redis with Sentinels: a master, a replica and three Sentinels that watch them.
 type RedisSentinel struct {
 	tb        testing.TB
 	Servers   []*RedisServer // the first server is the master at the start
 	Sentinels []*RedisServer
 }
 
-// StartSentinels starts a master, a replica and three Sentinels. If password is not "", the Sentinels require it from the user default.
+// StartSentinels starts a master, a replica and three Sentinels. If password is not "", clients of the Sentinels
+// need it (user default). args are further arguments of the master and the replica.
 func StartSentinels(tb testing.TB, password string, args ...string) *RedisSentinel {
 	tb.Helper()
 	s := &RedisSentinel{tb: tb, Servers: []*RedisServer{StartRedis(tb, args...)}}
@@ -45,7 +46,7 @@ func StartSentinels(tb testing.TB, password string, args ...string) *RedisSentin
 	return s
 }
 
-// URL returns a URL with all Sentinels.
+// URL returns a URL that contains the addresses of all Sentinels.
 func (s *RedisSentinel) URL() string {
 	var addrs []string
 	for _, one := range s.Sentinels {
@@ -68,7 +69,7 @@ func (s *RedisSentinel) WaitMaster(i int) {
 	})
 }
 
-// WaitReplica waits until server i is a replica with its master's data.
+// WaitReplica waits until server i is a replica and has the data of its master.
 func (s *RedisSentinel) WaitReplica(i int) {
 	s.tb.Helper()
 	waitUntil(s.tb, "replica", func() error {
@@ -82,7 +83,7 @@ func (s *RedisSentinel) WaitReplica(i int) {
 	})
 }
 
-// FailOver makes the Sentinels promote the other server, although the current master works.
+// FailOver makes the Sentinels promote the other server to the master, although the present master works.
 func (s *RedisSentinel) FailOver() {
 	s.tb.Helper()
 	waitUntil(s.tb, "agreement to switch", func() error {

@@ -16,23 +16,23 @@ import (
 	"github.com/fleetslots/dispatcher/internal/memoryredis"
 )
 
-// SharedRedis is one Redis and one Cluster node for all the tests of a package, because a node takes seconds to start. The zero value is
-// ready. TestMain closes it, as with SharedPostgres. Tests that stop, pause or wipe a server, or flush its scripts, start their own server
-// (StartRedis, StartRedisCluster).
+// SharedRedis is one Redis and one Cluster node that all tests of a package share, because starting a node takes
+// seconds. The zero value is ready to use. TestMain closes it, as it closes a SharedPostgres. A test that stops,
+// pauses or wipes a server, or flushes its scripts, must start a server of its own (StartRedis, StartRedisCluster).
 type SharedRedis struct {
 	redis, cluster lastingServer
 	databases      atomic.Int64
 }
 
-// RedisAt is the address of the Redis of a test.
+// RedisAt is the address of a Redis that a test uses.
 type RedisAt struct {
 	Addr               string
 	DB                 int
 	Cluster, InProcess bool
 }
 
-// RunOnEach runs a test on each kind of Redis that the program supports. On the Cluster node, which has only one database, each test must use
-// its own key names.
+// RunOnEach runs a test on each kind of Redis that the program supports. The Cluster node has only one database, so
+// each test must use key names of its own there.
 func (s *SharedRedis) RunOnEach(t *testing.T, test func(t *testing.T, at RedisAt)) {
 	t.Helper()
 	for kind, find := range map[string]func(testing.TB) RedisAt{
@@ -45,7 +45,7 @@ func (s *SharedRedis) RunOnEach(t *testing.T, test func(t *testing.T, at RedisAt
 	}
 }
 
-// NewDatabase returns an empty database of the Redis for one test.
+// NewDatabase returns an empty database of the shared Redis for one test.
 func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	tb.Helper()
 	server := s.redis.start(tb, func(tb testing.TB) *RedisServer {
@@ -55,8 +55,8 @@ func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
 
-// Cluster returns the Cluster node. When the test ends, keys with the name of the test in the hash tag are deleted, so that the test can
-// run again.
+// Cluster returns the shared Cluster node. When the test ends, the keys whose hash tag contains the name of the
+// test are deleted, so that the test can run again.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()
 	addr := s.cluster.start(tb, StartRedisCluster).Addr
@@ -92,8 +92,8 @@ func (s *SharedRedis) Close() {
 	s.cluster.end()
 }
 
-// Options returns the options of a client whose connections all go to this address, whatever addresses a Cluster announces. The timeouts
-// tolerate a machine that stops for a while.
+// Options returns the options of a client. All its connections go to this address, whatever addresses a Cluster
+// announces. The timeouts are so long that a machine may stall for a while.
 func (at RedisAt) Options() *redis.UniversalOptions {
 	const patience = 20 * time.Second
 	return &redis.UniversalOptions{
@@ -105,7 +105,7 @@ func (at RedisAt) Options() *redis.UniversalOptions {
 	}
 }
 
-// Client returns a client that is closed when the test ends.
+// Client returns a client of this Redis. The client is closed when the test ends.
 func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	tb.Helper()
 	client := redis.NewUniversalClient(at.Options())
@@ -113,7 +113,7 @@ func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	return client
 }
 
-// lastingServer is a server that outlives the test that started it.
+// lastingServer is a server that lives longer than the test that started it.
 type lastingServer struct {
 	mu       sync.Mutex
 	server   *RedisServer
@@ -140,7 +140,7 @@ func (l *lastingServer) end() {
 }
 
 // serverTB is the testing.TB with which a shared server is started. Its cleanups run, and its folders are removed,
-// when the server ends, not when the test ends.
+// when the server ends, and not when the test ends.
 type serverTB struct {
 	testing.TB
 

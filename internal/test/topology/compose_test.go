@@ -14,7 +14,8 @@ import (
 // root is the path of the repository.
 const root = "../../.."
 
-// composition is docker-compose.yml with the keys that the tests know. An unknown key is an error, so that no key is ignored.
+// composition is the content of docker-compose.yml, with the keys that the tests know. An unknown key is an error,
+// so that the tests ignore no key.
 type composition struct {
 	Name     string             `yaml:"name"`
 	Services map[string]service `yaml:"services"`
@@ -22,7 +23,7 @@ type composition struct {
 		Internal bool `yaml:"internal"`
 	} `yaml:"networks"`
 	Volumes map[string]struct{} `yaml:"volumes"`
-	Parts   map[string]any      `yaml:",inline"` // keys x-...
+	Parts   map[string]any      `yaml:",inline"` // extension keys x-...
 }
 
 type service struct {
@@ -64,7 +65,7 @@ type service struct {
 	} `yaml:"logging"`
 }
 
-// mounts returns the files of the repository that the service mounts, by their path in the service.
+// mounts returns the files of the repository that the service mounts, by the path at which the service sees them.
 func (s service) mounts() map[string]string {
 	files := make(map[string]string)
 	for _, volume := range s.Volumes {
@@ -76,7 +77,8 @@ func (s service) mounts() map[string]string {
 	return files
 }
 
-// loadComposition reads the file as compose does. A variable has its value from lookup, or else its default.
+// loadComposition reads docker-compose.yml as compose does. lookup returns the value of a variable; a variable
+// without a value has its default.
 func loadComposition(t *testing.T, lookup func(string) string) composition {
 	t.Helper()
 	var tree any
@@ -117,7 +119,7 @@ func interpolateAll(t *testing.T, node any, lookup func(string) string) any {
 	return node
 }
 
-// interpolate resolves ${NAME}, ${NAME:-default} and ${NAME:?message}.
+// interpolate replaces ${NAME}, ${NAME:-default} and ${NAME:?message} in a text with the values of the variables.
 func interpolate(text string, lookup func(string) string) (string, error) {
 	var missing error
 	resolved := variablePattern().ReplaceAllStringFunc(text, func(reference string) string {
@@ -139,7 +141,7 @@ func variablePattern() *regexp.Regexp {
 	return regexp.MustCompile(`\$\{([A-Z0-9_]+)(?:(:[-?])([^}]*))?\}`)
 }
 
-// parseDotenv parses a file of NAME=value lines. A line that is commented out counts as an empty value.
+// parseDotenv parses a file of lines NAME=value. A variable in a commented-out line has an empty value.
 func parseDotenv(content []byte) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(string(content)) {

@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/app"
 )
 
-// defaultComposition returns the composition with a value for each variable that has no default.
+// defaultComposition returns the composition of docker-compose.yml, with a value for each variable that has no
+// default.
 func defaultComposition(t *testing.T) composition {
 	t.Helper()
 	return loadComposition(t, func(name string) string {
@@ -26,7 +27,8 @@ func defaultComposition(t *testing.T) composition {
 	})
 }
 
-// isKnownVariable reports whether the program knows a variable: a setting, its file, or a variable of the command line.
+// isKnownVariable reports whether the program knows an environment variable: a setting, the variable that names the
+// file of a setting, or a variable of the command line.
 func isKnownVariable(variable string) bool {
 	return variable == "DISPATCHER_URL" || variable == "DISPATCHER_TOKEN" ||
 		slices.ContainsFunc(app.Settings(), func(s app.Setting) bool {
@@ -34,7 +36,8 @@ func isKnownVariable(variable string) bool {
 		})
 }
 
-// TestVariablesAreSettings finds misspelt settings, which would keep the dispatcher from starting.
+// TestVariablesAreSettings finds misspelt settings in the files of the deployment. They would keep the dispatcher
+// from starting.
 func TestVariablesAreSettings(t *testing.T) {
 	t.Parallel()
 	for name, s := range defaultComposition(t).Services {
@@ -97,8 +100,9 @@ func TestMissingVariableIsNamed(t *testing.T) {
 	}
 }
 
-// TestEnvIsWrittenOnce checks that scripts/env sets the variables without which compose would fail, to different values each time. Only the
-// owner can read the file, and an existing file is never changed.
+// TestEnvIsWrittenOnce checks the script scripts/env, which writes the file .env. It sets the variables without
+// which compose would fail, to different values each time. Only the owner can read the file, and an existing file
+// is never changed.
 func TestEnvIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	write := func(file string) map[string]string {
@@ -153,7 +157,7 @@ func TestImagesArePinned(t *testing.T) {
 	}
 }
 
-// TestMountsExist checks that every mounted file exists, and that something in the service refers to it.
+// TestMountsExist checks every file that a service mounts: it exists, and something in the service refers to it.
 func TestMountsExist(t *testing.T) {
 	t.Parallel()
 	c := defaultComposition(t)
@@ -179,8 +183,8 @@ func TestMountsExist(t *testing.T) {
 	}
 }
 
-// referringTexts returns the texts in which a service refers to its files: its words and variables, the other files that it mounts, and the paths
-// that Grafana reads by itself.
+// referringTexts returns the texts in which a service can refer to its files: its commands and variables, the other
+// files that it mounts, and the paths that Grafana reads by itself.
 func (s service) referringTexts(t *testing.T, excluded string) []string {
 	t.Helper()
 	texts := slices.Concat(s.Entrypoint, s.Command, s.Healthcheck.Test, slices.Collect(maps.Values(s.Environment)))
@@ -260,8 +264,8 @@ func TestFleetFlagsExist(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatOthersTalkToIsPublished checks that only the ports for devices and operators are published, by default only on this machine,
-// and that something listens there.
+// TestOnlyWhatOthersTalkToIsPublished checks the published ports: only the ports for devices and operators are
+// published, by default only on this machine, and a service listens on each of them.
 func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
@@ -289,7 +293,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	if exposed := readDockerfile(t).arguments("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
 		t.Errorf("EXPOSE %q", exposed)
 	}
-	// The services listen on the ports that other services use.
+	// The services also listen on the ports that other services use.
 	for port, file := range map[string]string{
 		"5432": "deploy/postgres/postgresql.conf", "6379": "deploy/redis/redis.conf",
 		"1883": "deploy/mosquitto/dynsec/mosquitto.conf", "1884": "deploy/mosquitto/dynsec/mosquitto.conf",

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// image holds the instructions of a Dockerfile in their order.
+// image has the instructions of the Dockerfile in their order.
 type image []instruction
 
 type instruction struct{ name, rest string }
@@ -41,7 +41,7 @@ func (i image) arguments(name string) (rest []string) {
 	return rest
 }
 
-// commandWords returns the words of the last instruction with this name, which is a JSON list.
+// commandWords returns the words of the last instruction with this name. Its argument must be a JSON list.
 func (i image) commandWords(name string) (words []string) {
 	found := i.arguments(name)
 	if len(found) == 0 {
@@ -52,7 +52,8 @@ func (i image) commandWords(name string) (words []string) {
 	return words
 }
 
-// TestImageIsBuiltAsByMake checks that the image contains what `make build` builds, which `make topology` runs.
+// TestImageIsBuiltAsByMake checks that the image contains the program as `make build` builds it. This is the
+// program that `make topology` runs.
 func TestImageIsBuiltAsByMake(t *testing.T) {
 	t.Parallel()
 	words := func(text string) []string {

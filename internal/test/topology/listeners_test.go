@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestReplicasHaveAListenerOfTheirOwn checks that the replicas have their own listener, because they share one account. If a listener uses
-// the user name as the client id, only one replica can be connected. The page must mention this where it lists the requirements of a
-// broker.
+// TestReplicasHaveAListenerOfTheirOwn checks the broker's listener for the replicas, which share one account. It
+// must be a listener of its own. If a listener uses the user name as the client id, only one replica can be
+// connected. The documentation must mention this in the requirements of a broker.
 func TestReplicasHaveAListenerOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {

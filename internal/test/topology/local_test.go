@@ -23,7 +23,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// localDeployment is the deployment on this machine: programs instead of images, loopback addresses instead of names, and one folder for all files.
+// localDeployment is the deployment of docker-compose.yml on this machine, with programs instead of images,
+// loopback addresses instead of names, and one folder for all files.
 type localDeployment struct {
 	t            *testing.T
 	compose      composition
@@ -57,7 +58,8 @@ func newLocalDeployment(t *testing.T, compose composition, binary string) *local
 	return p
 }
 
-// servicePorts returns the ports of a service: the ports in the variables of other services, and the ports on which its own files listen.
+// servicePorts returns the ports of a service: those that the variables of other services name, and those on which
+// its own files say that it listens.
 func (p *localDeployment) servicePorts(name string, s service) []string {
 	found := map[string]bool{}
 	for _, other := range p.compose.Services {
@@ -80,8 +82,8 @@ func listenPattern() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`)
 }
 
-// copyMounts copies the files that the service mounts, with loopback ports and a folder of the test. Nothing else is changed, except the
-// user of mosquitto as root.
+// copyMounts copies the files that the service mounts into a folder of the test. Only their ports, addresses and
+// folders are changed; as root, also the user of mosquitto.
 func (p *localDeployment) copyMounts(name string, s service) {
 	p.t.Helper()
 	for target, file := range s.mounts() {
@@ -144,7 +146,8 @@ func (p *localDeployment) localText(name, text string) string {
 	return text
 }
 
-// serviceCommand runs words as the service would, with only the service's environment.
+// serviceCommand returns a command with these words as the service would run it. It has only the environment of the
+// service.
 func (p *localDeployment) serviceCommand(ctx context.Context, name string, words ...string) *exec.Cmd {
 	environ := []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "HOME=" + p.dataDir(name)}
 	for key, value := range p.compose.Services[name].Environment {
@@ -213,7 +216,7 @@ func (p *localDeployment) startService(name string) {
 	p.t.Logf("%s is healthy", name)
 }
 
-// checkHealth runs the service's own health check once.
+// checkHealth runs the health check of the service once.
 func (p *localDeployment) checkHealth(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -232,7 +235,7 @@ func (p *localDeployment) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// initPostgres does, together with createDatabase, what the image's own entrypoint does.
+// initPostgres prepares Postgres as the entrypoint of its image does, together with createDatabase.
 func (p *localDeployment) initPostgres(s service) {
 	p.t.Helper()
 	password := filepath.Join(p.dir, "postgres", "password")

@@ -22,7 +22,8 @@ func readYAML[T any](t *testing.T, file string) (content T) {
 	return content
 }
 
-// TestPrometheusScrapesTheReplicas checks that Prometheus scrapes the replicas at their ports, under the job name that the alerts use.
+// TestPrometheusScrapesTheReplicas checks the configuration of Prometheus: it scrapes the replicas at their ports,
+// under the job name that the alerts use.
 func TestPrometheusScrapesTheReplicas(t *testing.T) {
 	t.Parallel()
 	type config struct {
@@ -56,7 +57,7 @@ func TestPrometheusScrapesTheReplicas(t *testing.T) {
 	}
 }
 
-// TestBoardIsProvisioned checks that Grafana finds the board, and the board its data source.
+// TestBoardIsProvisioned checks the files of Grafana: Grafana finds the board, and the board finds its data source.
 func TestBoardIsProvisioned(t *testing.T) {
 	t.Parallel()
 	sources := readYAML[struct {
@@ -95,7 +96,7 @@ func TestBoardIsProvisioned(t *testing.T) {
 	}
 }
 
-// dataSourceIDs returns the uids of all data sources that a board uses.
+// dataSourceIDs returns the uids of all data sources that a Grafana board uses.
 func dataSourceIDs(t *testing.T, file string) (uids []string) {
 	t.Helper()
 	var board any
@@ -126,8 +127,8 @@ func dataSourceIDs(t *testing.T, file string) (uids []string) {
 	return uids
 }
 
-// TestPrometheusTakesItsFiles checks the files, and the alerts for invented fleets, with promtool. A test of internal/app parses the
-// expressions of the alerts without promtool.
+// TestPrometheusTakesItsFiles checks the files of Prometheus with promtool, and also the alerts for invented
+// fleets. A test of internal/app checks the expressions of the alerts without promtool.
 func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
 	promtool := servers.RequireProgram(t, "promtool")

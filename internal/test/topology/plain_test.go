@@ -16,8 +16,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPlainMachines runs the commands of the section in docs/operations.md that installs everything on plain machines. It runs them below
-// one folder, with its own ports, without apt and systemd.
+// TestPlainMachines runs the commands of docs/operations.md that install everything on plain machines. They run
+// below one folder, with ports of the test, without apt and systemd.
 func TestPlainMachines(t *testing.T) {
 	t.Parallel()
 	w := newDocRun(t)
@@ -35,7 +35,8 @@ func TestPlainMachines(t *testing.T) {
 	}
 }
 
-// sectionScript returns the commands of all blocks as a script. A command of a console block is printed before its output.
+// sectionScript returns the commands of all blocks of a section as a script. In a console block, each command is
+// printed before its output.
 func sectionScript(section string) string {
 	var script strings.Builder
 	for _, block := range regexp.MustCompile("(?s)```(sh|console)\n(.*?)```").FindAllStringSubmatch(section, -1) {
@@ -79,7 +80,7 @@ func newDocRun(t *testing.T) docRun {
 	return w
 }
 
-// localText replaces the folders and ports in a text with those of this run.
+// localText replaces in a text the folders and ports of the documentation with those of this run.
 func (w docRun) localText(text string) string {
 	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHealthCheckShowsNoPassword checks that the password is not in the arguments of a process, because all users of a machine can read
-// them.
+// TestHealthCheckShowsNoPassword checks the health check of the broker: the password is not in the arguments of a
+// process, because all users of a machine can read these.
 func TestHealthCheckShowsNoPassword(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -35,7 +35,8 @@ func TestHealthCheckShowsNoPassword(t *testing.T) {
 	}
 }
 
-// TestInnerListenersHaveAnAddress checks that by default the port for the dispatchers is not open to other hosts.
+// TestInnerListenersHaveAnAddress checks the port of the broker for the dispatchers: by default it is not open to
+// other hosts.
 func TestInnerListenersHaveAnAddress(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {

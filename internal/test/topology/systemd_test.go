@@ -14,7 +14,7 @@ import (
 
 const unitFile = "deploy/systemd/dispatcher.service"
 
-// readUnit returns the values of each directive, in order.
+// readUnit returns the values of each directive of the systemd unit, in order.
 func readUnit(t *testing.T) map[string][]string {
 	t.Helper()
 	values := map[string][]string{}
@@ -59,7 +59,8 @@ func TestUnitFitsTheProgram(t *testing.T) {
 	}
 }
 
-// TestUnitEnvironmentStarts checks that `serve` accepts the settings next to the unit together with the secrets.
+// TestUnitEnvironmentStarts checks the settings in the file next to the systemd unit: together with the secrets,
+// `serve` accepts them.
 func TestUnitEnvironmentStarts(t *testing.T) {
 	t.Parallel()
 	environ := []string{
@@ -78,11 +79,11 @@ func TestUnitEnvironmentStarts(t *testing.T) {
 	}
 }
 
-// TestUnitIsVerified runs systemd's own check of the unit, which needs no running systemd.
+// TestUnitIsVerified checks the unit with systemd's own program, which needs no running systemd.
 func TestUnitIsVerified(t *testing.T) {
 	t.Parallel()
 	analyze := servers.RequireProgram(t, "systemd-analyze")
-	// The program need not be installed: another existing program replaces it.
+	// The dispatcher need not be installed for this check: the unit names another program that exists.
 	text := strings.ReplaceAll(string(readRepoFile(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")
 	p := localDeployment{t: t}
@@ -91,7 +92,7 @@ func TestUnitIsVerified(t *testing.T) {
 	if err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// A score of 0 means fully confined, 10 not at all. The unit of the threshold is a tenth.
+	// A score of 0 means fully confined, and 10 means not confined at all. The threshold is given in tenths.
 	if out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", file).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}

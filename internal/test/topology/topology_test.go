@@ -22,14 +22,15 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// Flags that `make topology` sets.
+// These flags are set by `make topology`.
 var (
 	fullSize = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
 	binary   = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
 )
 
-// TestTopology runs `docker compose --profile fleet up` without Docker: the files, commands, variables and health checks of
-// docker-compose.yml with the programs of this machine. The exit status of the fleet is the result.
+// TestTopology does what `docker compose --profile fleet up` does, but without Docker: it uses the files, commands,
+// variables and health checks of docker-compose.yml with the programs of this machine. The test fails if the exit
+// status of the fleet is not 0.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -58,8 +59,8 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// newLookup looks variables up as compose does: in the environment, then in .env as `make env` creates it. Without -whole, the fleet is
-// smaller.
+// newLookup returns a function that looks up variables as compose does: first in the environment, then in the file
+// .env that `make env` creates. Without -whole, the fleet is smaller.
 func newLookup(t *testing.T) func(string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), ".env")
@@ -82,7 +83,7 @@ func newLookup(t *testing.T) func(string) string {
 	}
 }
 
-// programPath returns the path of the program. Another test compares the build flags of the image.
+// programPath returns the path of the dispatcher. Another test compares the build flags with those of the image.
 func programPath(t *testing.T) string {
 	t.Helper()
 	if *binary != "" {
@@ -116,7 +117,7 @@ func (p *localDeployment) runFleet(ctx context.Context) {
 	}
 }
 
-// reportCount returns how many reports a replica answered, with any reason.
+// reportCount returns how many reports over this transport a replica has answered, with any reason.
 func (p *localDeployment) reportCount(name, transport string) (sum float64) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.address(name)+"/metrics", nil)

@@ -22,8 +22,8 @@ type report struct {
 
 type jsonObject map[string]any
 
-// report stores results, and grants the device's oldest task if the counter allows it. It handles one report at a time, which is fast
-// enough for the benchmark.
+// report handles the report of a device: it stores the results, and grants the device's oldest task if the counter
+// in Redis allows it. It handles one report at a time, which is fast enough for the benchmark.
 func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	var up report
 	if err := json.NewDecoder(r.Body).Decode(&up); err != nil {
@@ -53,7 +53,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, down)
 }
 
-// endTask ends a task and frees its slot. The caller holds mu.
+// endTask ends a task and frees its slot. The caller must hold mu.
 func (s *Server) endTask(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
 	if id < 1 || id > int64(len(s.tasks)) {
 		return "unknown", nil
@@ -71,7 +71,7 @@ func (s *Server) endTask(ctx context.Context, id int64, status string, output js
 }
 
 // takeSlotNumber returns a free slot number. If the counter in Redis admitted more tasks than there are slots, it
-// returns a number outside the slots. The external system then detects the violation. The caller holds mu.
+// returns a number that no slot has. The external system then detects the violation. The caller must hold mu.
 func (s *Server) takeSlotNumber() int {
 	if len(s.freeSlots) == 0 {
 		return s.pool.Capacity
@@ -81,8 +81,8 @@ func (s *Server) takeSlotNumber() int {
 	return n
 }
 
-// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and grantNext
-// sends the same grant again. The caller holds mu.
+// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the
+// reply with the grant was lost, so grantNext sends the same grant again. The caller must hold mu.
 func (s *Server) grantNext(ctx context.Context, device string, isWorking bool, down jsonObject) error {
 	tasks := s.waiting[device]
 	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {

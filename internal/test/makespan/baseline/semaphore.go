@@ -14,7 +14,7 @@ var acquireScript string
 //go:embed release.lua
 var releaseScript string
 
-// semaphore is a plain counter in Redis.
+// semaphore is a plain counter in Redis that limits the number of used slots.
 type semaphore struct {
 	redis            redis.Scripter
 	acquire, release *redis.Script
@@ -28,7 +28,7 @@ func newSemaphore(client redis.Scripter, pool string) *semaphore {
 	}
 }
 
-// acquireSlot takes a slot. It returns false if all slots are taken.
+// acquireSlot takes a slot by incrementing the counter. It returns false if all slots are taken.
 func (s *semaphore) acquireSlot(ctx context.Context, capacity int) (bool, error) {
 	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
 	if err != nil {

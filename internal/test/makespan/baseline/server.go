@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lease is the lease length in replies. Only a result ends a grant.
+// lease is the length of a lease in replies. Leases never end here: only a result ends a grant.
 const lease = time.Hour
 
 // Server answers the reports of devices, and the operator calls that a simulation makes. It is safe for concurrent use.
@@ -43,7 +43,7 @@ type task struct {
 	token   int64
 }
 
-// New returns a server whose devices report once in a period.
+// New returns a server whose devices are to report once in each period.
 func New(client redis.Scripter, period time.Duration) *Server {
 	s := &Server{client: client, period: period, mux: http.NewServeMux(), waiting: map[string][]*task{}}
 	s.mux.HandleFunc("POST /v1/devices/{device}/report", s.report)
@@ -104,7 +104,7 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusCreated, map[string]any{"id": len(s.batches), "tasks": len(b.Tasks)})
 }
 
-// batchTasks returns the tasks of a batch. It returns none if the batch does not exist. The caller holds mu.
+// batchTasks returns the tasks of a batch. If the batch does not exist, it returns none. The caller must hold mu.
 func (s *Server) batchTasks(id string) []*task {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(s.batches) {
