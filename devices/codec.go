@@ -44,8 +44,8 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// checkText returns the body without surrounding space and with unstorable characters replaced, or nil if the
-// body is empty. It refuses a body that is too long or nested too deep.
+// checkText returns body, the text of a report, without surrounding space and with unstorable characters replaced, or nil if the body is
+// empty. It returns an error for a body that is too long or nested too deep.
 func checkText(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -64,12 +64,13 @@ func checkText(body []byte) ([]byte, error) {
 // the members that are left are unknown fields.
 type members map[string]json.RawMessage
 
-// parseMembers returns the members of a JSON object. ok is false if value is not an object.
-func parseMembers(value []byte) (all members, ok bool) {
-	err := json.Unmarshal(value, &all)
-	return all, err == nil && all != nil
+// parseMembers returns the members of value, a JSON object. ok is false if value is not an object.
+func parseMembers(value []byte) (parsed members, ok bool) {
+	err := json.Unmarshal(value, &parsed)
+	return parsed, err == nil && parsed != nil
 }
 
+// remove removes the member with this name and returns its value, or nil if there is no such member.
 func (m members) remove(name string) []byte {
 	value := m[name]
 	delete(m, name)
@@ -93,6 +94,7 @@ func parseString(value []byte) (text string, ok bool) {
 	return text, err == nil && value[0] == '"'
 }
 
+// decodeID sets the ID of the report from the member id, and removes the member from fields.
 func (r *Report) decodeID(fields members) error {
 	id := fields.remove("id")
 	if isEmpty(id) {
@@ -109,6 +111,7 @@ func (r *Report) decodeID(fields members) error {
 	return nil
 }
 
+// decodeAccept sets Accept from the member accept, and removes the member from fields.
 func (r *Report) decodeAccept(fields members) error {
 	accept := fields.remove("accept")
 	r.Accept = string(accept) != "false"
@@ -118,6 +121,7 @@ func (r *Report) decodeAccept(fields members) error {
 	return invalidField("accept", "must be true or false")
 }
 
+// decodeAttributes sets Attributes from the member attributes, and removes the member from fields.
 func (r *Report) decodeAttributes(fields members) error {
 	text := fields.remove("attributes")
 	if isEmpty(text) {
@@ -136,19 +140,20 @@ func (r *Report) decodeAttributes(fields members) error {
 	return nil
 }
 
+// decodeResults sets Results from the member results, and removes the member from fields.
 func (r *Report) decodeResults(fields members) (err error) {
 	r.Results, err = decodeList(r, fields, "results", MaxResults, CodeTooManyResults, decodeResult)
 	return err
 }
 
+// decodeRunning sets Running from the member running, and removes the member from fields.
 func (r *Report) decodeRunning(fields members) (err error) {
 	r.Running, err = decodeList(r, fields, "running", MaxRunning, CodeTooManyRunning, decodeRunning)
 	return err
 }
 
-// decodeList decodes each entry of the list in the field name, and adds the number of unknown fields in the
-// entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code
-// tooManyCode.
+// decodeList calls decode for each entry of the list in the member name of fields, and returns the results. It adds the number of unknown
+// fields in the entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code tooManyCode.
 func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {
@@ -170,8 +175,9 @@ func decodeList[T any](r *Report, fields members, name string, maxEntries int, t
 	return list, nil
 }
 
-func invalidField(name, rule string) error {
-	return &Error{ReasonInvalid, CodeInvalidField, name + ": " + rule}
+// invalidField returns the error for a report in which field breaks rule.
+func invalidField(field, rule string) error {
+	return &Error{ReasonInvalid, CodeInvalidField, field + ": " + rule}
 }
 
 // Encode returns the reply as JSON. If the payload of the task is not valid JSON, the

@@ -50,24 +50,24 @@ func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	return task, token, invalid
 }
 
-// decodeInteger returns a positive integer below 2^53, or 0.
-func decodeInteger(field []byte) int64 {
-	n, err := strconv.ParseInt(digits(field), 10, 64)
+// decodeInteger returns the positive integer below 2^53 in raw, a JSON value, or 0 if raw is something else.
+func decodeInteger(raw []byte) int64 {
+	n, err := strconv.ParseInt(digits(raw), 10, 64)
 	if err != nil || n > maxInteger {
 		return 0
 	}
 	return n
 }
 
-// digits returns the digits of a non-negative decimal integer that was sent as a JSON number
-// or as a JSON string. It returns "" for everything else, also for leading zeros.
-func digits(field []byte) string {
-	if isEmpty(field) {
+// digits returns the digits of raw, a non-negative decimal integer that was sent as a JSON number or as a JSON string. It returns "" for
+// everything else, also for leading zeros.
+func digits(raw []byte) string {
+	if isEmpty(raw) {
 		return ""
 	}
-	text, ok := parseString(field)
+	text, ok := parseString(raw)
 	if !ok {
-		text = string(field)
+		text = string(raw)
 	}
 	if text == "" || text[0] == '0' && text != "0" {
 		return ""
@@ -80,8 +80,9 @@ func digits(field []byte) string {
 	return text
 }
 
-func (r *Result) decodeStatus(field []byte) {
-	text, _ := parseString(field)
+// decodeStatus sets Status from raw, the JSON value of the member status, or marks the result as invalid.
+func (r *Result) decodeStatus(raw []byte) {
+	text, _ := parseString(raw)
 	switch status := Status(text); status {
 	case StatusSucceeded, StatusFailed, StatusRejected, StatusReturned:
 		r.Status = status
@@ -90,21 +91,23 @@ func (r *Result) decodeStatus(field []byte) {
 	}
 }
 
-func (r *Result) decodeOutput(field []byte) {
+// decodeOutput sets Output, or OutputDropped, from raw, the JSON value of the member output.
+func (r *Result) decodeOutput(raw []byte) {
 	switch {
-	case len(field) == 0 || string(field) == "null":
-	case len(field) > MaxOutput:
+	case len(raw) == 0 || string(raw) == "null":
+	case len(raw) > MaxOutput:
 		r.OutputDropped = true
 	default:
-		r.Output = json.RawMessage(field)
+		r.Output = json.RawMessage(raw)
 	}
 }
 
-func (r *Result) decodeError(field []byte) {
-	if isEmpty(field) {
+// decodeError sets Error from raw, the JSON value of the member error, or marks the result as invalid.
+func (r *Result) decodeError(raw []byte) {
+	if isEmpty(raw) {
 		return
 	}
-	text, ok := parseString(field)
+	text, ok := parseString(raw)
 	if !ok {
 		r.markInvalid(CodeInvalidError)
 		return
@@ -112,13 +115,13 @@ func (r *Result) decodeError(field []byte) {
 	r.Error = cutText(text, MaxError)
 }
 
-// decodeRetryAfter decodes retry_after_ms of a result, but only if the status is StatusReturned, so that the
-// field does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
-func (r *Result) decodeRetryAfter(field []byte) {
-	if r.Status != StatusReturned || isEmpty(field) {
+// decodeRetryAfter sets RetryAfter from raw, the JSON value of retry_after_ms, but only if the status is StatusReturned, so that the field
+// does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
+func (r *Result) decodeRetryAfter(raw []byte) {
+	if r.Status != StatusReturned || isEmpty(raw) {
 		return
 	}
-	text := digits(field)
+	text := digits(raw)
 	if text == "" {
 		r.markInvalid(CodeInvalidRetryAfter)
 		return

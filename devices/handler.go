@@ -13,7 +13,7 @@ const AnswerAfterWait = 30 * time.Second
 // Handler decides how reports are answered. All transports share one Handler. An error of
 // its methods refuses the whole report: see RefusalOf. For waking devices see waiters.Waker.
 type Handler interface {
-	// Authenticate checks that the owner of this token may report as device, and returns the Caller of the report.
+	// Authenticate checks that a sender with this token may report as device, and returns the Caller of the report.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
 	// AuthenticateSession returns nil if the device may open a session with this token.
 	// The Caller of the session's reports is then Caller{Device: device, Via: ViaSession}.

@@ -12,46 +12,47 @@ const (
 // a letter or digit and is case-sensitive. It is safe in topics, URLs and key names.
 type ID string
 
-// ParseID checks s and returns it as an ID. The error is an *Error with CodeInvalidDeviceID. The text of the
-// error names the broken rule and never repeats s.
-func ParseID(s string) (ID, error) {
-	if rule := violatedNameRule(s, MaxIDLength); rule != "" {
+// ParseID checks text and returns it as an ID. The error is an *Error with CodeInvalidDeviceID. The text of the error names the broken
+// rule and never repeats text.
+func ParseID(text string) (ID, error) {
+	if rule := violatedNameRule(text, MaxIDLength); rule != "" {
 		return "", &Error{ReasonInvalid, CodeInvalidDeviceID, "device id: " + rule}
 	}
-	return ID(s), nil
+	return ID(text), nil
 }
 
-// CheckPoolName checks the name of a pool. The rules are the rules of an ID, but with at most
-// MaxPoolLength characters. The error is an *Error with CodeInvalidPool.
-func CheckPoolName(s string) error {
-	if rule := violatedNameRule(s, MaxPoolLength); rule != "" {
+// CheckPoolName returns an error if name is no valid name of a pool. The rules are the rules of an ID, but with at most MaxPoolLength
+// characters. The error is an *Error with CodeInvalidPool.
+func CheckPoolName(name string) error {
+	if rule := violatedNameRule(name, MaxPoolLength); rule != "" {
 		return &Error{ReasonInvalid, CodeInvalidPool, "pool: " + rule}
 	}
 	return nil
 }
 
-// violatedNameRule returns the naming rule that s breaks, or "" if s is a valid name of at most longest characters.
-func violatedNameRule(s string, longest int) string {
+// violatedNameRule returns the naming rule that name breaks, or "" if name is a valid name of at most maxLength characters.
+func violatedNameRule(name string, maxLength int) string {
 	switch {
-	case s == "":
+	case name == "":
 		return "must not be empty"
-	case len(s) > longest:
-		return "must have at most " + strconv.Itoa(longest) + " characters"
-	case !isAlphanumeric(s[0]):
+	case len(name) > maxLength:
+		return "must have at most " + strconv.Itoa(maxLength) + " characters"
+	case !isAlphanumeric(name[0]):
 		return "must start with a letter or digit"
 	}
-	for i := range len(s) {
-		if !isNameByte(s[i]) {
+	for i := range len(name) {
+		if !isNameByte(name[i]) {
 			return "may only contain A-Z a-z 0-9 . _ : -"
 		}
 	}
 	return ""
 }
 
-func isAlphanumeric(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+func isAlphanumeric(char byte) bool {
+	return 'a' <= char && char <= 'z' || 'A' <= char && char <= 'Z' || '0' <= char && char <= '9'
 }
 
-func isNameByte(c byte) bool {
-	return isAlphanumeric(c) || c == '.' || c == '_' || c == ':' || c == '-'
+// isNameByte reports whether char may occur in a name after its first character.
+func isNameByte(char byte) bool {
+	return isAlphanumeric(char) || char == '.' || char == '_' || char == ':' || char == '-'
 }

@@ -71,10 +71,9 @@ func replaceUnstorable(text []byte) []byte {
 	return append(out, text[copied:]...)
 }
 
-// nextCharacter returns the number of bytes of the first character of text, which begins
-// inside a JSON string, and whether the character must be replaced. It accepts malformed
-// escapes: the parser refuses them.
-func nextCharacter(text []byte) (width int, bad bool) {
+// nextCharacter returns the number of bytes of the first character of text, which begins inside a JSON string, and whether the character
+// must be replaced (isUnstorable). It accepts malformed escapes: the parser refuses them.
+func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	switch c := text[0]; {
 	case c == 0:
 		return 1, true
@@ -87,7 +86,8 @@ func nextCharacter(text []byte) (width int, bad bool) {
 	return width, r == utf8.RuneError && width == 1
 }
 
-func nextEscape(text []byte) (width int, bad bool) {
+// nextEscape is nextCharacter for a text that begins with a backslash.
+func nextEscape(text []byte) (width int, isUnstorable bool) {
 	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
 	unit, ok := escapedUnit(text)
 	switch {
@@ -114,16 +114,15 @@ func escapedUnit(text []byte) (unit rune, ok bool) {
 	return rune(n), err == nil
 }
 
-// cutText returns s, cut to at most limit bytes at the border of a character. A cut text
-// ends with an ellipsis.
-func cutText(s string, limit int) string {
-	if len(s) <= limit {
-		return s
+// cutText returns text, cut to at most limit bytes at the border of a character. A cut text ends with an ellipsis.
+func cutText(text string, limit int) string {
+	if len(text) <= limit {
+		return text
 	}
 	const mark = "…"
 	end := limit - len(mark)
-	for end > 0 && !utf8.RuneStart(s[end]) {
+	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return s[:end] + mark
+	return text[:end] + mark
 }

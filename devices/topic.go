@@ -33,6 +33,7 @@ func ParseReportTopic(topic string) (ID, error) { return parseTopic(topic, repor
 // or CodeInvalidDeviceID.
 func ParseReplyTopic(topic string) (ID, error) { return parseTopic(topic, replySuffix) }
 
+// parseTopic returns the device in topic, which must have the form of a report or reply topic and end with suffix.
 func parseTopic(topic, suffix string) (ID, error) {
 	rest, hasPrefix := strings.CutPrefix(topic, topicPrefix)
 	id, hasSuffix := strings.CutSuffix(rest, suffix)

@@ -92,6 +92,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 }
 
+// situation returns the facts for the decision, as of the last read of the ledger and the progress of the attempt.
 func (a *attempt) situation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
@@ -100,8 +101,8 @@ func (a *attempt) situation() decision.Situation {
 	return s
 }
 
-// carryOut carries out a choice to grant something. It returns errObstacleRecorded or errRepaired if another
-// decision may succeed.
+// carryOut carries out choice, which grants something: a grant to deliver again, or tasks to try. It returns errObstacleRecorded or
+// errRepaired if another decision may succeed.
 func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
@@ -115,13 +116,12 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirm(ctx, asked)
 }
 
-// confirm reads the device from the ledger again if more than freshGrant has passed since the time asked.
-// In that time, another replica may have delivered the grant, and the grant may have ended since then.
-// Most devices drop a grant that they have already ended. For all other devices, confirm makes it rare
-// that they receive an ended grant.
-func (a *attempt) confirm(ctx context.Context, asked time.Time) error {
-	for a.granted != nil && a.d.config.Now().Sub(asked) > freshGrant {
-		asked = a.d.config.Now()
+// confirm reads the device from the ledger again if more than freshGrant has passed since the time since. In that time, another replica
+// may have delivered the grant, and the grant may have ended since then. Most devices drop a grant that they have already ended. For all
+// other devices, confirm makes it rare that they receive an ended grant.
+func (a *attempt) confirm(ctx context.Context, since time.Time) error {
+	for a.granted != nil && a.d.config.Now().Sub(since) > freshGrant {
+		since = a.d.config.Now()
 		if err := a.reporter.rereadView(ctx); err != nil {
 			return err
 		}
@@ -141,16 +141,16 @@ func (a *attempt) decideAgain(ctx context.Context) error {
 	return errRepaired
 }
 
-// grantIfUsable makes the grant g the outcome of the attempt. If the usable time of the grant is below
-// LeaseMin, it refuses the device instead.
-func (a *attempt) grantIfUsable(g store.Grant) {
-	if a.d.usableTime(g) < a.d.config.LeaseMin {
-		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
+// grantIfUsable makes grant the outcome of the attempt. If the usable time of the grant is below LeaseMin, it refuses the device instead.
+func (a *attempt) grantIfUsable(grant store.Grant) {
+	if a.d.usableTime(grant) < a.d.config.LeaseMin {
+		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: grant.LeaseUntil})
 		return
 	}
-	a.granted = &g
+	a.granted = &grant
 }
 
+// refuse makes the refusal choice the outcome of the attempt.
 func (a *attempt) refuse(choice decision.Choice) { a.granted, a.refusal = nil, choice }
 
 // refuseUnavailable refuses the device after an error. If a slot was taken, reconciliation frees it.

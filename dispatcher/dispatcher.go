@@ -75,7 +75,7 @@ type Dispatcher struct {
 	ledgerCalls ledgerCalls
 }
 
-// New builds a Dispatcher.
+// New returns a Dispatcher with this configuration.
 func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
@@ -116,6 +116,7 @@ func New(config Config) *Dispatcher {
 	return d
 }
 
+// withDefaults returns the configuration with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	c.LeaseMin = cmp.Or(c.LeaseMin, time.Second)
 	c.ReportPeriod = cmp.Or(c.ReportPeriod, 30*time.Second)
@@ -148,10 +149,10 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 // Tallies returns the counts of this process for each pool.
 func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
-// Panicked logs and counts the panic p. doing names the work that the panic ended; the process continues.
-func (d *Dispatcher) Panicked(doing string, p *rescue.Panic) {
+// Panicked logs and counts a recovered panic. doing names the work that the panic ended; the process continues.
+func (d *Dispatcher) Panicked(doing string, recovered *rescue.Panic) {
 	d.metrics.panics.Inc()
-	d.log.Error("panicked", "doing", doing, "panic", p.Cause, "stack", string(p.Stack))
+	d.log.Error("panicked", "doing", doing, "panic", recovered.Cause, "stack", string(recovered.Stack))
 }
 
 // newNonce returns a random text that makes the lease ids of different reports different.

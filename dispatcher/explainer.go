@@ -33,16 +33,16 @@ type Explainer struct {
 	panicked    rescue.PanicHandler
 }
 
-// ExplainTask explains why a task waits, or how it runs or ended. If Redis answers in time, the explanation includes
-// the state of the queue and of the limits. ExplainTask returns store.ErrNotFound if there is no such task.
-func (x *Explainer) ExplainTask(ctx context.Context, task int64) (decision.Explanation, error) {
-	v, err := x.ledger.TaskView(ctx, task)
+// ExplainTask explains why the task with this id waits, or how it runs or ended. If Redis answers in time, the explanation includes the
+// state of the queue and of the limits. ExplainTask returns store.ErrNotFound if there is no such task.
+func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Explanation, error) {
+	v, err := x.ledger.TaskView(ctx, taskID)
 	var e decision.Explanation
 	if err == nil {
 		e, err = x.explainInTime(ctx, v)
 	}
 	if err != nil {
-		return decision.Explanation{}, fmt.Errorf("explaining task %d: %w", task, err)
+		return decision.Explanation{}, fmt.Errorf("explaining task %d: %w", taskID, err)
 	}
 	if !store.IsCaller(v.Task.Device) {
 		e.Mark = x.DeviceMark(ctx, devices.ID(v.Task.Device))
@@ -50,18 +50,18 @@ func (x *Explainer) ExplainTask(ctx context.Context, task int64) (decision.Expla
 	return e, nil
 }
 
-// explainInTime explains a task. If Redis does not answer in time, it explains the task from the ledger alone.
-func (x *Explainer) explainInTime(ctx context.Context, v store.TaskView) (decision.Explanation, error) {
+// explainInTime explains the task in view. If Redis does not answer in time, it explains the task from the ledger alone.
+func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (decision.Explanation, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
 	explained := make(chan decision.Explanation, 1)
 	err := rescue.CallWithin(within, func() error {
-		explained <- x.explain(within, v, x.policies.FindObstacles(within, v), x)
+		explained <- x.explain(within, view, x.policies.FindObstacles(within, view), x)
 		return nil
 	})
 	switch {
 	case within.Err() != nil:
-		return x.explain(ctx, v, nil, noLookups{}), ctx.Err()
+		return x.explain(ctx, view, nil, noLookups{}), ctx.Err()
 	case err != nil:
 		return decision.Explanation{}, x.panicked.Report("explaining a task", err)
 	}
@@ -70,8 +70,8 @@ func (x *Explainer) explainInTime(ctx context.Context, v store.TaskView) (decisi
 
 // lookups read the facts that an explanation needs in addition to the view of its task and the policies.
 type lookups interface {
-	// poolStatus returns how many slots of a pool are held, and where the tasks of v's device are in the pool's queue.
-	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus
+	// poolStatus returns how many slots of a pool are held, and where tasks, which belong to the device in view, are in the pool's queue.
+	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// callerBound returns the bound of callers in the pool of a waiting caller, or nil if the bound is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
@@ -79,24 +79,26 @@ type lookups interface {
 // noLookups makes no call: it returns that nothing is known.
 type noLookups struct{}
 
+// callerBound returns nil: the bound of callers is unknown.
 func (noLookups) callerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
 
+// poolStatus returns a status which says that the semaphore did not answer.
 func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task of the view v. obstacles holds, by task id, the obstacles that policies found for the
-// tasks of its device. source reads the other facts.
-func (x *Explainer) explain(ctx context.Context, v store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
-	return decision.Explain(v, func(waiting store.Candidate) decision.WaitFacts {
+// explain explains the task in view. obstacles holds, by task id, the obstacles that policies found for the tasks of its device. source
+// reads the other facts.
+func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
+	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
-			PoolStatuses: poolStatuses(ctx, v, waiting, obstacles, source), Obstacles: obstacles,
-			Seen: x.lastReport(v), Period: x.period,
+			PoolStatuses: poolStatuses(ctx, view, waiting, obstacles, source), Obstacles: obstacles,
+			Seen: x.lastReport(view), Period: x.period,
 		}
 		if hold, found := x.pools.UsualHold(waiting.Pool); found {
 			facts.Hold = hold
 		}
-		if store.IsCaller(v.Task.Device) {
+		if store.IsCaller(view.Task.Device) {
 			facts.CallerBound = source.callerBound(ctx, waiting)
 		}
 		return facts
@@ -144,12 +146,12 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns, by pool, the status of the explained task's pool, and of each other pool in which
-// the device has a task that could start.
-func poolStatuses(ctx context.Context, v store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
-	s := decision.ExpectedSituation(v.DeviceView, obstacles)
+// poolStatuses returns, by pool, the status of the pool of explained (the task in view), and of each other pool in which the device has a
+// task that could start. source reads each status.
+func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
+	s := decision.ExpectedSituation(view.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
-	for _, c := range v.Candidates {
+	for _, c := range view.Candidates {
 		if c.Task != explained.Task && s.MayStart(c) && len(open[c.Pool]) < slots.MaxWants {
 			open[c.Pool] = append(open[c.Pool], c)
 		}
@@ -161,20 +163,20 @@ func poolStatuses(ctx context.Context, v store.TaskView, explained store.Candida
 		if pool == explained.Pool && cannotStart {
 			tasks = tasks[:1]
 		}
-		statuses[pool] = source.poolStatus(ctx, pool, tasks, v)
+		statuses[pool] = source.poolStatus(ctx, pool, tasks, view)
 	}
 	return statuses
 }
 
-// poolStatus reads the status of one pool, with the place of tasks in its queue, from the semaphore. If the
-// explained task is in this pool, it must be the first of tasks. For a pool that the semaphore does not know,
-// poolStatus uses the counts of the ledger: the next report restores such a pool from the ledger.
-func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
+// poolStatus reads the status of one pool, with the place of tasks in its queue, from the semaphore. tasks belong to the device in view.
+// If the explained task is in this pool, it must be the first of tasks. For a pool that the semaphore does not know, poolStatus uses the
+// counts of the ledger: the next report restores such a pool from the ledger.
+func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {
 		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, LanePercent: urgentLanePercent(c, x.urgentShare), Priority: c.Priority}
 	}
-	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, v.Task.Device, waiters)
+	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, waiters)
 	switch {
 	case err != nil:
 		x.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
@@ -185,18 +187,17 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 			FirstTask: tasks[places.FirstIndex].Task, InQueue: places.WaitingTask != 0, ReportDueIn: places.ReportDueIn, OfferLeft: places.OfferLeft,
 			Waiting: places.Waiting, Lane: decision.UrgentLane(places.Lane),
 		}
-	case pool == v.Pool.Name:
-		return decision.PoolStatus{Held: v.Held, Capacity: v.Pool.Capacity, UnreservedSlots: v.Pool.Capacity - v.Held}
+	case pool == view.Pool.Name:
+		return decision.PoolStatus{Held: view.Held, Capacity: view.Pool.Capacity, UnreservedSlots: view.Pool.Capacity - view.Held}
 	}
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the last report that the ledger or this replica has recorded for the device of the view v. For a
-// device that only polls, the time is accurate to store.SeenPrecision. The report is zero if the device never
-// reported.
-func (x *Explainer) lastReport(v store.TaskView) store.LastReport {
-	seen := x.seen.LastReport(v.Task.Device)
-	if d := v.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {
+// lastReport returns the last report that the ledger or this replica has recorded for the device in view. For a device that only polls,
+// its time is accurate to store.SeenPrecision. The report is zero if the device never reported.
+func (x *Explainer) lastReport(view store.TaskView) store.LastReport {
+	seen := x.seen.LastReport(view.Task.Device)
+	if d := view.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {
 		return store.LastReport{At: *d.LastSeen, QuietUntil: *d.QuietUntil}
 	}
 	return seen

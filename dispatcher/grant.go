@@ -23,17 +23,17 @@ const (
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of the open tasks, if the policies of the task let it start. It checks the policies
-// before it acquires a slot, so that no slot is occupied during the check. Policies.Settle then counts the start that was
-// committed, and releases the other reservations.
-func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate) error {
-	if !policies.AnyHasPolicies(open) {
-		return a.grant(ctx, open)
+// grantUnderPolicies grants one of tasks, which belong to one pool, if the policies of the task let it start. It checks the policies
+// before it acquires a slot, so that no slot is occupied during the check. Policies.Settle then counts the start that was committed, and
+// releases the other reservations.
+func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
+	if !policies.AnyHasPolicies(tasks) {
+		return a.grant(ctx, tasks)
 	}
-	pool := open[0].Pool
-	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, open, a.leaseID, a.nonce)
+	pool := tasks[0].Pool
+	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, tasks, a.leaseID, a.nonce)
 	maps.Copy(a.obstacles, refused)
-	suppressed := a.suppress(ctx, open, refused)
+	suppressed := a.suppress(ctx, tasks, refused)
 	if len(passed) == 0 {
 		return a.recordLimitedPool(ctx, pool, suppressed)
 	}
@@ -47,13 +47,13 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate
 	return err
 }
 
-// suppress ends each refused task if the policy that refuses it drops tasks. It returns true if the ledger
-// answered; then the caller must read the device again. A task that cannot be ended now is refused until the
-// device reports again.
-func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused map[int64]decision.Obstacle) bool {
+// suppress ends each of candidates that is refused, if the policy that refuses it drops tasks. refused has the obstacles by task id.
+// suppress returns true if the ledger answered; then the caller must read the device again. A task that cannot be ended now is refused
+// until the device reports again.
+func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) bool {
 	var tasks []store.Candidate
 	var list []store.Suppression
-	for _, c := range open {
+	for _, c := range candidates {
 		if o := refused[c.Task]; o.DropsTask {
 			tasks, list = append(tasks, c), append(list, store.Suppression{Task: c.Task, Reason: o.Detail})
 			o.Until = a.reporter.view.Now.Add(dropRetryDelay)
@@ -96,13 +96,13 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 	return errObstacleRecorded
 }
 
-// grant acquires a slot of the tasks' pool for the task whose turn it is, and claims that task on the
-// slot. It returns errObstacleRecorded or errRepaired if another decision may succeed.
-func (a *attempt) grant(ctx context.Context, open []store.Candidate) error {
+// grant acquires a slot of the pool of tasks for the task whose turn it is, and claims that task on the slot. It returns
+// errObstacleRecorded or errRepaired if another decision may succeed.
+func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
-	open = firstTasks(open, a.d.config.Jitter)
-	pool, device := open[0].Pool, string(a.reporter.caller.Device)
-	request := slots.Request{Device: device, Wants: a.slotWants(open), Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
+	tasks = firstTasks(tasks, a.d.config.Jitter)
+	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
+	request := slots.Request{Device: device, Wants: a.slotWants(tasks), Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
 	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.reportPeriod(), request)
 	a.d.outages.semaphore.record(err, started)
 	if err != nil {
@@ -123,18 +123,17 @@ func (a *attempt) grant(ctx context.Context, open []store.Candidate) error {
 		a.full[pool] = true
 		return errObstacleRecorded
 	}
-	c, lease := open[got.WantIndex], request.Wants[got.WantIndex].Lease
+	c, lease := tasks[got.WantIndex], request.Wants[got.WantIndex].Lease
 	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got.Slot, LeaseID: lease}
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// firstTasks returns the first task of each batch, which alone decides the turn of the batch. If there
-// are more batches than the semaphore takes, it keeps the urgent batches and draws the rest at random. jitter
-// returns a number in [0,1).
-func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate {
+// firstTasks returns the first task of each batch in tasks, which alone decides the turn of the batch. If there are more batches than the
+// semaphore takes, it keeps the urgent batches and draws the rest at random. jitter returns a number in [0,1).
+func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
-	for _, c := range open {
+	for _, c := range tasks {
 		i, found := indexByBatch[c.Batch]
 		if !found {
 			i, indexByBatch[c.Batch] = len(firsts), len(firsts)
@@ -160,19 +159,19 @@ func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate
 	return firsts[dropped:]
 }
 
-// urgentLanePercent returns the part of a pool, in percent, for which the batch of a task goes before all other batches.
-// It is urgentShare for an urgent batch, else 0.
-func urgentLanePercent(c store.Candidate, urgentShare int) int {
-	if c.Urgent {
+// urgentLanePercent returns the part of a pool, in percent, for which the batch of task goes before all other batches. It is urgentShare
+// for an urgent batch, else 0.
+func urgentLanePercent(task store.Candidate, urgentShare int) int {
+	if task.Urgent {
 		return urgentShare
 	}
 	return 0
 }
 
-// slotWants returns the tasks as wants (the tasks that ask the semaphore for a slot).
-func (a *attempt) slotWants(open []store.Candidate) []slots.Want {
-	wants := make([]slots.Want, len(open))
-	for i, c := range open {
+// slotWants returns tasks as wants: requests to the semaphore for a slot.
+func (a *attempt) slotWants(tasks []store.Candidate) []slots.Want {
+	wants := make([]slots.Want, len(tasks))
+	for i, c := range tasks {
 		wants[i] = slots.Want{
 			Lease: a.leaseID(c), TTL: c.Lease,
 			Batch: c.Batch, Weight: c.Weight, LanePercent: urgentLanePercent(c, a.d.config.UrgentShare), Priority: c.Priority, Task: c.Task,
@@ -181,37 +180,37 @@ func (a *attempt) slotWants(open []store.Candidate) []slots.Want {
 	return wants
 }
 
-// leaseID returns the id that the lease of task c will have if this attempt gets the grant.
-func (a *attempt) leaseID(c store.Candidate) string { return decision.LeaseID(c, a.nonce) }
+// leaseID returns the id that the lease of task will have if this attempt gets the grant.
+func (a *attempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
 
-// claim commits the grant. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it
-// keeps the slot: if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
-func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquiredSlot) error {
-	got, err := a.d.ledgerCalls.claim(ctx, claim)
+// claim commits the grant of task on slot. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it keeps the
+// slot: if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
+func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
+	got, err := a.d.ledgerCalls.claim(ctx, slot)
 	a.steps.Done("claimed", a.d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot was acquired more than %s ago: too late to claim it", claimAge)
 	}
 	if err != nil {
 		if hadNoEffect(err) {
-			a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
+			a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
 		}
-		return fmt.Errorf("claiming a slot of pool %s: %w", claim.Pool, err)
+		return fmt.Errorf("claiming a slot of pool %s: %w", slot.Pool, err)
 	}
 	switch got.Status {
 	case store.ClaimGranted:
-		a.committedLease = claim.LeaseID
-		a.d.metrics.countGrant(c, a.reporter.view)
+		a.committedLease = slot.LeaseID
+		a.d.metrics.countGrant(task, a.reporter.view)
 		a.grantIfUsable(got.Grant)
 		return nil
 	case store.ClaimConflict:
-		a.d.metrics.countConflict(claim.Pool)
-		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
-		if _, err := a.d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
+		a.d.metrics.countConflict(slot.Pool)
+		a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
+		if _, err := a.d.Upkeep.ReconcilePool(ctx, slot.Pool); err != nil {
 			return err
 		}
 	default:
-		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)
+		a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
 	}
 	return a.decideAgain(ctx)
 }

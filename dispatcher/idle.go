@@ -57,44 +57,47 @@ type markCheck struct {
 	lookups *atomic.Int64
 }
 
+// done ends the lookup that checkMark counted.
 func (c markCheck) done() {
 	if c.lookups != nil {
 		c.lookups.Add(-1)
 	}
 }
 
-// checkMark reads the mark of a device whose report only asks for a task. All other reports, such as reports with results,
-// are looked up in the ledger and are not limited by maxLookups. The caller must call done after the lookup in the ledger.
-func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (c markCheck) {
+// checkMark reads the mark of a device (the field in Redis which says that the device has work) whose report only asks for a task. All
+// other reports, such as reports with results, are looked up in the ledger and are not limited by maxLookups. The caller must call done of
+// the result after the lookup in the ledger.
+func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
 	if i.marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
-		return c
+		return check
 	}
 	mark := i.marks.ReadMark(ctx, string(caller.Device))
-	if c.version = mark.Version; c.version != "" {
-		return c
+	if check.version = mark.Version; check.version != "" {
+		return check
 	}
 	reach, admitted := i.devices.LastAdmission(caller)
 	if mark.IsIdle() && admitted {
-		c.isAudit = i.absentMarks.Add(1)%auditInterval == 0
-		c.isIdle, c.reach, c.now = !c.isAudit, reach, mark.Now
-		return c
+		check.isAudit = i.absentMarks.Add(1)%auditInterval == 0
+		check.isIdle, check.reach, check.now = !check.isAudit, reach, mark.Now
+		return check
 	}
 	limit := int64(maxLookups)
 	if i.outage.duration(i.now()) >= outageAfter {
 		limit = maxLookupsInOutage
 	}
-	c.lookups = &i.lookups
-	if c.lookups.Add(1) > limit {
-		c.done()
+	check.lookups = &i.lookups
+	if check.lookups.Add(1) > limit {
+		check.done()
 		return markCheck{isAtLookupLimit: true}
 	}
-	return c
+	return check
 }
 
-// answerIdle answers the report of a device without work. The answer may be parked as p.
-func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p *waiters.ParkedReport, check markCheck) *reportHandling {
+// answerIdle answers the report of a device without work. The answer may be parked as park. check is the result of checkMark for the
+// device.
+func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck) *reportHandling {
 	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.now}}
-	from.replaceOlder(p)
+	from.replaceOlder(park)
 	changed := from.reach() != check.reach
 	if changed {
 		d.Devices.RecordAdmission(caller, from.reach())
@@ -116,15 +119,15 @@ func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.R
 	}}
 }
 
-// correctMark deletes the mark in Redis if the ledger has no work for the device (noWork). If c audits an
-// absent mark and the device has work, correctMark completes the audit.
-func (i *markChecker) correctMark(ctx context.Context, device devices.ID, c markCheck, noWork bool) {
+// correctMark deletes the mark in Redis if the ledger has no work for the device (hasNoWork). If check audits an absent mark and the
+// device has work, correctMark completes the audit.
+func (i *markChecker) correctMark(ctx context.Context, device devices.ID, check markCheck, hasNoWork bool) {
 	var err error
 	switch {
-	case c.version != "" && noWork:
+	case check.version != "" && hasNoWork:
 		i.metrics.marks.needless.Inc()
-		err = i.marks.Clear(ctx, string(device), c.version)
-	case c.isAudit && !noWork:
+		err = i.marks.Clear(ctx, string(device), check.version)
+	case check.isAudit && !hasNoWork:
 		err = i.auditMark(ctx, device)
 	}
 	if err != nil {

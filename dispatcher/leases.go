@@ -26,7 +26,7 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// asSender returns l as the sender of a report of the holder device.
+// asSender returns l as the sender of a report of device, the stored name of a holder.
 func (l Leaser) asSender(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
@@ -91,60 +91,60 @@ const (
 // already, Acquire returns that lease or continues its wait. The request is handled like a report of a device
 // that is not registered. Acquire returns store.ErrUnknownPool, store.ErrExists (the holder has a lease in
 // another pool), *LostError or devices.ErrUnavailable.
-func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
+func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error) {
 	began := d.config.Now()
-	if r.unnamed = r.Holder == ""; r.unnamed {
-		r.Holder = newNonce()
+	if request.unnamed = request.Holder == ""; request.unnamed {
+		request.Holder = newNonce()
 	}
-	got, again, err := d.acquire(ctx, r, began)
+	got, again, err := d.acquire(ctx, request, began)
 	if again {
-		got, _, err = d.acquire(ctx, r, began)
+		got, _, err = d.acquire(ctx, request, began)
 	}
 	return got, err
 }
 
-// acquire makes one attempt to get a slot for the holder. again reports whether the lease changed
+// acquire makes one attempt to get a slot for the holder of request, which was received at began. again reports whether the lease changed
 // during the attempt, so that the caller must try again.
-func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (got Lease, again bool, err error) {
-	opened, err := d.openLease(ctx, r)
+func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, again bool, err error) {
+	opened, err := d.openLease(ctx, request)
 	if err != nil {
 		return Lease{}, false, err
 	}
 	defer func() {
-		if r.unnamed && (err != nil || ctx.Err() != nil) {
-			d.endUnnamedLease(ctx, r, opened.Task)
+		if request.unnamed && (err != nil || ctx.Err() != nil) {
+			d.endUnnamedLease(ctx, request, opened.Task)
 		}
 	}()
-	opened, reply, err := d.askForLease(ctx, r, opened, began)
-	d.shortenStay(ctx, r, opened, reply, began)
+	opened, reply, err := d.askForLease(ctx, request, opened, began)
+	d.shortenStay(ctx, request, opened, reply, began)
 	if err != nil {
-		d.dropNoWaitLease(ctx, r, opened)
+		d.dropNoWaitLease(ctx, request, opened)
 		return Lease{}, false, err
 	}
-	return d.leaseAfterReply(ctx, r, opened, reply, began)
+	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply returns the state of a lease after the reply to its holder. again reports whether the lease changed
+// leaseAfterReply returns the state of the lease opened after reply, the reply to its holder. again reports whether the lease changed
 // since that reply.
-func (d Leases) leaseAfterReply(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (got Lease, again bool, err error) {
-	got, err = d.readLease(ctx, opened.Task, began)
+func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
+	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
 	case err != nil:
 		return Lease{}, false, err
-	case got.Grant != nil && got.Usable >= d.config.LeaseMin:
+	case lease.Grant != nil && lease.Usable >= d.config.LeaseMin:
 		if reply.Task != nil && reply.Task.Redelivered == 0 {
-			d.metrics.leases.WithLabelValues(r.Pool, "granted").Inc()
+			d.metrics.leases.WithLabelValues(request.Pool, "granted").Inc()
 		}
-		return got, false, nil
-	case got.Grant == nil && got.Task.State != store.Pending:
-		return Lease{}, got.Task.State == store.TimedOut, d.lostError(ctx, got.Task, 0) // timed out: the slot of the holder was just taken back
-	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.isInStandstill(ctx, opened.Task):
-		d.dropNoWaitLease(ctx, r, opened)
-		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, r.Pool)
+		return lease, false, nil
+	case lease.Grant == nil && lease.Task.State != store.Pending:
+		return Lease{}, lease.Task.State == store.TimedOut, d.lostError(ctx, lease.Task, 0) // timed out: the slot of the holder was just taken back
+	case lease.Grant == nil && request.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.isInStandstill(ctx, opened.Task):
+		d.dropNoWaitLease(ctx, request, opened)
+		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, request.Pool)
 	}
-	refused, err := d.refusedLease(ctx, r, opened, got, reply)
+	refused, err := d.refusedLease(ctx, request, opened, lease, reply)
 	// If the code is CodeRunning, another request of the holder got the slot just now.
-	return refused, err == nil && got.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
+	return refused, err == nil && lease.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
 
 // isInStandstill reports whether a lease waits because its pool grants nothing after a restore.
@@ -153,13 +153,14 @@ func (d Leases) isInStandstill(ctx context.Context, task int64) bool {
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
-func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask, error) {
+// openLease returns the open lease of the holder of request in the ledger, or creates it.
+func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.LeaseTask, error) {
 	stay := noWaitStay
-	if r.Wait > 0 {
-		stay = r.Wait + store.PositionTTL
+	if request.Wait > 0 {
+		stay = request.Wait + store.PositionTTL
 	}
 	opened, err := d.config.Store.OpenLease(ctx, store.NewLease{
-		Pool: r.Pool, Holder: store.HolderDevice(r.Name, r.Holder), Lease: r.Lease, Metadata: r.Metadata, WaitFor: stay,
+		Pool: request.Pool, Holder: store.HolderDevice(request.Name, request.Holder), Lease: request.Lease, Metadata: request.Metadata, WaitFor: stay,
 	})
 	if err != nil && !errors.Is(err, store.ErrUnknownPool) && !errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
@@ -167,28 +168,28 @@ func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask,
 	return opened, err
 }
 
-// askForLease reports as the holder until the holder is granted a slot, or until r.Wait has passed. It returns
-// the lease as it was last opened.
-func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
-	caller, report := r.asSender(store.HolderDevice(r.Name, r.Holder)), devices.Report{ID: newNonce(), Accept: true}
-	if r.Wait == 0 {
+// askForLease reports as the holder until the holder is granted a slot, or until request.Wait has passed since began. It returns the lease
+// as it was last opened, and the last reply.
+func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
+	caller, report := request.asSender(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
+	if request.Wait == 0 {
 		reply, err := d.HandleReport(ctx, caller, report)
 		return opened, reply, err
 	}
-	for wait, hasYielded := r.Wait, false; ; {
+	for wait, hasYielded := request.Wait, false; ; {
 		if opened.HasCallerBound {
 			wait = min(wait, boundedRetryInterval)
 		}
-		h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, r.OnPark)
+		h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, request.OnPark)
 		if err != nil {
 			return opened, devices.Reply{}, err
 		}
-		wait = r.Wait - d.config.Now().Sub(began)
+		wait = request.Wait - d.config.Now().Sub(began)
 		if !couldWait || ctx.Err() != nil || wait <= 0 || !mayStillGetSlot(h.reply) {
 			return opened, h.reply, err
 		}
 		if hasYielded = hasYielded || h.reporter.hasYielded; hasYielded && !h.reporter.blockedAlone { // the caller counts again as ahead of the callers behind it
-			rest := r
+			rest := request
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)
 			if err != nil {
@@ -199,8 +200,8 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 	}
 }
 
-// mayStillGetSlot reports whether the caller has no slot yet, and may get one if it waits longer. If the holder has
-// no open task (ReasonNone), it may not: the lease was ended, or another request of the holder waits for it.
+// mayStillGetSlot reports whether the caller with this reply has no slot yet, and may get one if it waits longer. If the holder has no
+// open task (ReasonNone), it may not: the lease was ended, or another request of the holder waits for it.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
@@ -209,14 +210,14 @@ func mayStillGetSlot(reply devices.Reply) bool {
 // its wait was over. Until the time at which it should ask again, the caller keeps its position ahead of other
 // callers. Its position lasts for store.PositionTTL after that time. SetLeaseWait sets the time of expiry, also to an
 // earlier time.
-func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
-	rest := r.Wait - d.config.Now().Sub(began)
+func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
+	rest := request.Wait - d.config.Now().Sub(began)
 	switch {
 	case reply.Task != nil:
 		return
-	case r.Wait > 0 && rest <= 0: // the lease was opened for this time
+	case request.Wait > 0 && rest <= 0: // the lease was opened for this time
 		return
-	case r.Wait == 0 && opened.Created: // dropNoWaitLease deletes the lease
+	case request.Wait == 0 && opened.Created: // dropNoWaitLease deletes the lease
 		return
 	}
 	after := min(max(rest, 0), time.Duration(reply.ReportAfterMS)*time.Millisecond)
@@ -228,9 +229,9 @@ func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.Le
 	}
 }
 
-// endUnnamedLease ends the lease of an unnamed holder whose caller got no answer and so cannot ask for the lease
-// again. It gives back the slot, or the position among the waiting callers.
-func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64) {
+// endUnnamedLease ends the lease of task for an unnamed holder whose caller got no answer and so cannot ask for the lease again. It gives
+// back the slot, or the position among the waiting callers.
+func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
 	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // it may be granted between the two calls
@@ -239,9 +240,9 @@ func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64)
 		switch {
 		case err != nil:
 		case grant != nil:
-			err = d.End(ctx, r.Leaser, r.Pool, task, grant.Token)
+			err = d.End(ctx, request.Leaser, request.Pool, task, grant.Token)
 		default:
-			err = d.End(ctx, r.Leaser, r.Pool, task, 0)
+			err = d.End(ctx, request.Leaser, request.Pool, task, 0)
 		}
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -249,24 +250,24 @@ func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64)
 	}
 }
 
-// dropNoWaitLease deletes a lease that was opened for a request without a wait.
-func (d Leases) dropNoWaitLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask) {
-	if r.Wait > 0 || !opened.Created {
+// dropNoWaitLease deletes the lease opened, if it was created for request and request does not wait for a slot.
+func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
+	if request.Wait > 0 || !opened.Created {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := d.config.Store.DropLease(ctx, opened); err != nil {
 		d.log.WarnContext(ctx, "lease of a request without a wait not deleted; it expires by itself", "err", err)
 	}
-	d.Waiters.Offers.Update(store.HolderDevice(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
+	d.Waiters.Offers.Update(store.HolderDevice(request.Name, request.Holder), slots.WaiterLeft, []string{request.Pool})
 }
 
-// readLease reads a lease for a request that was received at began.
-func (d Leases) readLease(ctx context.Context, task int64, began time.Time) (Lease, error) {
+// readLease reads the lease that the task with this id stores, for a request that was received at began.
+func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (Lease, error) {
 	waited := d.config.Now().Sub(began)
-	found, grant, _, err := d.config.Store.Task(ctx, task)
+	found, grant, _, err := d.config.Store.Task(ctx, taskID)
 	if err != nil {
-		return Lease{}, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, task, err)
+		return Lease{}, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, taskID, err)
 	}
 	got := Lease{Task: found, Grant: grant, Waited: waited}
 	if grant != nil {
@@ -275,31 +276,32 @@ func (d Leases) readLease(ctx context.Context, task int64, began time.Time) (Lea
 	return got, nil
 }
 
-// refusedLease returns the lease with the reason why it has no slot. If the request does not wait, it deletes the lease.
-func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, got Lease, reply devices.Reply) (Lease, error) {
-	defer d.dropNoWaitLease(ctx, r, opened)
+// refusedLease returns lease with the reason from reply why it has no slot. If the request does not wait, it deletes the lease.
+func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
+	defer d.dropNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
 	if err != nil {
 		return Lease{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	got.Grant, got.Cause = nil, e.Causes[0]
-	got.RetryAfter = max(time.Duration(reply.ReportAfterMS)*time.Millisecond, maxDelayAfterPark)
-	if r.Wait == 0 {
-		d.metrics.leases.WithLabelValues(r.Pool, "refused").Inc()
+	lease.Grant, lease.Cause = nil, e.Causes[0]
+	lease.RetryAfter = max(time.Duration(reply.ReportAfterMS)*time.Millisecond, maxDelayAfterPark)
+	if request.Wait == 0 {
+		d.metrics.leases.WithLabelValues(request.Pool, "refused").Inc()
 	}
-	return got, nil
+	return lease, nil
 }
 
-// Renew extends a lease. If length is 0, the ledger extends the lease only after a third of it was used; an earlier call
-// succeeds and changes nothing. If length is not 0, it becomes the length of the lease, except if the lease would then end
-// sooner than without the call. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
-func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
+// Renew extends the lease of task, which caller holds in pool with the fencing token, and returns the extended lease. If length is 0, the
+// ledger extends the lease only after a third of it was used; an earlier call succeeds and changes nothing. If length is not 0, it becomes
+// the length of the lease, except if the lease would then end sooner than without the call. Renew returns store.ErrNotFound, *LostError or
+// devices.ErrUnavailable.
+func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
-	leaseTask, _, err := d.readOwnLease(ctx, l, pool, task)
+	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)
 	if err != nil {
 		return Lease{}, err
 	}
-	reply, err := d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{
+	reply, err := d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{
 		ID: newNonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
 	})
 	if err != nil {

@@ -10,43 +10,44 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// End gives a slot back, or ends the wait for a slot. A repeated call succeeds. If token is not the token of the
-// lease, End changes nothing. It returns store.ErrNotFound, ErrLeaseToken, *LostError or devices.ErrUnavailable.
-func (d Leases) End(ctx context.Context, l Leaser, pool string, task, token int64) error {
-	leaseTask, grant, err := d.readOwnLease(ctx, l, pool, task)
+// End gives back the slot that caller holds in pool by the lease of task, or ends the wait of this lease for a slot. A repeated call
+// succeeds. If token is not the fencing token of the lease, End changes nothing. It returns store.ErrNotFound, ErrLeaseToken, *LostError
+// or devices.ErrUnavailable.
+func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
+	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
 	switch {
 	case err != nil:
 		return err
 	case grant != nil && token == 0:
 		return ErrLeaseToken
 	case grant != nil && grant.Token == token:
-		return d.returnSlot(ctx, l, leaseTask, token)
+		return d.returnSlot(ctx, caller, leaseTask, token)
 	case leaseTask.State == store.Pending && token == 0:
-		return d.endWaiting(ctx, l, leaseTask)
+		return d.endWaiting(ctx, caller, leaseTask)
 	case token != 0 && d.endedByHolder(ctx, task, token), grant == nil && token == 0:
 		return nil
 	}
 	return d.lostError(ctx, leaseTask, token)
 }
 
-// readOwnLease reads the lease with the task id task. It returns store.ErrNotFound if the caller l has no such lease
-// in pool.
-func (d Leases) readOwnLease(ctx context.Context, l Leaser, pool string, task int64) (store.Task, *store.Grant, error) {
-	leaseTask, grant, _, err := d.config.Store.Task(ctx, task)
+// readOwnLease reads the lease that the task with this id stores. It returns store.ErrNotFound if the caller has no such lease in pool.
+func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, taskID int64) (store.Task, *store.Grant, error) {
+	leaseTask, grant, _, err := d.config.Store.Task(ctx, taskID)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return leaseTask, nil, err //nolint:wrapcheck // the store's own
 	case err != nil:
-		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, task, err)
-	case leaseTask.Pool != pool || !l.owns(leaseTask.Device):
+		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, taskID, err)
+	case leaseTask.Pool != pool || !caller.owns(leaseTask.Device):
 		return leaseTask, nil, store.ErrNotFound
 	}
 	return leaseTask, grant, nil
 }
 
-// returnSlot gives the slot of a lease back: it reports that the task of the lease succeeded.
-func (d Leases) returnSlot(ctx context.Context, l Leaser, leaseTask store.Task, token int64) error {
-	reply, err := d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{
+// returnSlot gives back the slot that the caller holds by the lease of leaseTask with the fencing token: it reports that the task
+// succeeded.
+func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.Task, token int64) error {
+	reply, err := d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{
 		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},
 	})
 	if err != nil {
@@ -62,10 +63,10 @@ func (d Leases) returnSlot(ctx context.Context, l Leaser, leaseTask store.Task, 
 	return nil
 }
 
-// endWaiting ends the wait of a lease, unless the lease was granted just now. A parked request of its holder is
-// answered now.
-func (d Leases) endWaiting(ctx context.Context, l Leaser, leaseTask store.Task) error {
-	held, err := d.config.Store.GiveUpLease(ctx, l.Name, leaseTask.ID)
+// endWaiting ends the wait of the lease of leaseTask, unless the lease was granted just now. A parked request of its holder is answered
+// now.
+func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.Task) error {
+	held, err := d.config.Store.GiveUpLease(ctx, caller.Name, leaseTask.ID)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: ending the wait of lease %d: %w", devices.ErrUnavailable, leaseTask.ID, err)
@@ -74,11 +75,11 @@ func (d Leases) endWaiting(ctx context.Context, l Leaser, leaseTask store.Task) 
 	}
 	d.Waiters.Offers.Update(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
 	d.Waiters.Relay.WakeCallers(leaseTask.Pool)
-	_, err = d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{ID: newNonce()})
+	_, err = d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{ID: newNonce()})
 	return err
 }
 
-// endedByHolder reports whether the holder itself gave the slot back.
+// endedByHolder reports whether the holder itself gave back the slot that task held with the fencing token.
 func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	_, _, attempts, err := d.config.Store.Task(ctx, task)
 	for _, a := range attempts {

@@ -35,34 +35,34 @@ type viewLedger interface {
 type reportLedger interface {
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
-	AskCancel(ctx context.Context, task, token int64, why string) error
-	MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error
+	AskCancel(ctx context.Context, task, token int64, reason string) error
+	MergeAttributes(ctx context.Context, deviceID string, patch json.RawMessage) error
 }
 
 // grantLedger makes, repeats and ends grants. Suppress ends tasks instead of granting them. Claim and
 // Suppress return one outcome per input, in order.
 type grantLedger interface {
-	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
-	Suppress(ctx context.Context, list []store.Suppression) ([]bool, error)
+	Claim(ctx context.Context, claims []store.Claim, waitForLock bool) ([]store.ClaimOutcome, error)
+	Suppress(ctx context.Context, suppressions []store.Suppression) ([]bool, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
-	ForceRelease(ctx context.Context, pool string, slot int, f store.ForcedRelease, settle store.Settle) (store.Grant, error)
+	ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease, settle store.Settle) (store.Grant, error)
 }
 
 // leaseLedger keeps the leases of callers.
 type leaseLedger interface {
-	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
-	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
-	SetLeaseWait(ctx context.Context, task store.LeaseTask, stay time.Duration) error
-	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
-	YieldPlace(ctx context.Context, task int64) (bool, error)
+	OpenLease(ctx context.Context, request store.NewLease) (store.LeaseTask, error)
+	DropLease(ctx context.Context, lease store.LeaseTask) (dropped bool, err error)
+	SetLeaseWait(ctx context.Context, lease store.LeaseTask, waitFor time.Duration) error
+	GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error)
+	YieldPlace(ctx context.Context, task int64) (yielded bool, err error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 }
 
 // explanationLedger reads waiting tasks, and the facts that explain their wait.
 type explanationLedger interface {
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
-	SampleWaiting(ctx context.Context, of store.WaitingScope, most int) (store.WaitingTasks, error)
-	NextWaiting(ctx context.Context, of store.WaitingScope, after store.WaitingPosition, limit int) (store.WaitingTasks, error)
+	SampleWaiting(ctx context.Context, where store.WaitingScope, maxTasks int) (store.WaitingTasks, error)
+	NextWaiting(ctx context.Context, where store.WaitingScope, after store.WaitingPosition, limit int) (store.WaitingTasks, error)
 	CallerBoundOf(ctx context.Context, pool string, task int64) (store.CallerBound, error)
 }
 

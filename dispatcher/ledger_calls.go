@@ -38,6 +38,8 @@ type ledgerCalls struct {
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
+// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end, and now is used only for
+// elapsed time.
 func newLedgerCalls(ledger Ledger, settle store.Settle, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
@@ -66,8 +68,10 @@ type claimResult struct {
 // everything that their reports need if it is true.
 type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
+// fullView is the key of viewCalls: whether a call reads everything that the reports need, or only registrations.
 type fullView bool
 
+// newViewCalls returns viewCalls that read from ledger.
 func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 	view := func(ctx context.Context, all fullView, names []string) ([]store.DeviceView, error) {
 		if all {
@@ -85,6 +89,7 @@ type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
 
+// newClaimCalls returns claimCalls that write into ledger. now is used only for elapsed time.
 func newClaimCalls(ledger grantLedger, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		return claimAll(ctx, ledger, now(), all, pool != allPools)
@@ -92,15 +97,15 @@ func newClaimCalls(ledger grantLedger, now func() time.Time, panicked rescue.Pan
 	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
 }
 
-// claim claims a slot in one call with the claims of other reports.
-func (t *ledgerCalls) claim(ctx context.Context, claim acquiredSlot) (claimResult, error) {
+// claim claims slot in one call with the claims of other reports.
+func (t *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
 	key := allPools
-	if store.IsCaller(claim.Device) { // callers are counted under a lock, for which no device should wait
-		key = claim.Pool + "/callers"
+	if store.IsCaller(slot.Device) { // callers are counted under a lock, for which no device should wait
+		key = slot.Pool + "/callers"
 	}
-	got, err := t.claims.Do(ctx, key, claim)
+	got, err := t.claims.Do(ctx, key, slot)
 	if err == nil && got.Status == store.ClaimLocked {
-		got, err = t.claims.Do(ctx, claim.Pool, claim)
+		got, err = t.claims.Do(ctx, slot.Pool, slot)
 	}
 	return got, err //nolint:wrapcheck // by the caller
 }
@@ -136,13 +141,14 @@ func hadNoEffect(err error) bool {
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// claimAll commits, in one transaction, the grants for the slots that were acquired at most claimAge ago. It
-// does not claim older slots, and marks their results as late.
-func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquiredSlot, wait bool) ([]claimResult, error) {
-	done := make([]claimResult, len(all))
+// claimAll commits, in one transaction, the grants for those slots in acquired that were acquired at most claimAge before now. It does not
+// claim older slots, and marks their results as late. If waitForLock is true, it waits for locked pools. It returns one result for each
+// slot, in the order of acquired.
+func claimAll(ctx context.Context, ledger grantLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
+	done := make([]claimResult, len(acquired))
 	var claims []store.Claim
 	var indexes []int
-	for i, a := range all {
+	for i, a := range acquired {
 		if done[i].late = now.Sub(a.asked) > claimAge; !done[i].late {
 			claims, indexes = append(claims, a.Claim), append(indexes, i)
 		}
@@ -150,7 +156,7 @@ func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acqu
 	if len(claims) == 0 {
 		return done, nil
 	}
-	outcomes, err := ledger.Claim(ctx, claims, wait)
+	outcomes, err := ledger.Claim(ctx, claims, waitForLock)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the caller
 	}

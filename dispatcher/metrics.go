@@ -27,6 +27,7 @@ type metrics struct {
 	marks     struct{ needless, missing prometheus.Counter }
 }
 
+// newMetrics creates the metrics in set.
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:       set,
@@ -52,29 +53,31 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-func (m *metrics) countGrant(c store.Candidate, view store.DeviceView) {
-	m.grants.WithLabelValues(c.Pool).Inc()
-	m.wait.WithLabelValues(c.Pool).Observe(view.Now.Sub(c.CreatedAt).Seconds())
+// countGrant counts a grant of task to the device in view, and how long the task waited.
+func (m *metrics) countGrant(task store.Candidate, view store.DeviceView) {
+	m.grants.WithLabelValues(task.Pool).Inc()
+	m.wait.WithLabelValues(task.Pool).Observe(view.Now.Sub(task.CreatedAt).Seconds())
 }
 
 // countDenial counts a report that had open work and got no task. It counts once, for the pool of
 // the device's oldest batch.
-func (m *metrics) countDenial(h *reportHandling) {
-	pool := h.reporter.oldestPool()
-	if pool == "" || h.reply.Reason == devices.ReasonGranted {
+func (m *metrics) countDenial(handling *reportHandling) {
+	pool := handling.reporter.oldestPool()
+	if pool == "" || handling.reply.Reason == devices.ReasonGranted {
 		return
 	}
-	m.denials.WithLabelValues(pool, string(h.reply.Reason)).Inc()
+	m.denials.WithLabelValues(pool, string(handling.reply.Reason)).Inc()
 	m.set.AddTally(pool, meters.Tally{Denied: 1})
 }
 
+// countConflict counts a slot of the pool that Redis assigned and the ledger refused.
 func (m *metrics) countConflict(pool string) {
 	m.conflicts.WithLabelValues(pool).Inc()
 	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }
 
-// CountReport counts one report that took this time and came over transport ("http", "mqtt").
-// reason is the reason of the reply, or the error code if the report was refused.
+// CountReport counts one report in the metrics. transport is the way it came ("http", "mqtt"), reason the reason of the reply (or the
+// error code if the report was refused), and took the time that the answer took.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
 	d.metrics.reports.WithLabelValues(transport, reason).Inc()
 	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())

@@ -33,25 +33,25 @@ func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, r
 }
 
 // handleWithWait does the work of HandleWaiting, and returns the handling of the report.
-func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *reportHandling, couldWait bool, err error) {
+func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (handling *reportHandling, couldWait bool, err error) {
 	park := waiters.NewParkedReport(string(caller.Device), wait)
 	defer d.Waiters.Parks.Leave(park)
-	h, err = d.handle(ctx, caller, report, park)
+	handling, err = d.handle(ctx, caller, report, park)
 	if err != nil {
 		return nil, false, err
 	}
-	couldWait = h.reporter.park != nil
-	if couldWait && h.mayWait() {
-		couldWait = (&parkedHandling{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
+	couldWait = handling.reporter.park != nil
+	if couldWait && handling.mayWait() {
+		couldWait = (&parkedHandling{d: d, h: handling, park: park}).holdAnswer(ctx, onPark)
 	}
 	switch {
-	case h.reply.Task != nil:
-		d.leaveWithTask(ctx, h, park)
-	case h.reply.Task == nil && h.reporter.park != nil && ctx.Err() != nil:
+	case handling.reply.Task != nil:
+		d.leaveWithTask(ctx, handling, park)
+	case handling.reply.Task == nil && handling.reporter.park != nil && ctx.Err() != nil:
 		d.Waiters.Departures.Add(park)
 	}
-	d.metrics.countDenial(h)
-	return h, couldWait, nil
+	d.metrics.countDenial(handling)
+	return handling, couldWait, nil
 }
 
 // leaveWithTask ends the wait of a report that got a task. An offer that came too late for the decision is given
@@ -80,8 +80,8 @@ type parkedHandling struct {
 	park *waiters.ParkedReport
 }
 
-// holdAnswer holds the answer back. It returns false if it is unknown whether the report is the newest of its
-// device: then the report is answered at once.
+// holdAnswer holds the answer back, and calls onPark when the wait begins. It returns false if it is unknown whether the report is the
+// newest of its device: then the report is answered at once.
 func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	if err := p.d.Waiters.Relay.Park(ctx, p.park, p.park.Wait+devices.AnswerAfterWait); err != nil {
 		p.d.log.WarnContext(ctx, "report not parked", "err", err)
@@ -129,9 +129,9 @@ func (p *parkedHandling) shrink() {
 	p.h.reporter.storedPool, p.h.reporter.view = p.h.reporter.oldestPool(), store.DeviceView{}
 }
 
-// endWait writes the answer of a report that was granted nothing.
-func (p *parkedHandling) endWait(why waiters.WaitState) {
-	switch why {
+// endWait writes the answer of a report that was granted nothing. state says whether and why Parks ended the wait.
+func (p *parkedHandling) endWait(state waiters.WaitState) {
+	switch state {
 	case waiters.Superseded:
 		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
 	case waiters.Stopping:
@@ -141,8 +141,9 @@ func (p *parkedHandling) endWait(why waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt to get the device a task. It returns false if the report continues to wait.
-func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall) (final bool) {
+// attemptAgain makes another attempt to get the device a task, after the report was woken by wake. It returns final = false if the report
+// continues to wait.
+func (p *parkedHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
 	done, ok := p.d.Waiters.Parks.BeginDecision(ctx)
 	if !ok {
 		return true
@@ -152,8 +153,8 @@ func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall
 	defer cancel()
 	defer p.shrink()
 	p.h.reporter.storedPool = ""
-	steps := p.d.Waiters.Handoffs.Steps(work, call.FreedAt)
-	steps.Done("called", call.WokenAt)
+	steps := p.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
+	steps.Done("called", wake.WokenAt)
 	steps.Done("woken", p.d.config.Now())
 	switch admitted, err := p.h.reporter.isStillAdmitted(work); {
 	case err != nil:
@@ -167,10 +168,10 @@ func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall
 		return true
 	}
 	steps.Done("read", p.d.config.Now())
-	p.h.tryNextTask(work, call.Offered, steps)
-	if t := p.h.reply.Task; t != nil && t.Pool == call.Pool && !call.FreedAt.IsZero() {
-		p.d.Waiters.Handoffs.Record(call.Pool, p.d.config.Now().Sub(call.FreedAt))
-		steps.Log(call.Pool, "park")
+	p.h.tryNextTask(work, wake.Offered, steps)
+	if t := p.h.reply.Task; t != nil && t.Pool == wake.Pool && !wake.FreedAt.IsZero() {
+		p.d.Waiters.Handoffs.Record(wake.Pool, p.d.config.Now().Sub(wake.FreedAt))
+		steps.Log(wake.Pool, "park")
 	}
 	if !p.h.mayWait() {
 		return true

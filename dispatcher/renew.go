@@ -40,50 +40,52 @@ func (h *reportHandling) renew(ctx context.Context) error {
 	return failed
 }
 
-func (h *reportHandling) answerRenewal(ctx context.Context, r store.Renewal, outcome store.RenewalOutcome) error {
+// answerRenewal adds to the reply the entry for one running task: outcome is the ledger's answer to renewal.
+func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewal, outcome store.RenewalOutcome) error {
 	usable := h.d.usableTime(outcome.Grant)
 	why := stopReason(outcome, usable < h.d.config.LeaseMin)
 	if why == "" {
-		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: r.Task, Token: r.Token, LeaseMS: usable.Milliseconds()})
+		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: renewal.Task, Token: renewal.Token, LeaseMS: usable.Milliseconds()})
 		return nil
 	}
-	h.addCancel(r.Task, r.Token, why)
+	h.addCancel(renewal.Task, renewal.Token, why)
 	if why != devices.CancelMaxRun {
 		return nil
 	}
 	// The reason is stored with the grant, so that a later failure ends the task.
-	if err := h.d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
+	if err := h.d.config.Store.AskCancel(ctx, renewal.Task, renewal.Token, why); err != nil {
 		return fmt.Errorf("%w: recording the reason to stop a task: %w", devices.ErrUnavailable, err)
 	}
 	return nil
 }
 
-func (h *reportHandling) addCancel(task, token int64, why string) {
+// addCancel adds to the reply that the device must stop the task with this fencing token, and the reason.
+func (h *reportHandling) addCancel(task, token int64, reason string) {
 	h.mustStop = true
-	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
+	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})
 }
 
-// stopReason returns why a running task must stop, or an empty string if the task may continue. spent means that
-// too little usable time is left of the lease.
-func stopReason(o store.RenewalOutcome, spent bool) string {
+// stopReason returns why a running task must stop after the outcome of its renewal, or an empty string if the task may continue. isSpent
+// means that too little usable time is left of the lease.
+func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
 	switch {
-	case o.Superseded:
+	case outcome.Superseded:
 		return devices.CancelStale
-	case !o.Found:
+	case !outcome.Found:
 		return devices.CancelExpired
-	case o.Grant.CancelWhy != "":
-		return o.Grant.CancelWhy
-	case spent && !o.Grant.LeaseUntil.Before(o.Grant.MaxUntil):
+	case outcome.Grant.CancelWhy != "":
+		return outcome.Grant.CancelWhy
+	case isSpent && !outcome.Grant.LeaseUntil.Before(outcome.Grant.MaxUntil):
 		return devices.CancelMaxRun
-	case spent:
+	case isSpent:
 		return devices.CancelExpired
 	}
 	return ""
 }
 
-// usableTime returns the time for which a device may use a grant from now on: the remaining time by the
-// ledger's clock minus the margin. The margin is at most a fifth of the lease.
-func (d *Dispatcher) usableTime(g store.Grant) time.Duration {
-	margin := min(d.config.LeaseMargin, g.LeaseLength/5)
-	return min(g.Remaining, g.LeaseLength) - margin
+// usableTime returns the time for which a device may use grant from now on: the remaining time by the ledger's clock minus the margin. The
+// margin is at most a fifth of the lease.
+func (d *Dispatcher) usableTime(grant store.Grant) time.Duration {
+	margin := min(d.config.LeaseMargin, grant.LeaseLength/5)
+	return min(grant.Remaining, grant.LeaseLength) - margin
 }

@@ -44,16 +44,16 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle is HandleReport for a report that may be parked as p if p is not nil and there is room. It ends the wait of an
-// older parked report of the device, unless it refuses the report or has no room for a lookup (answerAtLookupLimit).
-func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.ParkedReport) (*reportHandling, error) {
+// handle is HandleReport for a report that may be parked as park, if park is not nil and there is room. It ends the wait of an older
+// parked report of the device, unless it refuses the report or has no room for a lookup (answerAtLookupLimit).
+func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
 	}
 	check := d.markChecker.checkMark(ctx, caller, report)
 	switch {
 	case check.isIdle:
-		return d.answerIdle(caller, report, p, check), nil
+		return d.answerIdle(caller, report, park, check), nil
 	case check.isAtLookupLimit:
 		return d.answerAtLookupLimit(caller, report), nil
 	}
@@ -73,7 +73,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		d: d, reporter: &reporter{d: d, caller: caller, view: view}, report: report, mentioned: make(map[grantKey]bool),
 		reply: devices.Reply{Re: report.ID, Credential: admitted.Credential},
 	}
-	h.reporter.replaceOlder(p)
+	h.reporter.replaceOlder(park)
 	h.reporter.recordAdmission(admitted.Credential)
 	seenAt, hasNewReach := h.reporter.seenAt(), view.Device != nil && view.Device.Reach != h.reporter.reach()
 	err = h.runSteps(ctx)
@@ -116,17 +116,19 @@ func (h *reportHandling) replyUnavailable(err error) error {
 // hasContents reports whether a report contains more than the request for a task. If it does, handle reads
 // only the registration of the device, which decides whether the report is accepted. runSteps reads the
 // tasks and the grant of the device after it has recorded the contents of the report.
-func hasContents(r devices.Report) bool {
-	return len(r.Results)+len(r.Running) > 0 || r.Attributes != nil
+func hasContents(report devices.Report) bool {
+	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
 }
 
+// readFullView reads from the ledger everything that a report of device needs.
 func (d *Dispatcher) readFullView(ctx context.Context, device devices.ID) (store.DeviceView, error) {
 	return d.readView(ctx, device, true)
 }
 
-func (d *Dispatcher) readView(ctx context.Context, device devices.ID, all fullView) (store.DeviceView, error) {
+// readView reads the view of device from the ledger: everything if isFull is true, else only the registration.
+func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull fullView) (store.DeviceView, error) {
 	asked := d.config.Now()
-	view, err := d.ledgerCalls.views.Do(ctx, all, string(device))
+	view, err := d.ledgerCalls.views.Do(ctx, isFull, string(device))
 	d.outages.ledger.record(err, asked)
 	if err != nil {
 		return store.DeviceView{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)
@@ -134,6 +136,7 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, all fullVi
 	return view, nil
 }
 
+// mergeAttributes applies the attributes of the report, if it has any, to the attributes of the device.
 func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
 		return nil
@@ -161,13 +164,13 @@ func (h *reportHandling) addUnmentionedCancel() {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// tryNextTask attempts to get the device its next task, and writes the outcome into the reply. offered are
-// pools in which a slot is known to be offered to the device. steps is nil if the report was not woken.
-func (h *reportHandling) tryNextTask(ctx context.Context, offered []string, steps *waiters.Steps) {
+// tryNextTask attempts to get the device its next task, and writes the outcome into the reply. offeredPools are pools in which a slot is
+// known to be offered to the device. steps records the handoff that woke the report; it is nil if the report was not woken.
+func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
 	a := attempt{
 		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: h.report.ID != "" || h.reporter.caller.Via != devices.ViaSession,
 		mentioned: h.mentioned, mustStop: h.mustStop, nonce: newNonce(), steps: steps,
-		offeredPools: offered, full: make(map[string]bool), obstacles: make(map[int64]decision.Obstacle),
+		offeredPools: offeredPools, full: make(map[string]bool), obstacles: make(map[int64]decision.Obstacle),
 	}
 	a.run(ctx)
 	h.mayHaveMoreDrops = a.mayHaveMoreDrops
@@ -181,14 +184,15 @@ func (h *reportHandling) tryNextTask(ctx context.Context, offered []string, step
 	h.refuse(a.refusal, a.untilTurn)
 }
 
-func (h *reportHandling) deliver(g store.Grant) {
-	usable := h.d.usableTime(g)
+// deliver writes grant into the reply as the task of the device.
+func (h *reportHandling) deliver(grant store.Grant) {
+	usable := h.d.usableTime(grant)
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
 	h.reply.Task = &devices.Task{
-		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
-		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
+		ID: grant.Task, Token: grant.Token, Pool: grant.Pool, Slot: grant.Slot, Kind: grant.Kind, Payload: grant.Payload,
+		Attempt: grant.Attempt, Redelivered: grant.Redelivered, LeaseMS: usable.Milliseconds(),
 	}
-	h.reply.ReportAfterMS = h.d.delayAfterGrant(g.Pool, g.Kind, usable).Milliseconds()
+	h.reply.ReportAfterMS = h.d.delayAfterGrant(grant.Pool, grant.Kind, usable).Milliseconds()
 }
 
 // refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool is to

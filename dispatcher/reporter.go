@@ -26,11 +26,11 @@ type reporter struct {
 	hasYielded   bool               // a refusal had such a reason: callers behind it go first until OpenLease is called again
 }
 
-// replaceOlder ends the wait of an older report of the device. The new report may be parked as p if p is not
-// nil and there is room.
-func (r *reporter) replaceOlder(p *waiters.ParkedReport) {
-	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), p) {
-		r.park = p
+// replaceOlder ends the wait of an older report of the device. The new report may be parked as newer if newer is not nil and there is
+// room.
+func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
+	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), newer) {
+		r.park = newer
 	}
 }
 
@@ -109,23 +109,24 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// recordSeen records that the device reported at the ledger's time at and is asked to report again after this time,
-// and records its reach. If urgent is true, the next pass "reached" writes the reach, even if the ledger seems to
-// have it already.
-func (r *reporter) recordSeen(at time.Time, again time.Duration, urgent bool) {
+// recordSeen records that the device reported at seenAt, a time of the ledger's clock, and is asked to report again after reportAfter. It
+// also records the reach of the device (how it can be notified). If isUrgent is true, the next pass "reached" writes the reach, even if the
+// ledger seems to have it already.
+func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
 	}
 	mark := r.d.Seen.Record
-	if urgent {
+	if isUrgent {
 		mark = r.d.Seen.RecordReach
 	}
-	mark(string(r.caller.Device), store.LastReport{At: at, Reach: r.reach(), QuietUntil: at.Add(again - r.d.config.ReportPeriod)})
+	quietUntil := seenAt.Add(reportAfter - r.d.config.ReportPeriod)
+	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil})
 }
 
-// recordParked records that the device can be notified through its parked report. It is urgent because
-// another replica may be about to write ReachNone for an older report or a broken connection.
-func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, 0, true) }
+// recordParked records that the device, which reported at seenAt (a time of the ledger's clock), can be notified through its parked
+// report. It is urgent because another replica may be about to write ReachNone for an older report or a broken connection.
+func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
 // wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
 // report, and the newer report may have been decided before this report was granted a task.
@@ -147,10 +148,10 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// yieldPlace lets the callers behind this caller go first if this caller was refused for a reason that concerns
-// it alone. From then on, this caller does not count for the bound of callers.
-func (r *reporter) yieldPlace(ctx context.Context, refused decision.Choice) {
-	r.blockedAlone = refused.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
+// yieldPlace lets the callers behind this caller go first if refusal, the refusal of this caller, has a reason that concerns it alone.
+// From then on, this caller does not count for the bound of callers.
+func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
+	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {
 		return
 	}

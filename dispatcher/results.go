@@ -49,14 +49,15 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 	return failed
 }
 
+// addAck adds an acknowledgement to the reply and counts it.
 func (h *reportHandling) addAck(ack devices.Ack) {
 	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
-// endCause returns the ledger's end cause for a status of the wire. It is empty for an unknown status.
-func endCause(s devices.Status) store.EndCause {
-	switch s {
+// endCause returns the ledger's end cause for status, the status of a result in a report. It is empty for an unknown status.
+func endCause(status devices.Status) store.EndCause {
+	switch status {
 	case devices.StatusSucceeded:
 		return store.BySuccess
 	case devices.StatusFailed:
@@ -69,15 +70,17 @@ func endCause(s devices.Status) store.EndCause {
 	return ""
 }
 
-func ledgerResult(device devices.ID, r devices.Result) store.Result {
+// ledgerResult converts result, an entry of a report of device, to the form of the ledger.
+func ledgerResult(device devices.ID, result devices.Result) store.Result {
 	return store.Result{
-		Device: string(device), Task: r.Task, Token: r.Token, Cause: endCause(r.Status),
-		Output: r.Output, Dropped: r.OutputDropped, Error: r.Error, RetryAfter: r.RetryAfter,
+		Device: string(device), Task: result.Task, Token: result.Token, Cause: endCause(result.Status),
+		Output: result.Output, Dropped: result.OutputDropped, Error: result.Error, RetryAfter: result.RetryAfter,
 	}
 }
 
-func ackCode(r devices.Result) string {
-	if r.OutputDropped {
+// ackCode returns the code in the acknowledgement of result. It is empty if nothing was wrong with the result.
+func ackCode(result devices.Result) string {
+	if result.OutputDropped {
 		return devices.CodeOutputDropped
 	}
 	return ""

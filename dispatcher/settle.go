@@ -16,28 +16,28 @@ const (
 	maxBackoff = time.Hour // maximum delay between two attempts, unless the backoff of the batch is longer
 )
 
-// settle decides the next state of a task whose grant ended. It is pure except for the
-// jitter of the backoff.
-func (d *Dispatcher) settle(e store.SettleInput) store.Settlement {
-	return settlement(e, d.config.Jitter)
+// settle decides the next state of a task whose grant ended, from input. It is pure except for the jitter of the backoff.
+func (d *Dispatcher) settle(input store.SettleInput) store.Settlement {
+	return settlement(input, d.config.Jitter)
 }
 
-func settlement(e store.SettleInput, jitter func() float64) store.Settlement {
-	if e.Cause == store.BySuccess {
+// settlement decides the next state of a task whose grant ended, from input. jitter returns a number in [0,1).
+func settlement(input store.SettleInput, jitter func() float64) store.Settlement {
+	if input.Cause == store.BySuccess {
 		return store.Settlement{State: store.Succeeded, Counted: true}
 	}
-	if endsCancelled(e) {
+	if endsCancelled(input) {
 		return store.Settlement{State: store.Cancelled, Counted: true}
 	}
-	switch e.Cause {
+	switch input.Cause {
 	case store.ByReject:
 		return store.Settlement{State: store.Failed, Counted: true}
 	case store.ByReturn:
-		return settleReturn(e, jitter)
+		return settleReturn(input, jitter)
 	case store.ByLapse, store.ByOperator:
-		return settleLost(e, jitter)
+		return settleLost(input, jitter)
 	default:
-		return retryOrEnd(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
 	}
 }
 
@@ -45,54 +45,55 @@ func settlement(e store.SettleInput, jitter func() float64) store.Settlement {
 // except a success ends the task. If the lease lapsed or the slot was released by force, the task
 // ends only if an operator cancelled the task itself. A task whose device was blocked or took too
 // long may be tried again.
-func endsCancelled(e store.SettleInput) bool {
-	if e.Cause == store.ByLapse || e.Cause == store.ByOperator {
-		return e.CancelWhy == devices.CancelCancelled
+func endsCancelled(input store.SettleInput) bool {
+	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
+		return input.CancelWhy == devices.CancelCancelled
 	}
-	return e.CancelWhy != ""
+	return input.CancelWhy != ""
 }
 
-func settleReturn(e store.SettleInput, jitter func() float64) store.Settlement {
-	if e.Returned >= maxReturns {
-		return retryOrEnd(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+// settleReturn decides the next state of a task that its device handed back.
+func settleReturn(input store.SettleInput, jitter func() float64) store.Settlement {
+	if input.Returned >= maxReturns {
+		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
 	}
-	delay := e.RetryAfter
+	delay := input.RetryAfter
 	if delay == 0 {
-		delay = backoff(e.RetryBackoff, e.Returned, jitter)
+		delay = backoff(input.RetryBackoff, input.Returned, jitter)
 	}
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-func settleLost(e store.SettleInput, jitter func() float64) store.Settlement {
-	retry := e.OnLost != "fail" && slices.Contains(e.RetryOn, string(store.TimedOut))
-	return retryOrEnd(store.TimedOut, retry, e, jitter)
+// settleLost decides the next state of a task whose grant ended without a result.
+func settleLost(input store.SettleInput, jitter func() float64) store.Settlement {
+	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
+	return retryOrEnd(store.TimedOut, retry, input, jitter)
 }
 
-// retryOrEnd gives the task another attempt if retry is true and attempts are left. Otherwise the task ends in the
-// state endState.
-func retryOrEnd(endState store.TaskState, retry bool, e store.SettleInput, jitter func() float64) store.Settlement {
-	if !retry || e.Attempts+1 >= e.MaxAttempts {
+// retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise the task ends in the state endState.
+func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput, jitter func() float64) store.Settlement {
+	if !mayRetry || input.Attempts+1 >= input.MaxAttempts {
 		return store.Settlement{State: endState, Counted: true}
 	}
-	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
+	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(input.RetryBackoff, input.Attempts, jitter)}
 }
 
-// backoff returns the delay before the next attempt: base x 2^earlier, at most maxBackoff, or base
-// if base is longer than maxBackoff. The second half of the delay is random, so that devices that
-// failed at the same time do not retry at the same time.
-func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
-	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(max(base, maxBackoff)))
+// backoff returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff, or base if base is longer than
+// maxBackoff. earlierDelays is the number of delays before this one. The second half of the delay is random, so that devices that failed
+// at the same time do not retry at the same time.
+func backoff(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
+	full := min(float64(base)*math.Exp2(float64(min(earlierDelays, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
 }
 
-// ForceRelease takes a slot back from its holder and returns its grant. If f.AtOnce is true, the slot is free
-// at once, even if its device still works. It returns store.ErrNotFound if nobody holds the slot.
-func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.ForcedRelease) (store.Grant, error) {
-	g, err := d.config.Store.ForceRelease(ctx, pool, slot, f, d.settle)
+// ForceRelease takes a slot back from its holder and returns the holder's grant. If release.AtOnce is true, the slot is free at once, even
+// if its device still works. It returns store.ErrNotFound if nobody holds the slot.
+func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (store.Grant, error) {
+	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.settle)
 	if err != nil {
 		return store.Grant{}, fmt.Errorf("releasing slot %d of pool %s by force: %w", slot, pool, err)
 	}
-	if f.AtOnce {
+	if release.AtOnce {
 		d.metrics.forced.WithLabelValues(pool).Inc()
 		d.freeGrantSlot(ctx, g, store.ByOperator)
 		d.Waiters.Filler.Fill(pool)
@@ -100,14 +101,14 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f 
 	return g, nil
 }
 
-// freeGrantSlot frees the slot of a grant that the ledger has deleted. If the semaphore cannot be reached,
+// freeGrantSlot frees the slot of grant, which ended by cause and which the ledger has deleted. If the semaphore cannot be reached,
 // reconciliation frees the slot later.
-func (d *Dispatcher) freeGrantSlot(ctx context.Context, g store.Grant, cause store.EndCause) {
-	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
-	d.Waiters.Pools.RecordHold(g.Pool, g.Kind, held)
-	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
-	d.Waiters.Slots.Return(ctx, g.Pool, g.LeaseID)
-	if store.IsCaller(g.Device) {
-		d.Waiters.Relay.WakeCallers(g.Pool)
+func (d *Dispatcher) freeGrantSlot(ctx context.Context, grant store.Grant, cause store.EndCause) {
+	held := grant.LeaseUntil.Add(-grant.Remaining).Sub(grant.GrantedAt)
+	d.Waiters.Pools.RecordHold(grant.Pool, grant.Kind, held)
+	d.metrics.hold.WithLabelValues(grant.Pool, string(cause)).Observe(held.Seconds())
+	d.Waiters.Slots.Return(ctx, grant.Pool, grant.LeaseID)
+	if store.IsCaller(grant.Device) {
+		d.Waiters.Relay.WakeCallers(grant.Pool)
 	}
 }

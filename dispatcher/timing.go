@@ -39,17 +39,16 @@ func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// delayWhileRunning returns the time after which a device that works on a grant reports again: the
-// time until the task is probably finished, but at least an eighth of the time worked so far. If
-// the task has taken twice the usual hold time of its kind, that hold time is no estimate any more,
-// and the time is at least LeaseLength/longAgain.
-func (d *Dispatcher) delayWhileRunning(g store.Grant, now time.Time) time.Duration {
-	worked := now.Sub(g.GrantedAt)
+// delayWhileRunning returns the time after which a device that works on grant reports again: the time until the task is probably finished,
+// but at least an eighth of the time worked so far. If the task has taken twice the usual hold time of its kind, that hold time is no
+// estimate any more, and the time is at least LeaseLength/longAgain. now is the ledger's time.
+func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
+	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
-	if worked >= 2*d.Waiters.Pools.UsualKindHold(g.Pool, g.Kind) {
-		again = max(again, g.LeaseLength/longAgain)
+	if worked >= 2*d.Waiters.Pools.UsualKindHold(grant.Pool, grant.Kind) {
+		again = max(again, grant.LeaseLength/longAgain)
 	}
-	return decision.ClampDelay(max(d.expectedHold(g.Pool, g.Kind)-worked, again))
+	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
 
 // outage records the time since which a server that is needed to answer reports has not answered.
@@ -58,7 +57,7 @@ type outage struct {
 	since time.Time // zero if the server answers
 }
 
-// record records the result of a call that began at began.
+// record records the result (err, or nil if the server answered) of a call that began at began.
 func (o *outage) record(err error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

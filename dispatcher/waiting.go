@@ -35,12 +35,11 @@ type WaitSummary struct {
 	Groups    []decision.CauseGroup
 }
 
-// SummarizeWaiting evaluates the waiting tasks of a batch or a pool, each as ExplainTask does, and counts them by reason.
-// If more than maxTasks tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks.
-// Tasks are evaluated in random order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if
-// there is no such batch or pool.
-func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.WaitingScope, maxTasks int) (WaitSummary, error) {
-	sample, err := x.ledger.SampleWaiting(ctx, scope, min(maxTasks, MaxEvaluated))
+// SummarizeWaiting evaluates the waiting tasks of a batch or a pool (where), each as ExplainTask does, and counts them by reason. If more
+// than maxTasks tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks. Tasks are evaluated in random
+// order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if there is no such batch or pool.
+func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.WaitingScope, maxTasks int) (WaitSummary, error) {
+	sample, err := x.ledger.SampleWaiting(ctx, where, min(maxTasks, MaxEvaluated))
 	if err != nil {
 		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
@@ -59,11 +58,11 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.WaitingSco
 	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// EvaluateNext evaluates the next tasks that wait behind the mark after, in the order of their batches. It
-// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is
-// true if more tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) EvaluateNext(ctx context.Context, scope store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
-	found, err := x.ledger.NextWaiting(ctx, scope, after, min(limit, MaxEvaluated))
+// EvaluateNext evaluates the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
+// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is true if more tasks wait behind
+// them. It returns store.ErrNotFound if there is no such batch or pool.
+func (x *Explainer) EvaluateNext(ctx context.Context, where store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
+	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
 	if err == nil {
 		evaluated, err = x.evaluate(ctx, found.Views)
 	}
@@ -104,15 +103,16 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 	return x.evaluateByLedger(ctx, views), ctx.Err()
 }
 
-// evaluateConcurrently explains tasks concurrently. A lookup that several tasks share is made once.
-func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, all *sharedLookups) ([]decision.ExplainedTask, error) {
+// evaluateConcurrently explains the tasks in views concurrently, in the order of views. A lookup that several tasks share is made once, in
+// shared.
+func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
 	obstacles := x.policies.FindAllObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
 	var group rescue.Group
 	group.SetLimit(maxConcurrentEvaluations)
 	for i, v := range views {
 		group.Go(func() error {
-			evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, obstacles[i], all).Causes[0]}
+			evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, obstacles[i], shared).Causes[0]}
 			return nil
 		})
 	}
@@ -141,32 +141,34 @@ type sharedLookups struct {
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
+// newSharedLookups returns sharedLookups that make their lookups with x.
 func newSharedLookups(x *Explainer) *sharedLookups {
 	return &sharedLookups{explainer: x, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce returns the result of lookUp for a key. It calls lookUp for the first caller only.
-func lookUpOnce[T any](c *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
-	c.mu.Lock()
+// lookUpOnce returns the result of lookUp for a key of results. It calls lookUp for the first caller only; all other callers wait for that
+// call.
+func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
+	shared.mu.Lock()
 	one := results[key]
 	if one == nil {
 		one = sync.OnceValue(lookUp)
 		results[key] = one
 	}
-	c.mu.Unlock()
+	shared.mu.Unlock()
 	return one()
 }
 
-// poolStatus returns the status of a pool; tasks of the same pool and batches share one lookup. The PoolStatus that
-// it returns has neither a position nor the time of the next report.
-func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
+// poolStatus returns the status of a pool for tasks of the device in view; tasks of the same pool and batches share one lookup. The
+// PoolStatus that it returns has neither a position nor the time of the next report.
+func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
 	for _, one := range best {
 		key = strconv.AppendInt(append(key, ' '), one.Batch, 10)
 	}
 	s := lookUpOnce(c, c.poolStatuses, string(key), func() decision.PoolStatus {
-		s := c.explainer.poolStatus(ctx, pool, best, v)
+		s := c.explainer.poolStatus(ctx, pool, best, view)
 		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {
 			s.FirstTask = best[first].Batch // the shared value names the batch; each caller replaces the batch by its own task below
@@ -178,7 +180,7 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 	}
 	s.OfferLeft = 0
 	if s.Held+s.UnreservedSlots < s.Capacity {
-		s.OfferLeft = c.offersByDevice(ctx, pool)[v.Task.Device]
+		s.OfferLeft = c.offersByDevice(ctx, pool)[view.Task.Device]
 	}
 	return s
 }

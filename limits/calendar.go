@@ -25,8 +25,8 @@ func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.
 
 // dayStart returns the first instant of a day in a zone, to the millisecond. It is not always
 // midnight, because a clock change can skip midnight.
-func dayStart(y int, m time.Month, d int, zone *time.Location) time.Time {
-	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+func dayStart(year int, month time.Month, day int, zone *time.Location) time.Time {
+	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	wanted := midnight.Format(time.DateOnly)
 	from := midnight.Add(-15 * time.Hour) // the offsets of zones are between -12 h and +14 h
 	ms := sort.Search(int(30*time.Hour/time.Millisecond), func(ms int) bool {

@@ -24,26 +24,26 @@ type Item struct {
 	Subject Subject
 }
 
-// NewCheck returns the check of a start with facts f by all rules.
-func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
-	return Check{Lease: lease, Group: group, Items: NewItems(rules, f)}
+// NewCheck returns the check of a start with these facts by all rules. leaseID is the Lease of the check, and group its Group.
+func NewCheck(leaseID, group string, rules []*Rule, facts Facts) Check {
+	return Check{Lease: leaseID, Group: group, Items: NewItems(rules, facts)}
 }
 
-// NewItems returns one item for each rule. Its subject is what the rule counts for a start with facts f.
-func NewItems(rules []*Rule, f Facts) []Item {
+// NewItems returns one item for each rule. The subject of the item is what the rule counts for a start with these facts.
+func NewItems(rules []*Rule, facts Facts) []Item {
 	items := make([]Item, len(rules))
 	for i, r := range rules {
-		items[i] = Item{Rule: r, Subject: r.Subject(f)}
+		items[i] = Item{Rule: r, Subject: r.Subject(facts)}
 	}
 	return items
 }
 
-// validateAll returns ErrInvalid if the scope or any element of all is invalid.
-func validateAll[C interface{ validate() error }](scope string, all []C) error {
-	if err := checkScope(scope); err != nil {
+// validateAll returns ErrInvalid if the name of the scope (a pool or limit set) or any of elements is invalid.
+func validateAll[C interface{ validate() error }](scopeName string, elements []C) error {
+	if err := checkScope(scopeName); err != nil {
 		return err
 	}
-	for _, one := range all {
+	for _, one := range elements {
 		if err := one.validate(); err != nil {
 			return err
 		}
@@ -51,6 +51,7 @@ func validateAll[C interface{ validate() error }](scope string, all []C) error {
 	return nil
 }
 
+// validate returns ErrInvalid if the lease or the group of the check is invalid.
 func (c Check) validate() error {
 	if c.Lease == "" || strings.IndexByte(c.Lease, '|') >= 0 || strings.IndexByte(c.Group, '|') >= 0 {
 		return fmt.Errorf("%w: lease %q of group %q", ErrInvalid, c.Lease, c.Group)
@@ -58,11 +59,11 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends what the scripts receive for items: to keys the key of the rule and the key of the
-// subject, to args the spec of the rule.
-func appendItems(keys, args []any, scope string, items []Item, now time.Time) (allKeys, allArgs []any) {
+// appendItems appends what the scripts receive for items: to keys the key of the rule and the key of the subject, to args the spec of the
+// rule at the time now. scopeName is the pool or limit set whose counts are used.
+func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
-		cached := item.Rule.keysIn(scope)
+		cached := item.Rule.keysIn(scopeName)
 		keys, args = append(keys, cached.ruleArg, cached.subjectKey(item.Subject)), append(args, item.Rule.specAt(now))
 	}
 	return keys, args
@@ -107,8 +108,8 @@ func (a Answer) LongestRefusal() ItemRefusal {
 	return slices.MaxFunc(a.Refusals, func(x, y ItemRefusal) int { return int(x.Wait - y.Wait) })
 }
 
-// readAnswers decodes the part of the reply of reserve.lua that follows the time of Redis.
-func readAnswers(reply []int64) (out []Answer) {
+// readAnswers decodes reply, the part of the reply of reserve.lua that follows the time of Redis.
+func readAnswers(reply []int64) (answers []Answer) {
 	for len(reply) >= 2 {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])
 		reply = reply[2:]
@@ -121,7 +122,7 @@ func readAnswers(reply []int64) (out []Answer) {
 				Item: int(e[0]), Window: int(e[1]), Wait: millis(e[2]), Oldest: millis(e[3]), Pending: e[4] == 1,
 			})
 		}
-		out, reply = append(out, a), reply[5*n:]
+		answers, reply = append(answers, a), reply[5*n:]
 	}
-	return out
+	return answers
 }

@@ -27,6 +27,7 @@ type coalescer[Q, A any] struct {
 	coalesce.Calls[callKey, []Q, []A]
 }
 
+// newCoalescer returns a coalescer whose calls are made by send. send returns one answer for each question, in the same order.
 func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
 	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
 		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Q) int { return len(questions) },
@@ -45,7 +46,7 @@ func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, question
 	}}
 }
 
-// ask returns an answer for each question.
+// ask sends questions, which share the values in key, and returns an answer for each question, in the same order.
 func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
@@ -54,9 +55,8 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) (
 	return answers, err
 }
 
-// sendInChunks calls send with at most maxPerCall questions at a time, and returns all answers. If send
-// returns errNoPeriod, it sends this part once more, because the first reply has corrected the estimated
-// clock of Redis.
+// sendInChunks calls send with at most maxPerCall questions at a time, and returns the answers to all questions in their order. If send
+// returns errNoPeriod, it sends this part once more, because the first reply has corrected the estimated clock of Redis.
 func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A
 	for part := range slices.Chunk(questions, maxPerCall) {

@@ -21,43 +21,46 @@ type connection struct {
 	breakers *redisconn.Breakers
 }
 
-// run sends a script, repeatedly if the network loses it. So the script must be harmless to run twice.
-func (c *connection) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	return c.runAtMost(ctx, maxSends, s, scope, keys, args)
+// run sends the script lua with keys and args, repeatedly if the network loses it. So the script must be harmless to run twice. scopeName
+// is the pool or limit set of the keys.
+func (c *connection) run(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
+	return c.runAtMost(ctx, maxSends, lua, scopeName, keys, args)
 }
 
-// runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the Redis client does not
-// send the script a second time either.
-func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
+// runAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not send the script
+// a second time either. scopeName is the pool or limit set of the keys.
+func (c *connection) runAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
-	err := c.breakers.Do(ctx, keyPrefix(scope), sends, func() error {
-		cmd = c.send(ctx, s, keys, args, sends == 1)
+	err := c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
+		cmd = c.send(ctx, lua, keys, args, maxSends == 1)
 		return cmd.Err()
 	})
 	if err != nil {
-		return nil, unavailable(scope, err)
+		return nil, unavailable(scopeName, err)
 	}
 	return cmd, nil
 }
 
-// send sends a script by its digest. If Redis does not know the digest, send sends the source of the script.
-func (c *connection) send(ctx context.Context, s script, keys, args []any, once bool) *redis.Cmd {
+// send sends the script lua by its digest. If Redis does not know the digest, send sends the source of the script. If onlyOnce is true,
+// the Redis client does not repeat it after a network error.
+func (c *connection) send(ctx context.Context, lua script, keys, args []any, onlyOnce bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
-	cmd := c.process(ctx, all, once)
+	all = append(append(append(all, "evalsha", lua.digest, len(keys)), keys...), args...)
+	cmd := c.process(ctx, all, onlyOnce)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		all[0], all[1] = "eval", s.source
-		cmd = c.process(ctx, all, once)
+		all[0], all[1] = "eval", lua.source
+		cmd = c.process(ctx, all, onlyOnce)
 	}
 	return cmd
 }
 
-func (c *connection) process(ctx context.Context, all []any, once bool) *redis.Cmd {
-	cmd := redis.NewCmd(ctx, all...)
-	if len(all) > 3 {
+// process sends the command that consists of words. If onlyOnce is true, the Redis client does not repeat it after a network error.
+func (c *connection) process(ctx context.Context, words []any, onlyOnce bool) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, words...)
+	if len(words) > 3 {
 		cmd.SetFirstKeyPos(3) // index of the first key, which selects the node of a Cluster
 	}
-	if once {
+	if onlyOnce {
 		_ = c.client.Process(ctx, unrepeated{cmd})
 	} else {
 		_ = c.client.Process(ctx, cmd) // cmd contains the error
@@ -65,17 +68,17 @@ func (c *connection) process(ctx context.Context, all []any, once bool) *redis.C
 	return cmd
 }
 
-// pipeline sends the commands of add in one round trip, repeatedly if the network loses them. So the commands
-// must be harmless to run twice.
-func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
-	err = c.breakers.Do(ctx, keyPrefix(scope), maxSends, func() error {
+// pipeline sends the commands that addCommands adds in one round trip, repeatedly if the network loses them, and returns the commands with
+// their answers. So the commands must be harmless to run twice. scopeName is the pool or limit set of their keys.
+func (c *connection) pipeline(ctx context.Context, scopeName string, addCommands func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
+	err = c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
 		p := c.client.Pipeline()
-		add(p)
+		addCommands(p)
 		sent, err = p.Exec(ctx)
 		return err
 	})
 	if err != nil {
-		return nil, unavailable(scope, err)
+		return nil, unavailable(scopeName, err)
 	}
 	return sent, nil
 }
@@ -86,21 +89,24 @@ type unrepeated struct{ redis.Cmder }
 // NoRetry returns true: the Redis client does not resend the command.
 func (unrepeated) NoRetry() bool { return true }
 
-func unavailable(scope string, err error) error {
-	return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
+// unavailable returns ErrUnavailable with err and the name of the scope (a pool or limit set).
+func unavailable(scopeName string, err error) error {
+	return fmt.Errorf("limits of %s: %w: %w", scopeName, ErrUnavailable, err)
 }
 
-// readNumbers decodes the reply of a script that returns a list of numbers. It refuses an empty list.
-func readNumbers(scope string, cmd *redis.Cmd) ([]int64, error) {
+// readNumbers decodes the reply of cmd, a script that returns a list of numbers. It returns an error for an empty list. scopeName is the
+// pool or limit set in the error.
+func readNumbers(scopeName string, cmd *redis.Cmd) ([]int64, error) {
 	reply, err := cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {
-		return nil, wrongReply(scope, cmd.Val())
+		return nil, wrongReply(scopeName, cmd.Val())
 	}
 	return reply, nil
 }
 
-func wrongReply(scope string, reply any) error {
-	return fmt.Errorf("limits of %s: %w: reply %v", scope, ErrUnavailable, reply)
+// wrongReply returns the error for a reply of a script that has the wrong form.
+func wrongReply(scopeName string, reply any) error {
+	return fmt.Errorf("limits of %s: %w: reply %v", scopeName, ErrUnavailable, reply)
 }
 
 // serverClock estimates the time of Redis. By this estimate the process selects the calendar periods that a
@@ -110,6 +116,7 @@ type serverClock struct {
 	offset atomic.Int64 // ns from the local time to the time of Redis, as of the latest reply
 }
 
+// now returns the estimated time of Redis.
 func (c *serverClock) now() time.Time { return c.local().Add(time.Duration(c.offset.Load())) }
 
 // adjust sets the clock to the time of Redis in a reply, in ms since 1970.

@@ -21,15 +21,14 @@ func NewDuplicateFinder() *DuplicateFinder {
 	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
 }
 
-// FindEarlier returns the number of the first start that is equal to f. The caller numbers the starts, and
-// number is the number of the start with facts f. If no earlier start is equal to f, FindEarlier returns
-// false.
-func (r *DuplicateFinder) FindEarlier(f Facts, number int32) (int32, bool) {
-	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // the parsed payload is cached, because most starts have the same payload
-		text, found := f.value("payload")
-		r.payload, r.content = f.Payload, value{text, found}
+// FindEarlier returns the number of the first start that is equal to the start with these facts. The caller numbers the starts, and number
+// is the number of this start. If no earlier start is equal, FindEarlier returns false.
+func (r *DuplicateFinder) FindEarlier(facts Facts, number int32) (int32, bool) {
+	if !bytes.Equal(facts.Payload, r.payload) || r.payload == nil { // the parsed payload is cached, because most starts have the same payload
+		text, found := facts.value("payload")
+		r.payload, r.content = facts.Payload, value{text, found}
 	}
-	d := digestOf([]value{{f.Device, true}, {f.Kind, true}, r.content})
+	d := digestOf([]value{{facts.Device, true}, {facts.Kind, true}, r.content})
 	first, is := r.firstNumbers[d]
 	if !is {
 		r.firstNumbers[d] = number

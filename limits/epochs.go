@@ -45,13 +45,15 @@ type node struct {
 	epoch atomic.Pointer[epoch]
 }
 
+// epoch is an epoch of a Redis node: a period in which it lost no data, as far as this process can observe.
 type epoch struct {
 	name    string
 	changes int64 // value of epochs.changes before the epoch was read
 }
 
-func newEpochs(conn *connection, s script) *epochs {
-	l := &epochs{conn: conn, script: s}
+// newEpochs returns epochs that know no node yet.
+func newEpochs(conn *connection, epochScript script) *epochs {
+	l := &epochs{conn: conn, script: epochScript}
 	switch c := conn.client.(type) {
 	case *redis.Client:
 		l.watchNode(c)
@@ -61,6 +63,7 @@ func newEpochs(conn *connection, s script) *epochs {
 	return l
 }
 
+// watchNode returns the node of client. The first call makes the client count new connections and moved hash slots.
 func (l *epochs) watchNode(client *redis.Client) *node {
 	one, loaded := l.nodes.Load(client)
 	if !loaded {
@@ -72,11 +75,12 @@ func (l *epochs) watchNode(client *redis.Client) *node {
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// currentEpoch returns the name of the present epoch of the Redis node that stores the scope.
-func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error) {
-	client, err := l.nodeClient(ctx, scope)
+// currentEpoch returns the name of the present epoch (period without a loss of data) of the Redis node that stores the scope, a pool or
+// limit set.
+func (l *epochs) currentEpoch(ctx context.Context, scopeName string) (string, error) {
+	client, err := l.nodeClient(ctx, scopeName)
 	if err != nil {
-		return "", unavailable(scope, err)
+		return "", unavailable(scopeName, err)
 	}
 	if client == nil {
 		return "", nil
@@ -92,7 +96,7 @@ func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error)
 		if cached := n.epoch.Load(); cached != nil && cached.changes == changes {
 			return cached.name, nil
 		}
-		name, err := l.readEpoch(ctx, scope, client)
+		name, err := l.readEpoch(ctx, scopeName, client)
 		if err != nil {
 			return "", err
 		}
@@ -100,48 +104,48 @@ func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error)
 	}
 }
 
-// nodeClient returns the client of the Redis node that stores the scope. If the client of the limiter is
-// neither a *redis.Client nor a *redis.ClusterClient, it returns nil; then no change of the epoch can be
-// detected.
-func (l *epochs) nodeClient(ctx context.Context, scope string) (*redis.Client, error) {
+// nodeClient returns the client of the Redis node that stores the scope (a pool or limit set). If the client of the limiter is neither a
+// *redis.Client nor a *redis.ClusterClient, it returns nil; then no change of the epoch can be detected.
+func (l *epochs) nodeClient(ctx context.Context, scopeName string) (*redis.Client, error) {
 	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
-		return cluster.MasterForKey(ctx, keyPrefix(scope))
+		return cluster.MasterForKey(ctx, keyPrefix(scopeName))
 	}
 	client, _ := l.conn.client.(*redis.Client)
 	return client, nil
 }
 
-// readEpoch reads the name of the epoch from a Redis node. If the node does not return it, the name is empty;
-// then no change of the epoch can be detected.
-func (l *epochs) readEpoch(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
+// readEpoch reads the name of the epoch from the Redis node of client. If the node does not return it, the name is empty; then no change
+// of the epoch can be detected. scopeName is used in the error.
+func (l *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.Client) (name string, err error) {
 	var info string
-	err = l.conn.breakers.Do(ctx, keyPrefix(scope), 1, func() (err error) {
+	err = l.conn.breakers.Do(ctx, keyPrefix(scopeName), 1, func() (err error) {
 		info, err = client.Info(ctx).Result()
 		return err
 	})
 	if redisconn.Unanswered(err) {
-		return "", unavailable(scope, err)
+		return "", unavailable(scopeName, err)
 	}
 	return parseEpoch(info), nil
 }
 
-// requireEpoch returns errNewEpoch if the present epoch of the scope's node is not epoch. Call it after a
-// reply has arrived, to be sure that the reply is from this epoch.
-func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
-	current, err := l.currentEpoch(ctx, scope)
-	if err == nil && current != epoch {
-		err = unavailable(scope, errNewEpoch)
+// requireEpoch returns errNewEpoch if the present epoch of the Redis node that stores the scope (a pool or limit set) is not expected.
+// Call it after a reply has arrived, to be sure that the reply is from this epoch.
+func (l *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
+	current, err := l.currentEpoch(ctx, scopeName)
+	if err == nil && current != expected {
+		err = unavailable(scopeName, errNewEpoch)
 	}
 	return err
 }
 
-// dropOlderRules makes those rules of checks unknown to Redis whose counts are from another epoch than epoch.
-func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks []Check) error {
+// dropOlderRules makes those rules of checks unknown to Redis whose counts in the scope (a pool or limit set) are from another epoch than
+// current.
+func (l *epochs) dropOlderRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {
 		for _, item := range c.Items {
-			key := item.Rule.keysIn(scope).ruleArg
-			if checkedEpoch, _ := l.checked.Load(key); checkedEpoch != epoch && !slices.Contains(keys, key) {
+			key := item.Rule.keysIn(scopeName).ruleArg
+			if checkedEpoch, _ := l.checked.Load(key); checkedEpoch != current && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
 		}
@@ -149,7 +153,7 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := l.conn.run(ctx, l.script, scope, keys, []any{epoch}); err != nil {
+	if _, err := l.conn.run(ctx, l.script, scopeName, keys, []any{current}); err != nil {
 		return err
 	}
 	if l.checkedCount.Add(int64(len(keys))) > maxChecked {
@@ -157,13 +161,13 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 		l.checkedCount.Store(int64(len(keys)))
 	}
 	for _, key := range keys {
-		l.checked.Store(key, epoch)
+		l.checked.Store(key, current)
 	}
 	return nil
 }
 
-// parseEpoch returns the name of the epoch in the reply to INFO: a hash of the id of the Redis process
-// and the id of its replication history. If the reply contains neither id, the name is empty.
+// parseEpoch returns the name of the epoch in info, the reply to INFO: a hash of the id of the Redis process and the id of its replication
+// history. If the reply contains neither id, the name is empty.
 func parseEpoch(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {
@@ -181,7 +185,7 @@ func parseEpoch(info string) string {
 // changeHook counts the events that can begin a new epoch.
 type changeHook struct{ count *atomic.Int64 }
 
-// DialHook counts new connections.
+// DialHook returns a hook that counts the new connections to Redis that next opens.
 func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -192,7 +196,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook counts moved hash slots.
+// ProcessHook returns a hook that runs a command through next and counts the answers which say that a hash slot has moved.
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -201,7 +205,7 @@ func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook counts moved hash slots.
+// ProcessPipelineHook returns a hook that runs a pipeline through next and counts the answers which say that a hash slot has moved.
 func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
@@ -212,6 +216,7 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
+// countMoved counts err, the error of a command, if it says that a hash slot has moved. err may be nil.
 func (c changeHook) countMoved(err error) {
 	if err == nil {
 		return

@@ -28,16 +28,17 @@ type subjectStarts struct {
 	newestAge time.Duration // age of the newest start; only for rules that store no single starts
 }
 
-func newPastStarts(r *Rule, now time.Time) *pastStarts {
-	p := &pastStarts{rule: r, renewalStep: "begin", maxAge: r.longestWindow, subjects: make(map[string]*subjectStarts)}
-	if r.Algorithm == Calendar {
-		p.maxAge = now.Sub(r.periodsAround(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
+// newPastStarts returns pastStarts that have no start yet, for a rule that is filled at the time now.
+func newPastStarts(rule *Rule, now time.Time) *pastStarts {
+	p := &pastStarts{rule: rule, renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts)}
+	if rule.Algorithm == Calendar {
+		p.maxAge = now.Sub(rule.periodsAround(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}
 	return p
 }
 
-// addStart adds a start of the history. matters reports whether the start is recent enough to have an effect
-// on the rule. Starts arrive approximately in the order of their times, newest first.
+// addStart adds a start of the history. item is the rule with the subject of the start. matters reports whether the start is recent enough
+// to have an effect on the rule. Starts arrive approximately in the order of their times, newest first.
 func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
@@ -57,29 +58,28 @@ func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// insertStart inserts the age of a start so that the ages stay sorted. It keeps at most the maxStarts newest
-// starts.
-func (s *subjectStarts) insertStart(ago, maxStarts int64) {
+// insertStart inserts ageMS, the age of a start in ms, so that the ages stay sorted. It keeps at most the maxStarts newest starts.
+func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	i := len(s.starts)
-	for i > 0 && s.starts[i-1] > ago {
+	for i > 0 && s.starts[i-1] > ageMS {
 		i--
 	}
 	if int64(i) < maxStarts {
-		s.starts = slices.Insert(s.starts, i, ago)
+		s.starts = slices.Insert(s.starts, i, ageMS)
 		s.starts = s.starts[:min(int64(len(s.starts)), maxStarts)]
 	}
 }
 
-// chunks returns the starts of a subject in chunks, as they are sent to Redis. The key of each chunk is the
-// number of starts in the earlier chunks.
-func (p *pastStarts) chunks(s *subjectStarts) iter.Seq2[int, []any] {
+// chunks yields the starts of a subject in chunks, as they are sent to Redis. The key of each chunk is the number of starts in the earlier
+// chunks.
+func (p *pastStarts) chunks(subject *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {
-			yield(0, []any{fmt.Sprintf("%d|%d", max(s.newestAge.Milliseconds(), 0), s.count)})
+			yield(0, []any{fmt.Sprintf("%d|%d", max(subject.newestAge.Milliseconds(), 0), subject.count)})
 			return
 		}
 		offset := 0
-		for part := range slices.Chunk(s.starts, maxStartsPerCall) {
+		for part := range slices.Chunk(subject.starts, maxStartsPerCall) {
 			ages := make([]any, len(part))
 			for i, ago := range part {
 				ages[i] = ago

@@ -37,24 +37,23 @@ type Rebuilder struct {
 	fill         script
 }
 
-// Rebuild fills the counts of the rules of one owner from history. It does not change rules that Redis knows.
-// A rule becomes known only after the starts that happened during the call were added. If another process is
-// filling one of the rules, Rebuild returns ErrBusy.
+// Rebuild fills the counts of the rules of one owner from history. scopeName is the pool or the limit set whose counts they are. It does
+// not change rules that Redis knows. A rule becomes known only after the starts that happened during the call were added. If another
+// process is filling one of the rules, Rebuild returns ErrBusy.
 //
-// Afterwards the counts of calendar and sliding rules are exact. For a fixed window, a history does not show
-// when the window began. Rebuild assumes the latest possible time, so that the limit of no window is
-// exceeded.
-func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, history History) error {
-	if err := checkScope(scope); err != nil {
+// Afterwards the counts of calendar and sliding rules are exact. For a fixed window, a history does not show when the window began.
+// Rebuild assumes the latest possible time, so that the limit of no window is exceeded.
+func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule, history History) error {
+	if err := checkScope(scopeName); err != nil {
 		return err
 	}
 	began := b.clock.local()
-	epoch, err := b.epochs.currentEpoch(ctx, scope)
+	epoch, err := b.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
 		return err
 	}
 	token := epoch + "~" + strconv.FormatUint(rand.Uint64(), 36)
-	r := &rebuild{rebuilder: b, scope: scope, epoch: epoch, token: token, history: history, began: began, renewed: began}
+	r := &rebuild{rebuilder: b, scope: scopeName, epoch: epoch, token: token, history: history, began: began, renewed: began}
 	if err = r.begin(ctx, rules); err != nil || len(r.pasts) == 0 {
 		return err
 	}
@@ -66,18 +65,18 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, hi
 	return nil
 }
 
-// Forget makes rules unknown to Redis, all in one command. rules must not be empty. Rebuild then fills the
-// rules again. Call Forget after a start that the rules did not count.
-func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) error {
-	if err := checkScope(scope); err != nil {
+// Forget deletes what Redis knows about rules of a scope (a pool or a limit set), all in one command. rules must not be empty. Rebuild
+// then fills the rules again. Call Forget after a start that the rules did not count.
+func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule) error {
+	if err := checkScope(scopeName); err != nil {
 		return err
 	}
 	keys := make([]string, len(rules))
 	for i, r := range rules {
-		keys[i] = r.keysIn(scope).ruleKey
+		keys[i] = r.keysIn(scopeName).ruleKey
 	}
 	if err := b.conn.client.Del(ctx, keys...).Err(); err != nil {
-		return unavailable(scope, err)
+		return unavailable(scopeName, err)
 	}
 	return nil
 }
@@ -95,7 +94,7 @@ type rebuild struct {
 	renewed   time.Time     // time of the latest call of renew, by the local clock
 }
 
-// begin writes the token into the rules that Redis does not know.
+// begin writes the token of this rebuild into the rules that Redis does not know.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
@@ -134,6 +133,7 @@ func (r *rebuild) readPast(ctx context.Context) error {
 	return nil
 }
 
+// sendPasts sends to Redis, for each rule, the starts that the rule would have counted.
 func (r *rebuild) sendPasts(ctx context.Context) error {
 	for _, p := range r.pasts {
 		if err := r.sendPast(ctx, p); err != nil {
@@ -143,21 +143,21 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends to Redis, in chunks, the starts that a rule would have counted. From then on other processes
-// count new starts by the rule.
-func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
-	for part := range slices.Chunk(p.recent, maxStartsPerCall) {
-		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
+// sendPast sends past, the starts that a rule would have counted, to Redis in chunks. From then on other processes count new starts by the
+// rule.
+func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
+	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
+		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
 			return err
 		}
 	}
 	var subjects, args []any
-	for digest, s := range p.subjects {
-		for before, part := range p.chunks(s) {
-			subjects = append(subjects, p.rule.keysIn(r.scope).subjectPrefix+digest)
+	for digest, s := range past.subjects {
+		for before, part := range past.chunks(s) {
+			subjects = append(subjects, past.rule.keysIn(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) >= maxStartsPerCall {
-				if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
+				if err := r.sendPiece(ctx, past, nil, subjects, args); err != nil {
 					return err
 				}
 				subjects, args = nil, nil
@@ -165,23 +165,23 @@ func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 		}
 	}
 	if len(subjects) > 0 {
-		if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
+		if err := r.sendPiece(ctx, past, nil, subjects, args); err != nil {
 			return err
 		}
 	}
-	p.renewalStep = "settle"
-	_, err := r.runStep(ctx, p.renewalStep, p.rule, nil)
+	past.renewalStep = "settle"
+	_, err := r.runStep(ctx, past.renewalStep, past.rule, nil)
 	return err
 }
 
-// sendPiece sends one piece of the past of a rule to Redis: lease ids of recently counted starts, or the
-// starts of subjects.
-func (r *rebuild) sendPiece(ctx context.Context, p *pastStarts, recent []string, subjects, starts []any) error {
-	args := []any{p.rule.specAt(r.rebuilder.clock.now()), len(recent)}
+// sendPiece sends one piece of the past starts of a rule to Redis: lease ids of recently counted starts, or the starts of subjects (one
+// element of starts for each subject).
+func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recent []string, subjects, starts []any) error {
+	args := []any{past.rule.specAt(r.rebuilder.clock.now()), len(recent)}
 	for _, lease := range recent {
 		args = append(args, lease)
 	}
-	if _, err := r.runStep(ctx, "fill", p.rule, subjects, append(args, starts...)...); err != nil {
+	if _, err := r.runStep(ctx, "fill", past.rule, subjects, append(args, starts...)...); err != nil {
 		return err
 	}
 	return r.renew(ctx)
@@ -240,10 +240,11 @@ func (r *rebuild) renew(ctx context.Context) error {
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua. isMine is false if Redis knows the rule already.
-func (r *rebuild) runStep(ctx context.Context, name string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
+// runStep runs one step of lua/fill.lua for a rule. subjects are keys of subjects, and args the arguments of the step. isMine is false if
+// Redis knows the rule already.
+func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
-	all := append([]any{name, r.token, takeOverAfter.Milliseconds()}, args...)
+	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)
 	cmd, err := r.rebuilder.conn.run(ctx, r.rebuilder.fill, r.scope, keys, all)
 	if err != nil {
 		return false, err

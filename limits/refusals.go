@@ -24,15 +24,15 @@ type RefusedSubject struct {
 	RefusalCount int64
 }
 
-// countRefusals counts the refusals in answers, except refusals that only open reservations cause. isFull
-// reports whether the scope now has maxLabels labels; then the caller must publish them.
-func (r *RefusalCounts) countRefusals(scope string, checks []Check, answers []Answer) (isFull bool) {
+// countRefusals counts the refusals in answers, the answers to checks, except refusals that only open reservations cause. isFull reports
+// whether the scope (a pool) now has maxLabels labels; then the caller must publish them.
+func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
 			if !refusal.Pending {
 				item := checks[i].Items[refusal.Item]
 				label := item.Rule.Name + "|" + item.Subject.Label
-				isFull = r.counts.change(scope, label, func(n int64) int64 { return n + 1 }) >= maxLabels || isFull
+				isFull = r.counts.change(scopeName, label, func(n int64) int64 { return n + 1 }) >= maxLabels || isFull
 			}
 		}
 	}
@@ -45,8 +45,9 @@ func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
 
-func (r *RefusalCounts) publishScope(ctx context.Context, scope string) error {
-	counts := r.counts.take(scope)
+// publishScope adds the refusals of one scope (a pool) to the counts in Redis.
+func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) error {
+	counts := r.counts.take(scopeName)
 	if len(counts) == 0 {
 		return nil
 	}
@@ -54,33 +55,32 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scope string) error {
 	for label, n := range counts {
 		args = append(args, label, n)
 	}
-	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, refusalKeys(scope), args) // sent once, because a second run would count again
+	_, err := r.conn.runAtMost(ctx, 1, r.note, scopeName, refusalKeys(scopeName), args) // sent once, because a second run would count again
 	return err
 }
 
-// MostRefused returns the subjects of a scope with the most refusals in the current and the previous hour, at
-// most limit subjects. Refusals that other processes counted are included after these processes called
-// Publish.
-func (r *RefusalCounts) MostRefused(ctx context.Context, scope string, limit int) ([]RefusedSubject, error) {
-	if err := checkScope(scope); err != nil {
+// MostRefused returns the subjects of a scope (a pool or a limit set) with the most refusals in the current and the previous hour, at most
+// limit subjects. Refusals that other processes counted are included after these processes called Publish.
+func (r *RefusalCounts) MostRefused(ctx context.Context, scopeName string, limit int) ([]RefusedSubject, error) {
+	if err := checkScope(scopeName); err != nil {
 		return nil, err
 	}
-	if err := r.publishScope(ctx, scope); err != nil {
+	if err := r.publishScope(ctx, scopeName); err != nil {
 		return nil, err
 	}
-	cmd, err := r.conn.run(ctx, r.top, scope, refusalKeys(scope), []any{maxLabels})
+	cmd, err := r.conn.run(ctx, r.top, scopeName, refusalKeys(scopeName), []any{maxLabels})
 	if err != nil {
 		return nil, err
 	}
 	words, err := cmd.StringSlice()
 	if err != nil {
-		return nil, unavailable(scope, err)
+		return nil, unavailable(scopeName, err)
 	}
 	refusalCounts := make(map[string]int64)
 	for pair := range slices.Chunk(words, 2) {
 		n, err := strconv.ParseFloat(pair[1], 64)
 		if err != nil {
-			return nil, wrongReply(scope, words)
+			return nil, wrongReply(scopeName, words)
 		}
 		refusalCounts[pair[0]] += int64(n)
 	}

@@ -20,29 +20,29 @@ type Reservations struct {
 	settle, overdue script
 }
 
-// Reserve evaluates checks and reserves a start for each check that passes. It returns one answer for each
-// check. A reserved start counts as used until Count or Release settles it. A check that is sent again under
-// the same lease passes again. After an error any of the leases may have a reservation, so settle all of
-// them.
-func (r *Reservations) Reserve(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
-	return r.ask(ctx, scope, "R", checks)
+// Reserve evaluates the checks of starts in a pool and reserves a start for each check that passes. It returns one answer for each check.
+// A reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After
+// an error any of the leases may have a reservation, so settle all of them.
+func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
+	return r.ask(ctx, pool, "R", checks)
 }
 
-// Peek returns the answers that Reserve would return, and changes nothing.
-func (r *Reservations) Peek(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
-	return r.ask(ctx, scope, "P", checks)
+// Peek returns the answers that Reserve would return for the checks, and changes nothing.
+func (r *Reservations) Peek(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
+	return r.ask(ctx, pool, "P", checks)
 }
 
-func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Check) ([]Answer, error) {
-	if err := validateAll(scope, checks); err != nil || len(checks) == 0 {
+// ask sends checks of a pool in this mode of lua/reserve.lua (R reserves, P changes nothing) and returns one answer for each check.
+func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
+	if err := validateAll(pool, checks); err != nil || len(checks) == 0 {
 		return nil, err
 	}
-	answers, err := r.checkCalls.ask(ctx, callKey{scope, mode}, checks)
+	answers, err := r.checkCalls.ask(ctx, callKey{pool, mode}, checks)
 	if err != nil {
 		return nil, err
 	}
-	if mode != "P" && r.refusals.countRefusals(scope, checks, answers) {
-		_ = r.refusals.publishScope(ctx, scope) // the counts are only for display, so an error must not fail the check
+	if mode != "P" && r.refusals.countRefusals(pool, checks, answers) {
+		_ = r.refusals.publishScope(ctx, pool) // the counts are only for display, so an error must not fail the check
 	}
 	return answers, nil
 }
@@ -57,6 +57,7 @@ func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) 
 	return answers, err
 }
 
+// askInEpoch returns answers if Redis stayed in one epoch (without a loss of data) during the call, else errNewEpoch.
 func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	epoch, err := r.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
@@ -78,6 +79,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	return nil, err
 }
 
+// askOnce sends checks in one call of the script and returns one answer for each check.
 func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	keys, args := r.encodeChecks(key.scope, checks)
 	cmd, err := r.conn.run(ctx, r.reserve[key.mode], key.scope, keys, args)
@@ -102,13 +104,13 @@ func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check)
 	return answers, nil
 }
 
-// encodeChecks returns the keys and arguments of lua/reserve.lua for checks.
-func (r *Reservations) encodeChecks(scope string, checks []Check) (keys, args []any) {
+// encodeChecks returns the keys and arguments of lua/reserve.lua for checks of a pool.
+func (r *Reservations) encodeChecks(pool string, checks []Check) (keys, args []any) {
 	now := r.clock.now()
-	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(scope, checks[0])...), make([]any, 0, 4*len(checks))
+	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(pool, checks[0])...), make([]any, 0, 4*len(checks))
 	for _, c := range checks {
 		args = append(args, c.Lease, c.Group, len(c.Items))
-		keys, args = appendItems(keys, args, scope, c.Items, now)
+		keys, args = appendItems(keys, args, pool, c.Items, now)
 	}
 	return keys, args
 }

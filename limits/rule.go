@@ -46,9 +46,9 @@ type calendarPeriods struct {
 	spec   string
 }
 
-// Compile validates the policies of an owner (policy.Validate) and returns their rules, which count starts.
-// If only on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps its counts. Any
-// other change makes a new rule, which Redis does not know.
+// Compile validates the policies of an owner, such as a pool (policy.Validate), and returns their rules, which count starts. If only
+// on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps its counts. Any other change makes a new rule, which
+// Redis does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -60,16 +60,17 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-func newRule(owner string, p Policy) *Rule {
-	r := &Rule{Policy: p, Owner: owner, perFields: p.Fields()}
-	counted := p
+// newRule returns the rule of a valid policy of owner with these settings, which counts starts.
+func newRule(owner string, settings Policy) *Rule {
+	r := &Rule{Policy: settings, Owner: owner, perFields: settings.Fields()}
+	counted := settings
 	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perFields, ",")
 	r.setHashes("", counted)
 	r.setSpec()
 	return r
 }
 
-// setHashes sets r.id, the hash of the settings in counted, and r.policyHash, the hash of the policy.
+// setHashes sets r.id, the hash of kind and of the settings in counted, and r.policyHash, the hash of the policy.
 func (r *Rule) setHashes(kind string, counted Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
 	hashedPolicy := r.Policy
@@ -77,8 +78,9 @@ func (r *Rule) setHashes(kind string, counted Policy) {
 	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-func hashPolicy(head []byte, p Policy) string {
-	text, _ := json.Marshal(p) // cannot fail: p contains only texts and numbers
+// hashPolicy returns a hash of head and of the settings of a policy, as text.
+func hashPolicy(head []byte, settings Policy) string {
+	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
 	sum := sha256.Sum256(append(head, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
@@ -103,6 +105,7 @@ func (r *Rule) setSpec() {
 	}
 }
 
+// setSlidingSpec sets r.spec, r.maxStarts and r.longestWindow of a sliding rule with these windows.
 func (r *Rule) setSlidingSpec(windows []Window) {
 	var text strings.Builder
 	for _, w := range windows {
@@ -117,11 +120,11 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
-// LongestWindow returns the longest time for which a start has an effect on the rule.
+// LongestWindow returns the longest time for which a start counts in a window of the rule.
 func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
-// Subject returns the subject for which the rule counts a start with facts f.
-func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perFields, f, r.Reveal) }
+// Subject returns the subject (such as a device or a tag value) for which the rule counts a start with these facts.
+func (r *Rule) Subject(facts Facts) Subject { return subjectOf(r.perFields, facts, r.Reveal) }
 
 // FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
@@ -129,12 +132,12 @@ func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 // Drops reports whether a refused start is dropped and not tried again.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
-// DescribeWindow returns a text for people about a window of the rule. The first window is 0.
-func (r *Rule) DescribeWindow(window int) string {
+// DescribeWindow returns a text for people about the window of the rule with this index. The first window has the index 0.
+func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
 	case Sliding:
-		if window < len(r.Windows) {
-			return fmt.Sprintf("%d per %s", r.Windows[window].Max, millis(r.Windows[window].PerMS))
+		if windowIndex < len(r.Windows) {
+			return fmt.Sprintf("%d per %s", r.Windows[windowIndex].Max, millis(r.Windows[windowIndex].PerMS))
 		}
 	case Calendar:
 		zone := r.Timezone
@@ -171,4 +174,5 @@ func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	return p
 }
 
-func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+// millis returns a number of milliseconds as a duration.
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -47,6 +47,7 @@ var (
 	topLua string
 )
 
+// scripts has the Lua scripts of this package.
 type scripts struct {
 	reserve                                 map[string]script // key: mode of lua/reserve.lua
 	take                                    map[string]script // key: mode of lua/take.lua
@@ -56,6 +57,7 @@ type scripts struct {
 // script is the source of a script and the digest by which Redis knows it.
 type script struct{ source, digest string }
 
+// newScript returns the script with this Lua source.
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
 // newScripts returns the scripts. settleWithin and the modes are constants in their sources, so that calls

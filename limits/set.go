@@ -21,11 +21,12 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-func newSetRule(owner string, p Policy) *Rule {
-	r := &Rule{Policy: p, Owner: owner, perFields: p.SetFields(), isSetRule: true}
-	counted := p
+// newSetRule returns the rule of a valid policy of a limit set (owner) with these settings, which counts takes.
+func newSetRule(owner string, settings Policy) *Rule {
+	r := &Rule{Policy: settings, Owner: owner, perFields: settings.SetFields(), isSetRule: true}
+	counted := settings
 	counted.OnError, counted.Reveal, counted.Max, counted.Per = "", false, 0, strings.Join(r.perFields, ",")
-	counted.Windows = slices.Clone(p.Windows)
+	counted.Windows = slices.Clone(settings.Windows)
 	for i := range counted.Windows {
 		counted.Windows[i].Max = 0
 	}
@@ -45,10 +46,10 @@ func (r *Rule) MaxCost() int64 {
 	return lowest
 }
 
-// windowMax returns the maximum of a window of the rule. window is an index from 0.
-func (r *Rule) windowMax(window int) int64 {
-	if window < len(r.Windows) {
-		return r.Windows[window].Max
+// windowMax returns the maximum of the window of the rule with this index. The first window has the index 0.
+func (r *Rule) windowMax(windowIndex int) int64 {
+	if windowIndex < len(r.Windows) {
+		return r.Windows[windowIndex].Max
 	}
 	return r.Max
 }

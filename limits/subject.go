@@ -35,13 +35,13 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectOf returns the subject with the values that the fields have in f. A missing field counts as a value
-// of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving
-// out a field.
-func subjectOf(fields []string, f Facts, reveal bool) Subject {
+// subjectOf returns the subject with the values that fields have in facts. If reveal is true, its label shows all values. A missing field
+// counts as a value of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving out a
+// field.
+func subjectOf(fields []string, facts Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
-		text, found := f.value(field)
+		text, found := facts.value(field)
 		values[i], labels[i] = value{text, found}, subjectLabel(field, text, found, reveal)
 	}
 	sum := digestOf(values)
@@ -64,6 +64,7 @@ type digest [16]byte
 // String returns the digest as it is written in keys.
 func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
+// digestOf returns the digest of values.
 func digestOf(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
@@ -74,6 +75,8 @@ func digestOf(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
+// subjectLabel returns the text of one field of a subject for display: the value of the field, a digest of it unless reveal is true or the
+// value is no secret, or "(none)" if found is false.
 func subjectLabel(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
@@ -90,6 +93,7 @@ func subjectLabel(field, value string, found, reveal bool) string {
 	}, value)
 }
 
+// value returns the value of a field in the facts. found is false if the facts do not have the field.
 func (f Facts) value(field string) (value string, found bool) {
 	switch field {
 	case "device":
@@ -120,7 +124,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookup(f.Attributes, name)
 }
 
-// canonical formats JSON so that equal documents have equal texts. It returns false for null and for invalid JSON.
+// canonical formats raw, a JSON document, so that equal documents have equal texts. It returns false for null and for invalid JSON.
 func canonical(raw json.RawMessage) (string, bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -132,8 +136,8 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup returns the value of a field in a JSON document. path is the name of the field, or several names
-// joined with dots. A JSON string keeps its quotes, which distinguish it from other JSON values.
+// lookup returns the value of a field in raw, a JSON document. path is the name of the field, or several names joined with dots. A JSON
+// string keeps its quotes, which distinguish it from other JSON values.
 func lookup(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

@@ -24,59 +24,59 @@ type Takes struct {
 	scripts   map[string]script // key: mode of lua/take.lua
 }
 
-// Take counts the cost of each taking whose items all allow it, in the order of takings. A taking that is not
-// allowed counts nothing. After an error any of the takings may have been counted. A taking with an ID can
-// then be sent again. If a call contains a taking without an ID, Take sends the script only once.
-func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]TakeResult, error) {
+// Take counts the cost of each taking (a request to the limit set) whose items all allow it, and returns one result for each taking, in
+// the order of takings. A taking that is not allowed counts nothing. After an error any of the takings may have been counted. A taking
+// with an ID can then be sent again. If a call contains a taking without an ID, Take sends the script only once.
+func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
 	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
 		mode = modeTake
 	}
-	taken, err := t.ask(ctx, scope, mode, takings)
+	taken, err := t.ask(ctx, set, mode, takings)
 	for i, a := range taken {
 		for k, s := range a.Items {
 			if a.Allowed && !a.Repeated {
-				t.uses.record(scope, takings[i].Items[k], s.Used)
+				t.uses.record(set, takings[i].Items[k], s.Used)
 			}
 		}
 	}
 	return taken, err
 }
 
-// Peek returns the answers that Take would return, and counts nothing.
-func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]TakeResult, error) {
-	return t.ask(ctx, scope, modePeek, takings)
+// Peek returns the results that Take would return for the takings, and counts nothing.
+func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
+	return t.ask(ctx, set, modePeek, takings)
 }
 
-// Return gives back the unused part of earlier takes. Each taking must have the ID and the items of the
-// earlier take; its Cost is the total amount to give back of this take. For each take, Return returns the
-// total amount that has been given back. If a taking is sent again, Return gives back nothing more. If Redis
-// no longer knows the ID, the amount is 0.
-func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]int64, error) {
-	if err := validateAll(scope, takings); err != nil {
+// Return gives back the unused part of earlier takes from a limit set. Each taking must have the ID and the items of the earlier take; its
+// Cost is the total amount to give back of this take. For each taking, Return returns the total amount that has been given back. If a
+// taking is sent again, Return gives back nothing more. If Redis no longer knows the ID, the amount is 0.
+func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int64, error) {
+	if err := validateAll(set, takings); err != nil {
 		return nil, err
 	}
-	epoch, err := t.epochs.currentEpoch(ctx, scope)
+	epoch, err := t.epochs.currentEpoch(ctx, set)
 	if err != nil {
 		return nil, err
 	}
 	return sendInChunks(takings, func(part []Taking) ([]int64, error) {
-		reply, err := t.runTake(ctx, callKey{scope, modeReturn}, epoch, part)
+		reply, err := t.runTake(ctx, callKey{set, modeReturn}, epoch, part)
 		if err != nil {
 			return nil, err
 		}
 		if len(reply) != 1+len(part) {
-			return nil, wrongReply(scope, reply)
+			return nil, wrongReply(set, reply)
 		}
 		return reply[1:], nil
 	})
 }
 
-func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) ([]TakeResult, error) {
-	if err := validateAll(scope, takings); err != nil || len(takings) == 0 {
+// ask sends takings (requests to a limit set) in this mode of lua/take.lua and returns one result for each taking.
+func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]TakeResult, error) {
+	if err := validateAll(set, takings); err != nil || len(takings) == 0 {
 		return nil, err
 	}
-	return t.takeCalls.ask(ctx, callKey{scope, mode}, takings)
+	return t.takeCalls.ask(ctx, callKey{set, mode}, takings)
 }
 
 // askAll sends the takings in the current epoch of Redis. If another epoch begins during the call, Redis may
@@ -95,6 +95,8 @@ func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]Ta
 	return taken, err
 }
 
+// askInEpoch sends takings (requests to a limit set) in chunks, in the epoch of Redis with this name, and returns one result for each
+// taking.
 func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takings []Taking) ([]TakeResult, error) {
 	return sendInChunks(takings, func(part []Taking) ([]TakeResult, error) {
 		reply, err := t.runTake(ctx, key, epoch, part)
@@ -138,16 +140,16 @@ func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings 
 	return reply, nil
 }
 
-// encodeTakings returns the keys and arguments of lua/take.lua for takings.
-func (t *Takes) encodeTakings(scope, epoch string, takings []Taking) (keys, args []any) {
+// encodeTakings returns the keys and arguments of lua/take.lua for takings (requests to the limit set) in this epoch of Redis.
+func (t *Takes) encodeTakings(set, epoch string, takings []Taking) (keys, args []any) {
 	now := t.clock.now()
 	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)
 	for _, one := range takings {
 		firstKey, keyCountIndex := len(keys), len(args)+1
 		args = append(args, one.Cost, 0)
-		keys, args = appendItems(keys, args, scope, one.Items, now)
+		keys, args = appendItems(keys, args, set, one.Items, now)
 		if one.ID != "" {
-			keys = append(keys, keyPrefix(scope)+"i:"+one.ID)
+			keys = append(keys, keyPrefix(set)+"i:"+one.ID)
 		}
 		args[keyCountIndex] = len(keys) - firstKey
 	}

@@ -49,8 +49,8 @@ type WindowUse struct {
 	Unknown bool          // whether Redis does not know the rule, which counts starts (only with Usage); then no other field is set
 }
 
-// RefusingItem returns the index of the item that refuses the cost for the longest time. If all items allow
-// the cost now, it returns -1.
+// RefusingItem returns the index, in Items, of the item that refuses the cost for the longest time. If all items allow the cost now, it
+// returns -1.
 func (t TakeResult) RefusingItem() int {
 	refusing := -1
 	for i, s := range t.Items {
@@ -61,19 +61,19 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns the taking of a cost by the rules of a limit set, for facts f. Its ID is derived from id
-// and all facts, so the same id with other facts makes another taking.
-func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
-	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, f)}
+// NewTaking returns the request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
+// facts, so the same id with other facts makes another taking. If id is empty, the taking has no ID.
+func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
+	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}
 	if id != "" {
-		all, _ := f.value("facts")
+		all, _ := facts.value("facts")
 		t.ID = digestOf([]value{{id, true}, {all, true}}).String()
 	}
 	return t
 }
 
-// readTakeResults decodes the part of the reply of take.lua that follows the time of Redis.
-func readTakeResults(reply []int64, takings []Taking) (out []TakeResult) {
+// readTakeResults decodes reply, the part of the reply of take.lua that follows the time of Redis, into one result for each of takings.
+func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {
 		if len(reply) < 2+4*len(t.Items) {
@@ -91,18 +91,20 @@ func readTakeResults(reply []int64, takings []Taking) (out []TakeResult) {
 			s := readWindowUse(item.Rule, reply[:4])
 			result.Items[i], result.Wait, reply = s, max(result.Wait, s.Wait), reply[4:]
 		}
-		out = append(out, result)
+		results = append(results, result)
 	}
-	return out
+	return results
 }
 
-func readWindowUse(r *Rule, reply []int64) WindowUse {
+// readWindowUse decodes reply, the part of a reply that describes the use of one rule.
+func readWindowUse(rule *Rule, reply []int64) WindowUse {
 	s := WindowUse{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
-	s.Max = r.windowMax(s.Window)
+	s.Max = rule.windowMax(s.Window)
 	s.Remaining = max(s.Max-s.Used, 0)
 	return s
 }
 
+// validate returns ErrInvalid if the id, the cost or an item of the taking is invalid.
 func (t Taking) validate() error {
 	if len(t.ID) > maxID {
 		return fmt.Errorf("%w: id %q", ErrInvalid, t.ID)
@@ -115,6 +117,7 @@ func (t Taking) validate() error {
 	return nil
 }
 
+// checkCost returns ErrInvalid if the rule counts starts, or can never allow this cost.
 func (r *Rule) checkCost(cost int64) error {
 	switch {
 	case !r.isSetRule:

@@ -20,34 +20,33 @@ type unpublished[T any] struct {
 	all map[string]map[string]T // scope -> key -> count
 }
 
-// change calls f with the value of a key of the scope, or with the zero value if there is none, and stores
-// the result of f. It returns the number of keys of the scope.
-func (u *unpublished[T]) change(scope, key string, f func(T) T) (keys int) {
+// change calls update with the value of a key of the scope (a pool or limit set), or with the zero value if there is none, and stores the
+// result of update. It returns the number of keys of the scope.
+func (u *unpublished[T]) change(scopeName, key string, update func(T) T) (keys int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {
 		u.all = make(map[string]map[string]T)
 	}
-	values := u.all[scope]
+	values := u.all[scopeName]
 	if values == nil {
 		values = make(map[string]T)
-		u.all[scope] = values
+		u.all[scopeName] = values
 	}
-	values[key] = f(values[key])
+	values[key] = update(values[key])
 	return len(values)
 }
 
-// take returns the values of a scope and deletes them.
-func (u *unpublished[T]) take(scope string) map[string]T {
+// take returns the values of a scope (a pool or limit set), by key, and deletes them.
+func (u *unpublished[T]) take(scopeName string) map[string]T {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	values := u.all[scope]
-	delete(u.all, scope)
+	values := u.all[scopeName]
+	delete(u.all, scopeName)
 	return values
 }
 
-// publish calls publishScope for each scope that has values. publishScope must call take, which deletes these
-// values.
+// publish calls publishScope for each scope (pool or limit set) that has values. publishScope must call take, which deletes these values.
 func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
 	u.mu.Lock()
 	scopes := slices.Collect(maps.Keys(u.all))

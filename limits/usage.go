@@ -19,21 +19,23 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much of its rule the subject of each item has used. It changes nothing. The rules may
-// be rules that count starts or rules of a limit set. Open reservations do not count as used.
-func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]SubjectUse, error) {
-	if err := checkScope(scope); err != nil {
+// ReadUses returns how much of its rule the subject of each item has used. scopeName is the name of the pool or limit set in which the
+// rules count. ReadUses changes nothing. The rules may be rules that count starts or rules of a limit set. Open reservations do not count
+// as used.
+func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
+	if err := checkScope(scopeName); err != nil {
 		return nil, err
 	}
-	uses, err := u.readInEpoch(ctx, scope, items)
+	uses, err := u.readInEpoch(ctx, scopeName, items)
 	if errors.Is(err, errNewEpoch) {
-		uses, err = u.readInEpoch(ctx, scope, items)
+		uses, err = u.readInEpoch(ctx, scopeName, items)
 	}
 	return uses, err
 }
 
-func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]SubjectUse, error) {
-	epoch, err := u.epochs.currentEpoch(ctx, scope)
+// readInEpoch is ReadUses for one epoch of Redis: it returns errNewEpoch if Redis may have lost data during the call.
+func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
+	epoch, err := u.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +46,10 @@ func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]
 			starts.Items = append(starts.Items, item)
 		}
 	}
-	if err = u.epochs.dropOlderRules(ctx, scope, epoch, []Check{starts}); err != nil {
+	if err = u.epochs.dropOlderRules(ctx, scopeName, epoch, []Check{starts}); err != nil {
 		return nil, err
 	}
-	taken, err := u.takes.askInEpoch(ctx, callKey{scope, modePeek}, epoch, takings)
+	taken, err := u.takes.askInEpoch(ctx, callKey{scopeName, modePeek}, epoch, takings)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]
 			uses[i].WindowUse = WindowUse{Unknown: true}
 		}
 	}
-	return uses, u.epochs.requireEpoch(ctx, scope, epoch)
+	return uses, u.epochs.requireEpoch(ctx, scopeName, epoch)
 }
 
 // SubjectUse says how much of a rule one of its subjects has used.
@@ -67,8 +69,8 @@ type SubjectUse struct {
 	WindowUse
 }
 
-// Redacted returns a copy of u for a reader who may not see the values of subjects: if the policy reveals
-// these values, the label is replaced with a digest.
+// Redacted returns a copy of u for a reader who may not see the values of subjects: if the policy reveals these values, the label is
+// replaced with a digest.
 func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
 		u.Subject.Label = strings.Join(u.Rule.perFields, " ") + "#" + u.Subject.digest[:8]
@@ -79,18 +81,18 @@ func (u SubjectUse) Redacted() SubjectUse {
 // usedShare returns the used share of the maximum: Used / Max.
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns, with their current use, at most limit subjects that have used the largest share of the
-// maximum of their rule. The numbers are exact, but the choice of subjects is not: Highest considers, for
-// each rule, only a few hundred candidates, those with the highest use when they last counted. Subjects that
-// other processes counted are included after these processes called Publish.
-func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
-	if err := checkScope(scope); err != nil {
+// Highest returns, with their current use, at most limit subjects that have used the largest share of the maximum of their rule. scopeName
+// is the name of the pool or limit set in which the rules count. The numbers are exact, but the choice of subjects is not: Highest
+// considers, for each rule, only a few hundred candidates, those with the highest use when they last counted. Subjects that other
+// processes counted are included after these processes called Publish.
+func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
+	if err := checkScope(scopeName); err != nil {
 		return nil, err
 	}
-	if err := u.publishScope(ctx, scope); err != nil {
+	if err := u.publishScope(ctx, scopeName); err != nil {
 		return nil, err
 	}
-	uses, err := u.readCandidates(ctx, scope, rules, min(max(4*limit, 64), maxLabels))
+	uses, err := u.readCandidates(ctx, scopeName, rules, min(max(4*limit, 64), maxLabels))
 	if err != nil {
 		return nil, err
 	}
@@ -107,30 +109,34 @@ func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the subjects of a scope to the candidates in Redis (see Highest). If Redis has too many
+// publishScope adds the subjects of a scope (a pool or limit set) to the candidates in Redis (see Highest). If Redis has too many
 // candidates of a rule, it keeps only the candidates with the highest current use.
-func (u *Usage) publishScope(ctx context.Context, scope string) error {
-	_, full, err := u.storeScores(ctx, scope, u.uses.takeItems(scope))
+func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
+	_, full, err := u.storeScores(ctx, scopeName, u.uses.takeItems(scopeName))
 	if err != nil || len(full) == 0 {
 		return err
 	}
-	if _, err = u.readCandidates(ctx, scope, full, 4*maxLabels); err != nil {
+	if _, err = u.readCandidates(ctx, scopeName, full, 4*maxLabels); err != nil {
 		return err
 	}
-	_, err = u.conn.pipeline(ctx, scope, func(p redis.Pipeliner) {
+	_, err = u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range full {
-			p.ZRemRangeByRank(ctx, r.highestKey(scope), 0, -maxLabels-1)
+			p.ZRemRangeByRank(ctx, r.highestKey(scopeName), 0, -maxLabels-1)
 		}
 	})
 	return err
 }
 
-// highestKey returns the key of the candidates of a rule (see Highest): a ZSET whose members are digests with
-// labels and whose scores are used shares. A policy whose labels look different has another key.
-func (r *Rule) highestKey(scope string) string { return keyPrefix(scope) + "h:" + r.id + r.policyHash }
+// highestKey returns the key of the candidates of a rule in a scope (see Highest): a ZSET whose members are digests with labels and whose
+// scores are used shares. A policy whose labels look different has another key.
+func (r *Rule) highestKey(scopeName string) string {
+	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
+}
 
+// member returns the subject as a member of the ZSET of candidates (see highestKey): its digest and its label.
 func (s Subject) member() string { return s.digest + "|" + s.Label }
 
+// parseMember returns the subject of member, which Subject.member made. It returns false if member has another form.
 func parseMember(member string) (Subject, bool) {
 	const digest = 22
 	if len(member) <= digest {
@@ -139,15 +145,15 @@ func parseMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// readCandidates reads at most limit candidates of each rule (see Highest), updates their scores in Redis,
-// and returns their current use.
-func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
+// readCandidates reads at most limit candidates of each rule in a scope (see Highest), updates their scores in Redis, and returns their
+// current use.
+func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	read, err := u.conn.pipeline(ctx, scope, func(p redis.Pipeliner) {
+	read, err := u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range rules {
-			p.ZRevRange(ctx, r.highestKey(scope), 0, int64(limit)-1)
+			p.ZRevRange(ctx, r.highestKey(scopeName), 0, int64(limit)-1)
 		}
 	})
 	if err != nil {
@@ -161,14 +167,14 @@ func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule,
 			}
 		}
 	}
-	uses, _, err := u.storeScores(ctx, scope, items)
+	uses, _, err := u.storeScores(ctx, scopeName, items)
 	return uses, err
 }
 
-// storeScores stores for each item, as the score of its subject, the share of the rule that the subject uses
-// now. It returns these uses in uses, and in full the rules that have more than 2*maxLabels candidates.
-func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
-	uses, err = u.ReadUses(ctx, scope, items)
+// storeScores stores for each item, as the score of its subject, the share of the rule that the subject uses now. It returns these uses in
+// uses, and in full the rules that have more than 2*maxLabels candidates in the scope (a pool or limit set).
+func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
+	uses, err = u.ReadUses(ctx, scopeName, items)
 	if err != nil || len(items) == 0 {
 		return nil, nil, err
 	}
@@ -181,18 +187,18 @@ func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (us
 		}
 	}
 	var counted []*Rule
-	replies, err := u.conn.pipeline(ctx, scope, func(p redis.Pipeliner) {
+	replies, err := u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		counted = nil
 		for r, members := range ended {
-			p.ZRem(ctx, r.highestKey(scope), members...)
+			p.ZRem(ctx, r.highestKey(scopeName), members...)
 		}
 		for r, members := range scores {
-			p.ZAdd(ctx, r.highestKey(scope), members...)
-			p.PExpire(ctx, r.highestKey(scope), max(r.longestWindow, time.Minute))
+			p.ZAdd(ctx, r.highestKey(scopeName), members...)
+			p.PExpire(ctx, r.highestKey(scopeName), max(r.longestWindow, time.Minute))
 		}
 		for r := range scores {
 			counted = append(counted, r)
-			p.ZCard(ctx, r.highestKey(scope))
+			p.ZCard(ctx, r.highestKey(scopeName))
 		}
 	})
 	if err != nil {

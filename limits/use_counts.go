@@ -11,21 +11,23 @@ type useCounts struct {
 	unpublished[*ruleUses] // key: id of the rule
 }
 
+// ruleUses has what the subjects of one rule have used.
 type ruleUses struct {
 	rule     *Rule
 	subjects map[string]*countedSubject // key: digest of the subject
 }
 
+// countedSubject is a subject and the amount that it has used.
 type countedSubject struct {
 	Subject
 
 	used int64
 }
 
-// record stores used as the amount that the subject of item has used of its rule. If used is 0, it adds one
-// to the stored amount.
-func (u *useCounts) record(scope string, item Item, used int64) {
-	u.change(scope, item.Rule.id, func(uses *ruleUses) *ruleUses {
+// record stores used as the amount that the subject of item has used of its rule in a scope (a pool or limit set). If used is 0, it adds
+// one to the stored amount.
+func (u *useCounts) record(scopeName string, item Item, used int64) {
+	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
 			uses = &ruleUses{subjects: make(map[string]*countedSubject)}
 		}
@@ -53,9 +55,9 @@ func (r *ruleUses) prune() {
 	}
 }
 
-// takeItems returns the recorded subjects of a scope, each with its rule, and deletes them from the record.
-func (u *useCounts) takeItems(scope string) (items []Item) {
-	for _, uses := range u.take(scope) {
+// takeItems returns the recorded subjects of a scope (a pool or limit set), each with its rule, and deletes them from the record.
+func (u *useCounts) takeItems(scopeName string) (items []Item) {
+	for _, uses := range u.take(scopeName) {
 		for _, one := range uses.subjects {
 			items = append(items, Item{Rule: uses.rule, Subject: one.Subject})
 		}

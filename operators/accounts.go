@@ -75,14 +75,14 @@ func (c Profiles) List(ctx context.Context) iter.Seq2[Profile, error] {
 	return listEntries[Profile](ctx, c.client, Path("profiles"), nil)
 }
 
-// Get returns a profile.
+// Get returns the profile with this name.
 func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
 	return getJSON[Profile](ctx, c.client, Path("profiles", name), nil)
 }
 
-// Put creates a profile, or replaces its policies.
-func (c Profiles) Put(ctx context.Context, name string, s ProfileSettings) (ProfileChanged, error) {
-	return sendJSON[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), s)
+// Put creates the profile name with these settings, or replaces the policies of an existing profile.
+func (c Profiles) Put(ctx context.Context, name string, settings ProfileSettings) (ProfileChanged, error) {
+	return sendJSON[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), settings)
 }
 
 // Delete deletes a profile that no device has.
@@ -98,10 +98,10 @@ func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
 	return listEntries[Token](ctx, c.client, Path("tokens"), nil)
 }
 
-// Create makes an operator token. If the first response was lost and the second arrives, Secret is empty: revoke the token
-// and make another.
-func (c Tokens) Create(ctx context.Context, t NewToken) (TokenCreated, error) {
-	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: idempotencyKey(ctx)})
+// Create makes an operator token. If the first response was lost and the second arrives, the Secret of the result is empty: revoke the
+// token and make another.
+func (c Tokens) Create(ctx context.Context, request NewToken) (TokenCreated, error) {
+	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: request, Key: idempotencyKey(ctx)})
 }
 
 // Revoke ends an operator token. Within 5 s, all replicas refuse it.

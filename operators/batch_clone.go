@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// CloneSettings returns a new batch with the work and the settings of b, without tasks. Times that are not after now are left out.
+// CloneSettings returns a new batch with the work (such as kind) and the settings of b, without tasks and times that are not after now.
 func (b Batch) CloneSettings(now time.Time) NewBatch {
 	return NewBatch{
 		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
@@ -15,17 +15,17 @@ func (b Batch) CloneSettings(now time.Time) NewBatch {
 	}
 }
 
-// CloneTask returns a new task like t, for a batch that CloneSettings made from b. It has only the payload, the priority and the
-// times that t does not inherit from b. Times that are not after now are left out.
-func (b Batch) CloneTask(t Task, now time.Time) NewTask {
-	clone := NewTask{Device: t.Device, Payload: diffMergePatch(b.Payload, t.Payload), NotBefore: timeIfFuture(t.NotBefore, now), NotAfter: timeIfFuture(t.NotAfter, now)}
-	if t.Priority != b.Priority {
-		clone.Priority = &t.Priority
+// CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. It has only the payload, the
+// priority and the times that task does not inherit from b. Times that are not after now are left out.
+func (b Batch) CloneTask(task Task, now time.Time) NewTask {
+	clone := NewTask{Device: task.Device, Payload: diffMergePatch(b.Payload, task.Payload), NotBefore: timeIfFuture(task.NotBefore, now), NotAfter: timeIfFuture(task.NotAfter, now)}
+	if task.Priority != b.Priority {
+		clone.Priority = &task.Priority
 	}
 	return clone
 }
 
-// timeIfFuture returns the time if it is after now, otherwise nil.
+// timeIfFuture returns at if it is after now, otherwise nil. at may be nil.
 func timeIfFuture(at *Time, now time.Time) *time.Time {
 	if at == nil || !at.After(now) {
 		return nil
@@ -33,15 +33,15 @@ func timeIfFuture(at *Time, now time.Time) *time.Time {
 	return &at.Time
 }
 
-// diffMergePatch returns the merge patch (RFC 7396) that changes from into to: the part of the payload that a task does not
+// diffMergePatch returns the merge patch (RFC 7396) that makes changed from original: the part of the payload that a task does not
 // inherit. It returns nil if the two are equal.
-func diffMergePatch(from, to json.RawMessage) json.RawMessage {
+func diffMergePatch(original, changed json.RawMessage) json.RawMessage {
 	var before, after map[string]json.RawMessage
-	if sameJSON(from, to) {
+	if sameJSON(original, changed) {
 		return nil
 	}
-	if json.Unmarshal(from, &before) != nil || json.Unmarshal(to, &after) != nil || before == nil || after == nil {
-		return to
+	if json.Unmarshal(original, &before) != nil || json.Unmarshal(changed, &after) != nil || before == nil || after == nil {
+		return changed
 	}
 	patch := map[string]json.RawMessage{}
 	for name := range before {
@@ -56,16 +56,16 @@ func diffMergePatch(from, to json.RawMessage) json.RawMessage {
 	}
 	text, err := json.Marshal(patch)
 	if err != nil {
-		return to
+		return changed
 	}
 	return text
 }
 
-// sameJSON reports whether two JSON texts are equal apart from white space.
-func sameJSON(x, y json.RawMessage) bool {
+// sameJSON reports whether first and second, two JSON texts, are equal apart from white space.
+func sameJSON(first, second json.RawMessage) bool {
 	var one, other bytes.Buffer
-	if len(x) == 0 || len(y) == 0 {
-		return len(x) == len(y)
+	if len(first) == 0 || len(second) == 0 {
+		return len(first) == len(second)
 	}
-	return json.Compact(&one, x) == nil && json.Compact(&other, y) == nil && bytes.Equal(one.Bytes(), other.Bytes())
+	return json.Compact(&one, first) == nil && json.Compact(&other, second) == nil && bytes.Equal(one.Bytes(), other.Bytes())
 }

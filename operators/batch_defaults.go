@@ -27,7 +27,7 @@ func (b NewBatch) WithDefaults() NewBatch {
 	return b
 }
 
-// setDefault sets a field that is not set to its default.
+// setDefault sets field to value if the field is unset.
 func setDefault[T any](field *T, isUnset bool, value T) {
 	if isUnset {
 		*field = value

@@ -118,11 +118,10 @@ type Batch struct {
 	ETA            *Time            `json:"eta" nullable:"true" doc:"Expected end of its last task at this rate; null: unknown"`
 }
 
-// EndedTasks returns the number of tasks that will not run any more.
+// EndedTasks returns the number of tasks in a final state.
 func (b Batch) EndedTasks() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
 
-// FailedTasks returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not
-// counted.
+// FailedTasks returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not counted.
 func (b Batch) FailedTasks() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
 // HasEnded reports whether the batch has ended.
@@ -173,7 +172,8 @@ func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
 	return getJSON[Batch](ctx, c.client, Path("batches", decimal(id)), nil)
 }
 
-// Waiting summarizes why the tasks of a batch wait; sample is the same as for Pools.Waiting.
+// Waiting summarizes why the tasks of a batch wait. If more than sample tasks wait, it evaluates only this number of tasks. If sample is
+// 0, the number is 500.
 func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, error) {
 	return getJSON[Waiting](ctx, c.client, Path("batches", decimal(id), "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
 }
@@ -184,22 +184,23 @@ func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.S
 	return listEntries[WaitingTask](ctx, c.client, Path("batches", decimal(id), "waiting", "tasks"), Query("code", code))
 }
 
-// Create queues a batch completely or not at all. The batch is queued once even if the request is sent several times; see
-// WithKey.
-func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (BatchCreated, error) {
-	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: idempotencyKey(ctx)})
+// Create queues a batch completely or not at all. mode says how it is queued. The batch is queued once even if the request is sent several
+// times; see WithKey.
+func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (BatchCreated, error) {
+	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: batch, Key: idempotencyKey(ctx)})
 }
 
-// Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent,
-// Stream calls open, which must return the tasks from the beginning. Devices, Tasks and Select of b must be empty.
-func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
+// Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent, Stream calls
+// open, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
+func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
-	if err := AddToQuery(b, r.Query); err != nil {
+	if err := AddToQuery(batch, r.Query); err != nil {
 		return BatchCreated{}, err
 	}
 	return callJSON[BatchCreated](ctx, c.client, r)
 }
 
+// query returns the query parameters of the mode.
 func (m QueueMode) query() url.Values {
 	q := Query("unknown_devices", m.UnknownDevices)
 	if m.DryRun {
@@ -208,8 +209,8 @@ func (m QueueMode) query() url.Values {
 	return q
 }
 
-// AddToQuery adds the fields of a batch to a query, in the format of the streamed requests: strings without quotes, all other
-// values as JSON.
+// AddToQuery adds the fields of batch, a struct with the JSON fields of NewBatch, to query in the format of the streamed requests: strings
+// without quotes, all other values as JSON.
 func AddToQuery(batch any, query url.Values) error {
 	text, err := json.Marshal(batch)
 	if err != nil {
@@ -229,9 +230,9 @@ func AddToQuery(batch any, query url.Values) error {
 	return nil
 }
 
-// Change changes some settings of a batch.
-func (c Batches) Change(ctx context.Context, id int64, p BatchPatch) (BatchChanged, error) {
-	return sendJSON[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", decimal(id)), p)
+// Change changes the settings of a batch that patch contains, and returns the changed batch.
+func (c Batches) Change(ctx context.Context, id int64, patch BatchPatch) (BatchChanged, error) {
+	return sendJSON[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", decimal(id)), patch)
 }
 
 // Pause prevents new starts of tasks of a batch; running tasks continue.

@@ -61,7 +61,7 @@ type Client struct {
 	http   *http.Client
 }
 
-// New returns a client for the server at config.URL. It refuses a URL that is not http or https, or has no host.
+// New returns a client for the server at config.URL. It returns an error for a URL that is not http or https, or has no host.
 func New(config Config) (*Client, error) {
 	base, err := url.Parse(config.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
@@ -118,12 +118,11 @@ func Path(names ...string) string {
 	return path.String()
 }
 
-// Call sends a request and returns the body of the response, or nil if the body is empty. If the server refuses the
-// request, the error is a *Problem. If the request did not reach the server, or the response was lost, the error is a
-// *LostError.
-func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
+// Call sends a request and returns the body of the response, or nil if the body is empty. If the server refuses the request, the error is
+// a *Problem. If the request did not reach the server, or the response was lost, the error is a *LostError.
+func (c *Client) Call(ctx context.Context, request Request) (json.RawMessage, error) {
 	var text json.RawMessage
-	err := c.sendAndRead(ctx, r, func(body io.Reader) error {
+	err := c.sendAndRead(ctx, request, func(body io.Reader) error {
 		content, err := io.ReadAll(body)
 		if len(content) > 0 {
 			text = content
@@ -135,37 +134,39 @@ func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 
 // Do sends a request and decodes the body of the response, if there is one, into the value that answer points to. If
 // answer is nil, the body is discarded. Do returns the same errors as Call.
-func (c *Client) Do(ctx context.Context, r Request, answer any) error {
-	text, err := c.Call(ctx, r)
+func (c *Client) Do(ctx context.Context, request Request, answer any) error {
+	text, err := c.Call(ctx, request)
 	if err != nil || answer == nil || text == nil {
 		return err
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
+		return fmt.Errorf("%s %s: %w", request.Method, request.Path, err)
 	}
 	return nil
 }
 
-// Get returns the body of the response to a GET request.
+// Get sends a GET request for path with query and returns the body of the response, or nil if the body is empty. It returns the same
+// errors as Call.
 func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
 	return c.Call(ctx, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-// Copy writes the body of a streamed response to the writer. After a part of the body has arrived, Copy does not send the
+// Copy sends a request and writes the body of its streamed response to out. After a part of the body has arrived, Copy does not send the
 // request again.
-func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
-	return c.sendAndRead(ctx, r, func(body io.Reader) error {
-		if _, err := io.Copy(to, body); err != nil {
+func (c *Client) Copy(ctx context.Context, request Request, out io.Writer) error {
+	return c.sendAndRead(ctx, request, func(body io.Reader) error {
+		if _, err := io.Copy(out, body); err != nil {
 			return &partialBodyError{fmt.Errorf("ended early, the output is incomplete: %w", err)}
 		}
 		return nil
 	})
 }
 
-// sendAndRead sends a request, several times if retry allows that, and passes the body of a 2xx response to read.
-func (c *Client) sendAndRead(ctx context.Context, r Request, read func(io.Reader) error) error {
-	return c.retry(ctx, r, func() error {
-		response, err := c.sendOnce(ctx, r)
+// sendAndRead sends a request, several times if retry allows that, and passes the body of a 2xx response to read. Any other status becomes
+// a *Problem.
+func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.Reader) error) error {
+	return c.retry(ctx, request, func() error {
+		response, err := c.sendOnce(ctx, request)
 		if err != nil {
 			return err
 		}
@@ -178,15 +179,15 @@ func (c *Client) sendAndRead(ctx context.Context, r Request, read func(io.Reader
 			return broken
 		}
 		if err != nil {
-			return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: r.Method == http.MethodGet}
+			return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: request.Method == http.MethodGet}
 		}
 		return nil
 	})
 }
 
-// sendOnce sends a request once and returns the response, whatever its status is.
-func (c *Client) sendOnce(ctx context.Context, r Request) (*http.Response, error) {
-	request, err := c.newRequest(ctx, r)
+// sendOnce sends call once and returns the response, whatever its status is.
+func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, error) {
+	request, err := c.newRequest(ctx, call)
 	if err != nil {
 		return nil, err
 	}
@@ -199,24 +200,25 @@ func (c *Client) sendOnce(ctx context.Context, r Request) (*http.Response, error
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: r.Method == http.MethodGet}
+	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: call.Method == http.MethodGet}
 }
 
-func (c *Client) newRequest(ctx context.Context, r Request) (*http.Request, error) {
-	body, content, err := r.body()
+// newRequest returns the HTTP request for call.
+func (c *Client) newRequest(ctx context.Context, call Request) (*http.Request, error) {
+	body, content, err := call.body()
 	if err != nil {
 		return nil, err
 	}
-	address := c.base.String() + r.Path
-	if len(r.Query) > 0 {
-		address += "?" + r.Query.Encode()
+	address := c.base.String() + call.Path
+	if len(call.Query) > 0 {
+		address += "?" + call.Query.Encode()
 	}
-	request, err := http.NewRequestWithContext(ctx, r.Method, address, body)
+	request, err := http.NewRequestWithContext(ctx, call.Method, address, body)
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range map[string]string{
-		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.LastEventID, "Prefer": r.Prefer, "User-Agent": c.config.Agent,
+		"Content-Type": content, "Accept": call.Accept, "Idempotency-Key": call.Key, "Last-Event-ID": call.LastEventID, "Prefer": call.Prefer, "User-Agent": c.config.Agent,
 	} {
 		if value != "" {
 			request.Header.Set(name, value)
@@ -228,6 +230,7 @@ func (c *Client) newRequest(ctx context.Context, r Request) (*http.Request, erro
 	return request, nil
 }
 
+// body opens the body of the request and returns its media type (content). body is nil if the request has none.
 func (r Request) body() (body io.Reader, content string, err error) {
 	switch {
 	case r.OpenBody != nil:

@@ -39,7 +39,8 @@ type Mark struct {
 	HasWork bool `json:"work" doc:"The ledger has an open task of the device"`
 }
 
-// DescribeTrouble describes for people what is wrong with the mark. If nothing is wrong, it returns an empty string.
+// DescribeTrouble describes for people the mistake that the mark of the device in Redis has compared with the ledger. If there is none, it
+// returns an empty string.
 func (m *Mark) DescribeTrouble() string {
 	switch {
 	case m == nil:
@@ -114,6 +115,7 @@ type DeviceFilter struct {
 	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
 }
 
+// query returns the query parameters of the filter.
 func (f DeviceFilter) query() url.Values {
 	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS), "recent", decimalOrEmpty(int64(f.Recent)))
 	q["tag"] = f.Tags
@@ -123,9 +125,9 @@ func (f DeviceFilter) query() url.Values {
 // Devices has the calls about devices.
 type Devices struct{ client *Client }
 
-// List yields all devices that match, by id.
-func (c Devices) List(ctx context.Context, f DeviceFilter) iter.Seq2[Device, error] {
-	return listEntries[Device](ctx, c.client, Path("devices"), f.query())
+// List yields all devices that match filter, ordered by id.
+func (c Devices) List(ctx context.Context, filter DeviceFilter) iter.Seq2[Device, error] {
+	return listEntries[Device](ctx, c.client, Path("devices"), filter.query())
 }
 
 // Get returns a device.
@@ -133,32 +135,32 @@ func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
 }
 
-// Create registers a device. If the first response was lost and the second arrives, Token is empty: RotateToken makes a
+// Create registers a device. If the first response was lost and the second arrives, the Token of the result is empty: RotateToken makes a
 // new token.
-func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error) {
-	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: idempotencyKey(ctx)})
+func (c Devices) Create(ctx context.Context, device NewDevice) (DeviceCreated, error) {
+	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: device, Key: idempotencyKey(ctx)})
 }
 
-// Import registers all devices of a file, CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON), or none of them, and writes their
-// tokens to the writer tokens in the media type accept. existing sets what happens to devices that exist already: refuse
-// (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
-func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, existing, accept string, tokens io.Writer) error {
+// Import registers all devices of a file, CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON), or none of them, and writes their tokens to
+// tokensOut in the media type tokensType. onExisting sets what happens to devices that exist already: refuse (the default), skip, update
+// or rotate. The request is sent only once, because the tokens are not shown again.
+func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisting, tokensType string, tokensOut io.Writer) error {
 	return c.client.Copy(ctx, Request{
-		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), ContentType: mediaType, Accept: accept, Key: idempotencyKey(ctx), NoRetry: true,
+		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", onExisting), ContentType: mediaType, Accept: tokensType, Key: idempotencyKey(ctx), NoRetry: true,
 		OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
-	}, tokens)
+	}, tokensOut)
 }
 
-// Retag changes the tags of all devices that match the filter, one page in each request. It returns the number of changed
-// devices, even if it returns an error. If dryRun is true, it only counts them.
-func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dryRun bool) (changed int, err error) {
-	q := f.query()
+// Retag changes the tags of all devices that match filter, one page in each request. It returns the number of changed devices, even if it
+// returns an error. If dryRun is true, it only counts them.
+func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, dryRun bool) (changed int, err error) {
+	q := filter.query()
 	q.Set("page_size", "1000")
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
 	for {
-		done, err := callJSON[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: r})
+		done, err := callJSON[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: change})
 		changed += done.Devices
 		if err != nil || done.NextPageToken == "" {
 			return changed, err
@@ -167,18 +169,18 @@ func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dryRun bool
 	}
 }
 
-// Change changes the tags and the profile of a device.
-func (c Devices) Change(ctx context.Context, id string, p DevicePatch) (Device, error) {
-	return sendJSON[Device](ctx, c.client, http.MethodPatch, Path("devices", id), p)
+// Change changes the tags and the profile of a device as patch says, and returns the changed device.
+func (c Devices) Change(ctx context.Context, id string, patch DevicePatch) (Device, error) {
+	return sendJSON[Device](ctx, c.client, http.MethodPatch, Path("devices", id), patch)
 }
 
-// Delete deletes a device and its tokens. If the device has open tasks, cancel must be true.
-func (c Devices) Delete(ctx context.Context, id string, cancel bool) (DeviceDeleted, error) {
-	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))})
+// Delete deletes a device and its tokens. If cancelOpenTasks is true, the server also cancels the open tasks of the device; if it is
+// false, a device with open tasks is not deleted.
+func (c Devices) Delete(ctx context.Context, id string, cancelOpenTasks bool) (DeviceDeleted, error) {
+	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancelOpenTasks))})
 }
 
-// RotateToken makes a new token of a device. Older tokens stay valid for the time overlap. If overlap is 0, they end at
-// once.
+// RotateToken makes a new token of a device. Older tokens stay valid for the duration overlap. If overlap is 0, they end at once.
 func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
 	ms := overlap.Milliseconds()
 	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})

@@ -41,6 +41,7 @@ type EventFilter struct {
 	Until time.Time `query:"until" doc:"Only events before this time"`
 }
 
+// query returns the query parameters of the filter.
 func (f EventFilter) query() url.Values {
 	q := Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", decimalOrEmpty(f.Batch), "task", decimalOrEmpty(f.Task), "device", f.Device)
 	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
@@ -55,17 +56,18 @@ func (f EventFilter) query() url.Values {
 type Events struct{ client *Client }
 
 // List yields all events that match the filter, newest first.
-func (c Events) List(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
-	return listEntries[Event](ctx, c.client, Path("events"), f.query())
+func (c Events) List(ctx context.Context, filter EventFilter) iter.Seq2[Event, error] {
+	return listEntries[Event](ctx, c.client, Path("events"), filter.query())
 }
 
-// Follow calls each for every event that matches the filter, in order and once, as the events happen; see Client.Follow.
-func (c Events) Follow(ctx context.Context, f EventFilter, position LivePosition, each func(Event) error) error {
-	return c.client.Follow(ctx, Path("events"), f.query(), position, func(text json.RawMessage) error {
+// Follow calls handle with every event that matches filter, in order and once, as the events happen, beginning after position; see
+// Client.Follow. An error of handle ends Follow.
+func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePosition, handle func(Event) error) error {
+	return c.client.Follow(ctx, Path("events"), filter.query(), position, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err
 		}
-		return each(e)
+		return handle(e)
 	})
 }

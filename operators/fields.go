@@ -38,8 +38,8 @@ type Change[T any] struct {
 	Value   *T // nil sets the field to its default
 }
 
-// Set returns a Change that sets a field to a value.
-func Set[T any](to T) Change[T] { return Change[T]{Present: true, Value: &to} }
+// Set returns a Change that sets a field to value.
+func Set[T any](value T) Change[T] { return Change[T]{Present: true, Value: &value} }
 
 // Default returns a Change that sets a field to its default.
 func Default[T any]() Change[T] { return Change[T]{Present: true} }
@@ -47,13 +47,13 @@ func Default[T any]() Change[T] { return Change[T]{Present: true} }
 // MarshalJSON returns the new value, or null for the default.
 func (c Change[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.Value) }
 
-// UnmarshalJSON records that the field is present. An empty string means the same as null.
-func (c *Change[T]) UnmarshalJSON(b []byte) error {
+// UnmarshalJSON decodes the new value from data and records that the field is present. An empty string means the same as null.
+func (c *Change[T]) UnmarshalJSON(data []byte) error {
 	c.Present = true
-	if string(b) == `""` {
+	if string(data) == `""` {
 		return nil
 	}
-	return json.Unmarshal(b, &c.Value)
+	return json.Unmarshal(data, &c.Value)
 }
 
 // decimal returns n as text for a path.
@@ -78,6 +78,7 @@ func Query(pairs ...string) url.Values {
 	return q
 }
 
+// keyOfContext is the key under which a context holds the Idempotency-Key.
 type keyOfContext struct{}
 
 // WithKey returns a context with an Idempotency-Key of 1 to 255 visible ASCII characters for a call that creates
@@ -87,6 +88,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext{}, key)
 }
 
+// idempotencyKey returns the Idempotency-Key of ctx (see WithKey), or a new random key.
 func idempotencyKey(ctx context.Context) string {
 	if key, ok := ctx.Value(keyOfContext{}).(string); ok {
 		return key
@@ -94,22 +96,26 @@ func idempotencyKey(ctx context.Context) string {
 	return rand.Text()
 }
 
-func callJSON[T any](ctx context.Context, c *Client, r Request) (answer T, err error) {
-	err = c.Do(ctx, r, &answer)
+// callJSON sends a request and decodes the body of the response into a T.
+func callJSON[T any](ctx context.Context, client *Client, request Request) (answer T, err error) {
+	err = client.Do(ctx, request, &answer)
 	return answer, err
 }
 
-func getJSON[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
-	return callJSON[T](ctx, c, Request{Method: http.MethodGet, Path: path, Query: query})
+// getJSON sends a GET request and decodes the body of the response into a T.
+func getJSON[T any](ctx context.Context, client *Client, path string, query url.Values) (T, error) {
+	return callJSON[T](ctx, client, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-func sendJSON[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
-	return callJSON[T](ctx, c, Request{Method: method, Path: path, Body: body})
+// sendJSON sends body as JSON and decodes the body of the response into a T.
+func sendJSON[T any](ctx context.Context, client *Client, method, path string, body any) (T, error) {
+	return callJSON[T](ctx, client, Request{Method: method, Path: path, Body: body})
 }
 
-func listEntries[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
+// listEntries yields the entries of the list at path, decoded, page by page. It ends after an error.
+func listEntries[T any](ctx context.Context, client *Client, path string, query url.Values) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		entries, _ := c.List(ctx, path, query, 0)
+		entries, _ := client.List(ctx, path, query, 0)
 		for text, err := range entries {
 			var entry T
 			if err == nil {

@@ -40,15 +40,17 @@ type HistoryFilter struct {
 	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest"`
 }
 
+// query returns the query parameters of the filter.
 func (f HistoryFilter) query() url.Values {
 	return Query("slot", f.Slot, "from", timeOrEmpty(f.From), "to", timeOrEmpty(f.To), "order", f.Order)
 }
 
-func timeOrEmpty(t time.Time) string {
-	if t.IsZero() {
+// timeOrEmpty returns at as text for a query, or an empty string if at is zero.
+func timeOrEmpty(at time.Time) string {
+	if at.IsZero() {
 		return ""
 	}
-	return t.UTC().Format(time.RFC3339Nano)
+	return at.UTC().Format(time.RFC3339Nano)
 }
 
 // Series is the number of held slots of a pool over time, in steps of equal length. The last step is not over yet. (Usage is
@@ -73,12 +75,13 @@ type SeriesPoint struct {
 	Lapsed   int64 `json:"lapsed" doc:"Grants in this step that ended because the lease ended"`
 }
 
-// History yields the holdings of the slots of a pool. By default, holdings in force come first, then the latest ends.
-func (c Pools) History(ctx context.Context, pool string, f HistoryFilter) iter.Seq2[Holding, error] {
-	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
+// History yields the holdings of a pool that match filter: each is a period in which a device held a slot. By default, holdings in force
+// come first, then the latest ends.
+func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
+	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), filter.query())
 }
 
-// Series returns the number of held slots of a pool over the last 1h, 24h or 7d.
+// Series returns the number of held slots of a pool over the last time span, which is 1h, 24h or 7d.
 func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
 	return getJSON[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
 }

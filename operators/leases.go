@@ -82,12 +82,11 @@ type LeaseRenewal struct {
 // Leases has the calls about slots that callers hold.
 type Leases struct{ client *Client }
 
-// Acquire asks for a slot. The server keeps the request waiting in the queue for at most wait, and for at most as long as
-// it allows. If there is no slot at that time, the Lease has the state waiting, and the caller must send the same request
-// again. If wait is 0 and the pool has no free slot, the error is a *Problem with the code no_slot, and the holder does
-// not enter the queue.
-func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
-	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: l}
+// Acquire asks for a slot. The server keeps the request waiting in the queue for at most wait, and for at most as long as it allows. If
+// there is no slot at that time, the Lease has the state waiting, and the caller must send the same request again. If wait is 0 and the
+// pool has no free slot, the error is a *Problem with the code no_slot, and the holder does not enter the queue.
+func (c Leases) Acquire(ctx context.Context, pool string, request NewLease, wait time.Duration) (Lease, error) {
+	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: request}
 	if wait > 0 {
 		r.Prefer = "wait=" + strconv.Itoa(int((wait+time.Second-1)/time.Second))
 	}
@@ -95,10 +94,10 @@ func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.
 }
 
 // callForLease sends a request for a lease and computes the field UsableUntil of the response.
-func (c Leases) callForLease(ctx context.Context, r Request) (Lease, error) {
+func (c Leases) callForLease(ctx context.Context, request Request) (Lease, error) {
 	var got Lease
 	sentAt := time.Now()
-	err := c.client.Do(ctx, r, &got)
+	err := c.client.Do(ctx, request, &got)
 	got.UsableUntil = sentAt.Add(time.Duration(got.HeldMS+got.LeaseMS) * time.Millisecond)
 	return got, err
 }
@@ -109,22 +108,22 @@ const (
 	responseGrace = 10 * time.Second // time for a late response, in addition to the wait
 )
 
-// WaitForSlot acquires a slot within maxWait. It calls onWaiting, unless onWaiting is nil, with each response without a slot, and with each
-// error after which it continues. A request whose response was lost is sent again: a holder has only one lease. If WaitForSlot
-// gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must give back
-// does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
-func (c Leases) WaitForSlot(ctx context.Context, pool string, l NewLease, maxWait time.Duration, onWaiting func(Lease, error)) (last Lease, err error) {
-	if l.Holder == "" {
-		l.Holder = strings.ToLower(rand.Text())
+// WaitForSlot acquires a slot within maxWait and returns its lease. It calls onWaiting, unless onWaiting is nil, with each response
+// without a slot, and with each error after which it continues. A request whose response was lost is sent again: a holder has only one
+// lease. If WaitForSlot gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must
+// give back does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
+func (c Leases) WaitForSlot(ctx context.Context, pool string, request NewLease, maxWait time.Duration, onWaiting func(Lease, error)) (last Lease, err error) {
+	if request.Holder == "" {
+		request.Holder = strings.ToLower(rand.Text())
 	}
 	w, until := slotWait{pool: pool}, time.Now().Add(maxWait)
 	defer func() {
 		if last.State != LeaseHeld && (w.last.Lease != 0 || w.responseLost) {
-			err = errors.Join(err, c.leaveQueue(ctx, pool, l.Holder, w.last.Lease))
+			err = errors.Join(err, c.leaveQueue(ctx, pool, request.Holder, w.last.Lease))
 		}
 	}()
 	for wait := firstWait; ; wait = longestWait {
-		got, err := c.acquireWithTimeout(ctx, pool, l, min(wait, max(time.Until(until), 0)))
+		got, err := c.acquireWithTimeout(ctx, pool, request, min(wait, max(time.Until(until), 0)))
 		if done, failed := w.receive(ctx, got, err); done {
 			return w.last, failed
 		}
@@ -147,14 +146,15 @@ type slotWait struct {
 	responseLost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// receive processes one response. done is true if another request is pointless.
-func (w *slotWait) receive(ctx context.Context, got Lease, err error) (done bool, failed error) {
+// receive processes one response, or err if the request failed. done is true if another request is pointless; failed is then the error of
+// the wait, or nil.
+func (w *slotWait) receive(ctx context.Context, response Lease, err error) (done bool, failed error) {
 	switch {
-	case err == nil && got.State == LeaseHeld && got.Cancel != "":
-		return true, leaseLostProblem(w.pool, got)
+	case err == nil && response.State == LeaseHeld && response.Cancel != "":
+		return true, leaseLostProblem(w.pool, response)
 	case err == nil:
-		w.last = got
-		return got.State == LeaseHeld, nil
+		w.last = response
+		return response.State == LeaseHeld, nil
 	case ctx.Err() != nil:
 		w.responseLost = true
 		return true, ctx.Err()
@@ -165,28 +165,28 @@ func (w *slotWait) receive(ctx context.Context, got Lease, err error) (done bool
 	return false, nil
 }
 
-// leaseLostProblem returns the error for a slot that its holder must give back; it equals the server's error for a renewal.
-func leaseLostProblem(pool string, l Lease) error {
+// leaseLostProblem returns the error for a lease in pool whose slot its holder must give back; it equals the server's error for a renewal.
+func leaseLostProblem(pool string, lost Lease) error {
 	return &Problem{
-		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: l.Cancel,
-		Detail: "holder " + l.Holder + " is asked to give its slot of pool " + pool + " back: " + l.Cancel, LeaseRefusal: LeaseRefusal{Reason: l.Cancel},
+		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: lost.Cancel,
+		Detail: "holder " + lost.Holder + " is asked to give its slot of pool " + pool + " back: " + lost.Cancel, LeaseRefusal: LeaseRefusal{Reason: lost.Cancel},
 	}
 }
 
 // acquireWithTimeout is Acquire with a time limit. If the server does not answer in time, the error is a *LostError, as if the
 // response was lost.
-func (c Leases) acquireWithTimeout(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
+func (c Leases) acquireWithTimeout(ctx context.Context, pool string, request NewLease, wait time.Duration) (Lease, error) {
 	limited, cancel := context.WithTimeout(ctx, wait+responseGrace)
 	defer cancel()
-	got, err := c.Acquire(limited, pool, l, wait)
+	got, err := c.Acquire(limited, pool, request, wait)
 	if err != nil && limited.Err() != nil {
 		err = &LostError{URL: c.client.URL(), Err: err, Reached: true}
 	}
 	return got, err
 }
 
-// leaveQueue removes the holder from the queue, even if ctx has ended. If a slot was granted in the meantime, leaveQueue releases
-// it.
+// leaveQueue removes the lease of holder from the queue of pool, even if ctx has ended. If a slot was granted in the meantime, leaveQueue
+// releases it.
 func (c Leases) leaveQueue(ctx context.Context, pool, holder string, lease int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseGrace)
 	defer cancel()
@@ -213,16 +213,18 @@ func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error
 	return getJSON[Lease](ctx, c.client, leasePath(pool, lease), nil)
 }
 
-// Renew extends a lease that is held. If the lease is lost, the error is a *Problem with the code lease_lost.
-func (c Leases) Renew(ctx context.Context, pool string, lease int64, r LeaseRenewal) (Lease, error) {
-	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: r})
+// Renew extends a lease that is held, as renewal says, and returns the lease. If it is lost, the error is a *Problem with the code
+// lease_lost.
+func (c Leases) Renew(ctx context.Context, pool string, lease int64, renewal LeaseRenewal) (Lease, error) {
+	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: renewal})
 }
 
-// Release gives the slot of a lease back. If token is 0, it removes a waiting lease from the queue.
+// Release gives back the slot that a lease holds with the fencing token. If token is 0, it removes a waiting lease from the queue.
 func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", decimalOrEmpty(token))}, nil)
 }
 
-func leasePath(pool string, lease int64, more ...string) string {
-	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(lease, 10)}, more...)...)
+// leasePath returns the API path of a lease of a pool, followed by segments.
+func leasePath(pool string, lease int64, segments ...string) string {
+	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(lease, 10)}, segments...)...)
 }

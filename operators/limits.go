@@ -85,9 +85,9 @@ func (c LimitSets) Get(ctx context.Context, name string) (LimitSet, error) {
 	return getJSON[LimitSet](ctx, c.client, Path("limits", name), nil)
 }
 
-// Put creates a limit set, or replaces its policies.
-func (c LimitSets) Put(ctx context.Context, name string, s LimitSetSettings) (LimitSet, error) {
-	return sendJSON[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), s)
+// Put creates the limit set name with these settings, or replaces the policies of an existing limit set.
+func (c LimitSets) Put(ctx context.Context, name string, settings LimitSetSettings) (LimitSet, error) {
+	return sendJSON[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), settings)
 }
 
 // Delete deletes a limit set.
@@ -95,13 +95,13 @@ func (c LimitSets) Delete(ctx context.Context, name string) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("limits", name)}, nil)
 }
 
-// Take asks whether something may be done, and counts it if it is allowed. A take with an ID is sent again if its response
-// is lost; it is counted once.
-func (c LimitSets) Take(ctx context.Context, set string, t Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", t, t.ID != ""))
+// Take asks a limit set whether something may be done, and counts it if it is allowed. A take (the request) with an ID is sent again if
+// its response is lost; it is counted once.
+func (c LimitSets) Take(ctx context.Context, set string, take Take) (Taken, error) {
+	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", take, take.ID != ""))
 }
 
-// TakeEach is Take for at most 100 takes, which are decided independently.
+// TakeEach is Take for at most 100 takes, which are decided independently. It returns one response for each take, in the same order.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
 	idempotent := true
 	for _, t := range takes {
@@ -111,20 +111,21 @@ func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Ta
 	return answer.Takes, err
 }
 
-// Peek returns the response that Take would return, and counts nothing.
-func (c LimitSets) Peek(ctx context.Context, set string, t Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", t, true))
+// Peek returns the response that Take would return for take, and counts nothing.
+func (c LimitSets) Peek(ctx context.Context, set string, take Take) (Taken, error) {
+	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", take, true))
 }
 
-// Return gives the amount t.Cost back, from the take with the same ID and facts. It returns the total amount of that take
-// which has been given back so far.
-func (c LimitSets) Return(ctx context.Context, set string, t Take) (int64, error) {
-	answer, err := callJSON[Returned](ctx, c.client, takeRequest(set, "return", t, true))
+// Return gives back the amount take.Cost of the earlier take with the same ID and facts. It returns the total amount of that take which
+// has been given back so far.
+func (c LimitSets) Return(ctx context.Context, set string, take Take) (int64, error) {
+	answer, err := callJSON[Returned](ctx, c.client, takeRequest(set, "return", take, true))
 	return answer.Returned, err
 }
 
-func takeRequest(set, verb string, body any, idempotent bool) Request {
-	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Idempotent: idempotent}
+// takeRequest returns the request to a limit set for an action, such as take. idempotent is Request.Idempotent.
+func takeRequest(set, action string, body any, idempotent bool) Request {
+	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: idempotent}
 }
 
 // HighestUse returns the subjects with the highest usage of the policies of a set. limit (1 to 100) limits their number.
@@ -133,7 +134,7 @@ func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]Pol
 	return usage.Highest, err
 }
 
-// SubjectUse returns the usage of each policy by the subject of the facts.
+// SubjectUse returns, for each policy of a limit set, the usage by the subject to which these facts belong.
 func (c LimitSets) SubjectUse(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {

@@ -21,11 +21,11 @@ import (
 // maxPage is the largest page size that the server accepts. A page can be shorter although more entries follow.
 const maxPage = 1000
 
-// List yields the entries of a list, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
-// the iteration has ended, more reports whether the list has entries beyond the limit. In the response, the entries are in
-// the member that has the name of the last segment of the path.
-func (c *Client) List(ctx context.Context, listPath string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], more *bool) {
-	more = new(bool)
+// List yields the entries of the list at listPath, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
+// the iteration has ended, *hasMore reports whether the list has entries beyond the limit. In the response, the entries are in the member
+// that has the name of the last segment of listPath.
+func (c *Client) List(ctx context.Context, listPath string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], hasMore *bool) {
+	hasMore = new(bool)
 	return func(yield func(json.RawMessage, error) bool) {
 		query, left := maps.Clone(query), limit
 		if query == nil {
@@ -40,7 +40,7 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 			}
 			for _, entry := range page {
 				if limit > 0 && left == 0 {
-					*more = true
+					*hasMore = true
 					return
 				}
 				if !yield(entry, nil) {
@@ -53,10 +53,11 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 			}
 			query.Set("page_token", next)
 		}
-	}, more
+	}, hasMore
 }
 
-// pageSize returns a page size of one more entry than is left, so that List learns whether there are more entries.
+// pageSize returns the size of the next page, if left entries of limit are not read yet: one more entry than is left, so that List learns
+// whether there are more entries. If limit is 0, it returns the maximum.
 func pageSize(left, limit int) int {
 	if limit == 0 {
 		return maxPage
@@ -64,7 +65,8 @@ func pageSize(left, limit int) int {
 	return min(left+1, maxPage)
 }
 
-func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Values) (entries []json.RawMessage, next string, err error) {
+// fetchPage reads one page of a list. nextToken is the token of the next page; it is empty after the last page.
+func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Values) (entries []json.RawMessage, nextToken string, err error) {
 	text, err := c.Get(ctx, listPath, query)
 	if err != nil {
 		return nil, "", err
@@ -77,9 +79,9 @@ func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Value
 		return nil, "", fmt.Errorf("GET %s: no %s in the response: %w", listPath, path.Base(listPath), err)
 	}
 	if token := page["next_page_token"]; token != nil {
-		err = json.Unmarshal(token, &next)
+		err = json.Unmarshal(token, &nextToken)
 	}
-	return entries, next, err
+	return entries, nextToken, err
 }
 
 const (
@@ -98,13 +100,13 @@ type LivePosition struct {
 
 var errSilent = errors.New("no heartbeat for " + maxSilence.String())
 
-// Follow reads a live list until ctx ends, each returns an error, or the server refuses. After a lost connection it
-// connects again and resumes after the last entry that was read.
-func (c *Client) Follow(ctx context.Context, path string, query url.Values, position LivePosition, each func(json.RawMessage) error) error {
+// Follow reads a live list and calls handle with each entry after position. It ends when ctx ends, handle returns an error, or the server
+// refuses. After a lost connection it connects again and resumes after the last entry that was read.
+func (c *Client) Follow(ctx context.Context, path string, query url.Values, position LivePosition, handle func(json.RawMessage) error) error {
 	pause := firstReconnectPause
 	for {
 		before := position.LastID
-		err := c.followOnce(ctx, path, query, &position, each)
+		err := c.followOnce(ctx, path, query, &position, handle)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -127,7 +129,8 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, posi
 	}
 }
 
-func (c *Client) followOnce(ctx context.Context, path string, query url.Values, position *LivePosition, each func(json.RawMessage) error) error {
+// followOnce reads a live list over one connection and calls handle with each entry. It updates position. It always returns an error.
+func (c *Client) followOnce(ctx context.Context, path string, query url.Values, position *LivePosition, handle func(json.RawMessage) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watchdog := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
@@ -143,16 +146,17 @@ func (c *Client) followOnce(ctx context.Context, path string, query url.Values, 
 	if response.StatusCode != http.StatusOK {
 		return readProblem(response)
 	}
-	err = c.readEvents(response.Body, func() { watchdog.Reset(maxSilence) }, position, each)
+	err = c.readEvents(response.Body, func() { watchdog.Reset(maxSilence) }, position, handle)
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return c.newLostError(errSilent)
 	}
 	return err
 }
 
-// readEvents parses the fields id and data of an event stream; the server writes each of them in one line. An event counts only
-// after the empty line that follows it: an event that was cut off is sent again.
-func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, each func(json.RawMessage) error) error {
+// readEvents parses the fields id and data of an event stream; the server writes each of them in one line. It calls onLine for each line,
+// and handle with the data of each event, and updates position. An event counts only after the empty line that follows it: an event that
+// was cut off is sent again.
+func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, handle func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEventLine)
 	begun := false
@@ -171,7 +175,7 @@ func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePositio
 			}
 			begun = begun || id != ""
 			if data != "" {
-				if err := each(json.RawMessage(data)); err != nil {
+				if err := handle(json.RawMessage(data)); err != nil {
 					return err
 				}
 			}
@@ -181,6 +185,7 @@ func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePositio
 	return c.newLostError(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
 }
 
+// newLostError returns the error for a live list whose connection was lost because of err.
 func (c *Client) newLostError(err error) error {
 	return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: true}
 }

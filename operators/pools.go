@@ -67,6 +67,7 @@ type PoolFilter struct {
 	OnlyTrouble bool   `query:"only_trouble" doc:"true: only pools with trouble"`
 }
 
+// query returns the query parameters of the filter.
 func (f PoolFilter) query() url.Values {
 	q := Query("name", f.Name, "sort", f.Sort)
 	if f.OnlyTrouble {
@@ -188,9 +189,9 @@ type LimitedList struct {
 // Pools has the calls about pools, their slots and grants.
 type Pools struct{ client *Client }
 
-// List yields all pools that match the filter, in the order of its field Sort.
-func (c Pools) List(ctx context.Context, f PoolFilter) iter.Seq2[PoolState, error] {
-	return listEntries[PoolState](ctx, c.client, Path("pools"), f.query())
+// List yields all pools that match filter, in the order of its field Sort.
+func (c Pools) List(ctx context.Context, filter PoolFilter) iter.Seq2[PoolState, error] {
+	return listEntries[PoolState](ctx, c.client, Path("pools"), filter.query())
 }
 
 // Totals returns the sums over all pools.
@@ -203,14 +204,14 @@ func (c Pools) Get(ctx context.Context, name string) (Pool, error) {
 	return getJSON[Pool](ctx, c.client, Path("pools", name), nil)
 }
 
-// Put creates a pool, or replaces its settings.
-func (c Pools) Put(ctx context.Context, name string, s PoolSettings) (PoolChanged, error) {
-	return sendJSON[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), s)
+// Put creates the pool name with these settings, or replaces the settings of an existing pool.
+func (c Pools) Put(ctx context.Context, name string, settings PoolSettings) (PoolChanged, error) {
+	return sendJSON[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), settings)
 }
 
-// Change changes some settings of a pool.
-func (c Pools) Change(ctx context.Context, name string, p PoolPatch) (PoolChanged, error) {
-	return sendJSON[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), p)
+// Change changes the settings of a pool that patch contains, and returns the changed pool.
+func (c Pools) Change(ctx context.Context, name string, patch PoolPatch) (PoolChanged, error) {
+	return sendJSON[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), patch)
 }
 
 // Delete deletes a pool that has no open task.
@@ -245,12 +246,13 @@ func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[Wa
 	return listEntries[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
 }
 
-// ReleaseSlot takes a slot back from its holder.
-func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
-	return sendJSON[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
+// ReleaseSlot takes a slot back from its holder, as release says, and returns the slot afterwards.
+func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, release Release) (Slot, error) {
+	return sendJSON[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), release)
 }
 
-// CheckGrant returns, for an external system, whether a grant is in force. A token with the role verifier suffices.
+// CheckGrant returns, for an external system, whether the grant with this fencing token is in force in the pool. An operator token with
+// the role verifier suffices.
 func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
 	return getJSON[GrantCheck](ctx, c.client, Path("pools", pool, "grants", decimal(token)), nil)
 }

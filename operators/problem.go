@@ -63,14 +63,15 @@ func (p *Problem) isTransient() bool {
 	return p.Code == "idempotency_key_in_use" || p.Code == "body_incomplete"
 }
 
-func readProblem(r *http.Response) *Problem {
+// readProblem reads the problem in a response with an error status.
+func readProblem(response *http.Response) *Problem {
 	p := &Problem{}
-	text, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem))
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxProblem))
 	if json.Unmarshal(text, p) != nil {
 		p = &Problem{}
 	}
-	p.Status, p.Method, p.Path = r.StatusCode, r.Request.Method, r.Request.URL.Path
-	if seconds, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && seconds > 0 {
+	p.Status, p.Method, p.Path = response.StatusCode, response.Request.Method, response.Request.URL.Path
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		p.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return p
@@ -94,20 +95,20 @@ type LostError struct {
 // Error returns the address of the server and the cause.
 func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause of the loss.
 func (e *LostError) Unwrap() error { return e.Err }
 
 // partialBodyError ends a download that stopped after a part of it was written.
 type partialBodyError struct{ error }
 
-// retry calls send until there is a final response, if the request may be sent again: if it only reads, or if the server
-// executes it only once, because of its key or of the operation (Request.Idempotent). Any other request is sent once.
-func (c *Client) retry(ctx context.Context, r Request, send func() error) error {
+// retry calls send, which sends request, until there is a final response, if the request may be sent again: if it only reads, or if the
+// server executes it only once, because of its key or of the operation (Request.Idempotent). Any other request is sent once.
+func (c *Client) retry(ctx context.Context, request Request, send func() error) error {
 	tries := c.config.MaxTries
 	if tries == 0 {
 		tries = defaultTries
 	}
-	if r.NoRetry || r.Method != http.MethodGet && r.Key == "" && !r.Idempotent {
+	if request.NoRetry || request.Method != http.MethodGet && request.Key == "" && !request.Idempotent {
 		tries = 1
 	}
 	pause := firstPause
@@ -127,11 +128,12 @@ func (c *Client) retry(ctx context.Context, r Request, send func() error) error 
 	}
 }
 
-// retryPause returns the pause before the next try, and whether there is one. If the first try reached no server, there is
-// no next try; if a later try reached none, the server may be restarting.
-func retryPause(err error, pause time.Duration, n int) (time.Duration, bool) {
+// retryPause returns the pause before the next try, and whether there is one. err is the error of the last try, pause the pause before it,
+// and tries the number of tries so far. If the first try reached no server, there is no next try; if a later try reached none, the server
+// may be restarting.
+func retryPause(err error, pause time.Duration, tries int) (time.Duration, bool) {
 	if lost, ok := errors.AsType[*LostError](err); ok {
-		return pause, lost.Reached || n > 1
+		return pause, lost.Reached || tries > 1
 	}
 	if p, ok := errors.AsType[*Problem](err); ok && p.isTransient() {
 		return min(max(pause, p.RetryAfter), longestPause), true
@@ -139,8 +141,7 @@ func retryPause(err error, pause time.Duration, n int) (time.Duration, bool) {
 	return 0, false
 }
 
-// IsResponseLost reports whether the server may have executed the request although its response, or a part of the response, did not
-// arrive.
+// IsResponseLost reports whether err means that the server may have executed the request although a part of its response did not arrive.
 func IsResponseLost(err error) bool {
 	if _, ok := errors.AsType[*partialBodyError](err); ok {
 		return true
@@ -158,9 +159,9 @@ func IsTransient(err error) bool {
 	return ok && p.isTransient()
 }
 
-// Sleep waits for d. If ctx ends earlier, it returns the error of ctx.
-func Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
+// Sleep waits for this duration. If ctx ends earlier, it returns the error of ctx.
+func Sleep(ctx context.Context, duration time.Duration) error {
+	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -20,7 +20,7 @@ type ResultQuery struct {
 	Sample    int       `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Maximum number of results that the summary reads; at most 1000 without aggregate and by_tag"`
 }
 
-// Values returns the query parameters of q.
+// Values returns the query parameters of a request for the results that q selects.
 func (q ResultQuery) Values() url.Values {
 	sample := ""
 	if q.Sample != 0 {
@@ -127,8 +127,8 @@ type TagCount struct {
 	Failed int64   `json:"failed" doc:"Number of these results that failed or timed out"`
 }
 
-// Results returns the first page of the results of a batch, and the summary. To list all results, call Client.List with
+// Results returns the first page of the results of a batch that match query, and the summary. To list all results, call Client.List with
 // the path of this operation; to copy them as CSV, call Client.Copy.
-func (c Batches) Results(ctx context.Context, id int64, q ResultQuery) (Results, error) {
-	return getJSON[Results](ctx, c.client, Path("batches", decimal(id), "results"), q.Values())
+func (c Batches) Results(ctx context.Context, id int64, query ResultQuery) (Results, error) {
+	return getJSON[Results](ctx, c.client, Path("batches", decimal(id), "results"), query.Values())
 }

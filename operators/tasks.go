@@ -99,6 +99,7 @@ type TaskFilter struct {
 	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *"`
 }
 
+// query returns the query parameters of the filter.
 func (f TaskFilter) query() url.Values {
 	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
 }
@@ -139,9 +140,9 @@ type Action struct {
 // Tasks has the calls about tasks.
 type Tasks struct{ client *Client }
 
-// List yields all tasks that match the filter, by id.
-func (c Tasks) List(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
-	return listEntries[Task](ctx, c.client, Path("tasks"), f.query())
+// List yields all tasks that match filter, ordered by id.
+func (c Tasks) List(ctx context.Context, filter TaskFilter) iter.Seq2[Task, error] {
+	return listEntries[Task](ctx, c.client, Path("tasks"), filter.query())
 }
 
 // Get returns a task and its attempts.
@@ -154,29 +155,30 @@ func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
 	return getJSON[Why](ctx, c.client, Path("tasks", decimal(id), "why"), nil)
 }
 
-// Cancel cancels a task. If the task runs, its device is instructed to stop.
+// Cancel cancels a task and returns it. If the task runs, its device is instructed to stop.
 func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
 	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "cancel"), nil)
 }
 
-// Retry makes a task pending again that ended without success.
+// Retry makes a task pending again that ended without success, and returns the task.
 func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
 	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "retry"), nil)
 }
 
-// CancelAll cancels the tasks that match the filter, at most as many as the server allows in one request; if Bulk.More is
-// true, call it again. The filter must have at least one field.
-func (c Tasks) CancelAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
-	return c.changeTasks(ctx, "cancel", f, dryRun)
+// CancelAll cancels the tasks that match filter, at most as many as the server allows in one request; if Bulk.More is true, call it again.
+// filter must have at least one field. If dryRun is true, it only counts the tasks.
+func (c Tasks) CancelAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
+	return c.changeTasks(ctx, "cancel", filter, dryRun)
 }
 
-// RetryAll makes the tasks pending again that match the filter and ended without success. The limits of CancelAll apply.
-func (c Tasks) RetryAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
-	return c.changeTasks(ctx, "retry", f, dryRun)
+// RetryAll makes pending again the tasks that match filter and ended without success. The limits and dryRun of CancelAll apply.
+func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
+	return c.changeTasks(ctx, "retry", filter, dryRun)
 }
 
-func (c Tasks) changeTasks(ctx context.Context, action string, f TaskFilter, dryRun bool) (Bulk, error) {
-	q := f.query()
+// changeTasks sends the request for an action (cancel or retry) on all tasks that match filter.
+func (c Tasks) changeTasks(ctx context.Context, action string, filter TaskFilter, dryRun bool) (Bulk, error) {
+	q := filter.query()
 	if dryRun {
 		q.Set("dry_run", "true")
 	}

@@ -97,34 +97,35 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, b.system, {now}`
 
-func batchDest(b *Batch) []any {
+// batchDest returns the destinations in batch for the columns of a batch in a query.
+func batchDest(batch *Batch) []any {
 	return []any{
-		&b.ID, &b.Name, &b.Pool, &b.Kind,
-		document{&b.Payload},
-		&b.Priority, &b.Weight, &b.Lane,
-		optionalTime{&b.NotBefore},
-		optionalTime{&b.NotAfter},
-		millis{&b.MaxWait},
-		&b.MaxAttempts,
-		commaList{&b.RetryOn},
-		millis{&b.RetryBackoff},
-		&b.OnLost,
-		millis{&b.Lease},
-		millis{&b.MaxRun},
-		&abortFailure{b},
-		&abortMin{b},
-		fromJSON(&b.Windows),
-		&b.FinishInside,
-		instant{&b.Opening.From},
-		instant{&b.Opening.Until},
-		document{&b.Limits},
-		&b.Paused, &b.PausedBy,
-		optionalTime{&b.PausedAt},
-		&b.PauseReason,
-		optionalTime{&b.CancelledAt},
-		instant{&b.CreatedAt},
-		&b.Total, &b.System,
-		instant{&b.ReadAt},
+		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind,
+		document{&batch.Payload},
+		&batch.Priority, &batch.Weight, &batch.Lane,
+		optionalTime{&batch.NotBefore},
+		optionalTime{&batch.NotAfter},
+		millis{&batch.MaxWait},
+		&batch.MaxAttempts,
+		commaList{&batch.RetryOn},
+		millis{&batch.RetryBackoff},
+		&batch.OnLost,
+		millis{&batch.Lease},
+		millis{&batch.MaxRun},
+		&abortFailure{batch},
+		&abortMin{batch},
+		fromJSON(&batch.Windows),
+		&batch.FinishInside,
+		instant{&batch.Opening.From},
+		instant{&batch.Opening.Until},
+		document{&batch.Limits},
+		&batch.Paused, &batch.PausedBy,
+		optionalTime{&batch.PausedAt},
+		&batch.PauseReason,
+		optionalTime{&batch.CancelledAt},
+		instant{&batch.CreatedAt},
+		&batch.Total, &batch.System,
+		instant{&batch.ReadAt},
 	}
 }
 
@@ -133,14 +134,16 @@ const (
 	selectBatchAndPool  = `SELECT ` + batchAndPoolColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
 )
 
-func batchAndPoolDest(b *Batch) []any {
-	return append(batchDest(b), &b.PoolSettings.Paused, &b.PoolSettings.Capacity, millis{&b.PoolSettings.Lease}, instant{&b.PoolSettings.Opening.From}, instant{&b.PoolSettings.Opening.Until})
+// batchAndPoolDest returns the destinations in batch for the columns of a batch and of its pool's settings.
+func batchAndPoolDest(batch *Batch) []any {
+	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, millis{&batch.PoolSettings.Lease}, instant{&batch.PoolSettings.Opening.From}, instant{&batch.PoolSettings.Opening.Until})
 }
 
-// CreateBatch creates a batch and queues its tasks, all or none: if the sequence q.Tasks returns an error, nothing is stored and
-// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.RegisteredOnly is false, their devices
-// need not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
-func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBatchTasks) (Batch, error) {
+// CreateBatch creates a batch and queues newTasks in it, all or none: if the sequence newTasks.Tasks returns an error, nothing is stored
+// and CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If newTasks.RegisteredOnly is false,
+// their devices need not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice,
+// ErrNoTasks.
+func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
@@ -152,7 +155,7 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBa
 	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
 		tx := s.newSession(plain, &news)
 		err := tx.runOnce(ctx, &created, func() (err error) {
-			if created, err = s.createBatch(ctx, plain, tx, actor, b, q); err == nil && q.DryRun {
+			if created, err = s.createBatch(ctx, plain, tx, actor, batch, newTasks); err == nil && newTasks.DryRun {
 				return errDryRun // rolls the transaction back
 			}
 			return err
@@ -173,15 +176,16 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBa
 	return created, nil
 }
 
-func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error) {
+// insertBatch inserts batch without its tasks and returns its id.
+func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err error) {
 	abort := Abort{}
-	if b.Abort != nil {
-		abort = *b.Abort
+	if batch.Abort != nil {
+		abort = *batch.Abort
 	}
-	if err := tx.pools().checkFits(ctx, b); err != nil {
+	if err := tx.pools().checkFits(ctx, batch); err != nil {
 		return 0, err
 	}
-	o, err := tx.pools().computeOpening(ctx, b.Windows)
+	o, err := tx.pools().computeOpening(ctx, batch.Windows)
 	if err != nil {
 		return 0, err
 	}
@@ -195,13 +199,13 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
-		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
-		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
-		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.refreshDue, nullText(b.Limits),
-		cmp.Or(b.Lane, LaneNormal), b.MaxWait.Milliseconds(),
+		batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter),
+		max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(),
+		batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits),
+		cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(),
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
-		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, b.Pool)
+		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, batch.Pool)
 	}
 	return id, err
 }
@@ -225,9 +229,10 @@ type BatchFilter struct {
 	Pool, Kind string // set at most one of Lane, Pool and Kind: no index serves a combination
 }
 
-// Batches returns at most limit batches with their counts, newest first. If before is not 0, it returns only batches with id < before.
-func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit int) ([]Batch, error) {
-	text, args := f.pageSQL(before, limit)
+// Batches returns at most limit batches that match filter, with their counts, newest first. If beforeID is not 0, it returns only batches
+// with id < beforeID.
+func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64, limit int) ([]Batch, error) {
+	text, args := filter.pageSQL(beforeID, limit)
 	list, err := collect(ctx, s.readSession(), batchAndPoolDest, text, args...)
 	if err != nil {
 		return nil, err
@@ -235,11 +240,11 @@ func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent
-// batches can be used.
-func (f BatchFilter) pageSQL(before int64, limit int) (text string, args []any) {
+// pageSQL builds the statement of Batches and its arguments; beforeID and limit are as there. It writes the lane into the text, not as an
+// argument, so that the partial index of urgent batches can be used.
+func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
-	whereSet(&q, "b.id < %s", before)
+	whereSet(&q, "b.id < %s", beforeID)
 	switch f.Lane {
 	case LaneUrgent:
 		q.conds = append(q.conds, `b.lane = 'urgent'`)

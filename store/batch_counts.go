@@ -33,18 +33,18 @@ const queuedState = "queued"
 // recentState takes the place of a state in the statement of fillCounts: its count is the value of Batch.Recent.
 const recentState = "recent"
 
-// fillCounts fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is
+// fillCounts fills Counts and Recent of the batches in read. It runs one statement, so all counts are from one moment and each task is
 // counted in exactly one state. Its cost does not depend on the number of tasks in the batches.
-func (s batches) fillCounts(ctx context.Context, list []Batch) error {
+func (s batches) fillCounts(ctx context.Context, read []Batch) error {
 	type count struct {
 		batch int64
 		state TaskState
 		n     int64
 	}
 	byID := map[int64]*Batch{}
-	for i := range list {
-		list[i].Counts = map[TaskState]int64{}
-		byID[list[i].ID] = &list[i]
+	for i := range read {
+		read[i].Counts = map[TaskState]int64{}
+		byID[read[i].ID] = &read[i]
 	}
 	const wanted = ` WHERE batch IN (SELECT id FROM {ids})`
 	counts, err := collect(ctx, s.readSession(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
@@ -67,13 +67,13 @@ func (s batches) fillCounts(ctx context.Context, list []Batch) error {
 			b.Counts[c.state] = c.n
 		}
 	}
-	for _, b := range list {
+	for _, b := range read {
 		setPending(b.Counts, b.Total)
 	}
 	return nil
 }
 
-// setPending sets the count of Pending to total minus all other counts.
+// setPending sets the count of Pending in counts to total minus all other counts.
 func setPending(counts map[TaskState]int64, total int64) {
 	for _, n := range counts {
 		total -= n
@@ -147,8 +147,8 @@ const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold adds the deltas with these ids to the stored counts and returns the ids of the batches concerned. deltas must be in ascending order
-// and has at most limit elements. No other transaction may fold the same deltas at the same time.
+// fold adds the deltas (changes of counts) with these ids to the stored counts and returns the ids of the batches concerned. deltas must
+// be in ascending order and has at most limit elements. No other transaction may fold the same deltas at the same time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)

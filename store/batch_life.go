@@ -13,7 +13,7 @@ import (
 const whyCancelled = "cancelled"
 
 // PauseBatch stops new grants of a batch; devices that hold a slot for it continue. If the batch is already paused or cancelled, nothing
-// changes. It returns ErrNotFound if there is no such batch.
+// changes. It returns the batch afterwards, or ErrNotFound if there is no such batch.
 func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
@@ -23,12 +23,13 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 	})
 }
 
-func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason string) error {
+// pause pauses batch for this reason and records the event.
+func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
-		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
+		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing the batch: %w", err)
 	}
-	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
+	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: batch.Pool, Batch: batch.ID, Detail: reason})
 }
 
 // ResumeBatch ends a pause. From then on the abort rule of the batch ignores all tasks that ended before the call. It returns ErrNotFound
@@ -103,18 +104,19 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 	})
 }
 
-// batchChanges returns the changed fields and their new values for the audit log. It returns "" if nothing changed.
-func batchChanges(old, b Batch) string {
+// batchChanges returns the fields in which changed differs from old, and their new values, for the audit log. It returns "" if nothing
+// changed.
+func batchChanges(old, changed Batch) string {
 	var changes []string
 	for _, c := range []struct{ name, old, now string }{
-		{"priority", fmt.Sprint(old.Priority), fmt.Sprint(b.Priority)},
-		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(b.Weight)},
-		{"lane", string(old.Lane), string(b.Lane)},
-		{"not_after", instantText(old.NotAfter), instantText(b.NotAfter)},
-		{"max_wait", old.MaxWait.String(), b.MaxWait.String()},
-		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(b.Windows)},
-		{"limits", limitsText(old.Limits), limitsText(b.Limits)},
-		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(b.MaxAttempts)},
+		{"priority", fmt.Sprint(old.Priority), fmt.Sprint(changed.Priority)},
+		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(changed.Weight)},
+		{"lane", string(old.Lane), string(changed.Lane)},
+		{"not_after", instantText(old.NotAfter), instantText(changed.NotAfter)},
+		{"max_wait", old.MaxWait.String(), changed.MaxWait.String()},
+		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(changed.Windows)},
+		{"limits", limitsText(old.Limits), limitsText(changed.Limits)},
+		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(changed.MaxAttempts)},
 	} {
 		if c.now != c.old {
 			changes = append(changes, c.name+"="+c.now)
@@ -123,23 +125,24 @@ func batchChanges(old, b Batch) string {
 	return strings.Join(changes, " ")
 }
 
-// limitsText returns the text of policies in the audit log.
-func limitsText(raw json.RawMessage) string {
-	if raw == nil {
+// limitsText returns the text of policies, a JSON list, in the audit log.
+func limitsText(policies json.RawMessage) string {
+	if policies == nil {
 		return "none"
 	}
-	return string(raw)
+	return string(policies)
 }
 
-func instantText(t *time.Time) string {
-	if t == nil {
+// instantText returns the text of a time in the audit log; at may be nil.
+func instantText(at *time.Time) string {
+	if at == nil {
 		return "none"
 	}
-	return t.UTC().Format(time.RFC3339Nano)
+	return at.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch locks the batch, runs change and returns the result. It holds the pool's lock exclusively, so every claim that read the old
-// batch has committed, and nothing is granted by the old rules after changeBatch returns.
+// changeBatch locks the batch, runs change with it and returns the batch afterwards. It holds the pool's lock exclusively, so every claim
+// that read the old batch has committed, and nothing is granted by the old rules after changeBatch returns.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
@@ -180,8 +183,8 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns how many it ended. It also asks a device to stop if the
-// device was granted a task while the batch of the task was being cancelled. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns the number of ended tasks. It also asks a device to stop
+// if the device was granted a task while the batch of the task was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {

@@ -10,22 +10,23 @@ import (
 // NamedSearchLimit is the number of batches that one call of BatchesNamed searches.
 const NamedSearchLimit = searchLimit
 
-// BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. It ignores upper and lower case. If
-// before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned SearchBound
-// contains the id at which the search ended.
-func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, SearchBound, error) {
-	before = cmp.Or(before, math.MaxInt64)
-	stretch, err := s.searchBound(ctx, &query{args: []any{before, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
+// BatchesNamed returns at most limit batches that match filter and whose names contain namePart, newest first, with their counts. It
+// ignores upper and lower case. If beforeID is not 0, it searches only batches with id < beforeID. One call searches at most
+// NamedSearchLimit batches; the returned SearchBound contains the id at which the search ended.
+func (s batches) BatchesNamed(ctx context.Context, namePart string, filter BatchFilter, beforeID int64, limit int) ([]Batch, SearchBound, error) {
+	beforeID = cmp.Or(beforeID, math.MaxInt64)
+	stretch, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
-	list, err := collect(ctx, s.customPlanSession(), batchAndPoolDest, batchesNamedText(), before, searchLimit, likePattern(part), clampLimit(limit), string(f.Lane))
+	list, err := collect(ctx, s.customPlanSession(), batchAndPoolDest, batchesNamedText(), beforeID, searchLimit, likePattern(namePart), clampLimit(limit), string(filter.Lane))
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
 	return list, stretch, s.fillCounts(ctx, list)
 }
 
+// batchesNamedText returns the statement of BatchesNamed.
 func batchesNamedText() string {
 	return `
 		SELECT ` + batchAndPoolColumns + ` FROM (

@@ -11,10 +11,10 @@ type OpenBatch struct {
 	MayStart bool // whether its tasks may start now
 }
 
-// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > after, by id. Its cost depends on the number of
-// returned batches and on the number of grants in the pool, not on the number of tasks.
-func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
-	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, after, limit)
+// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > afterID, by id. Its cost depends on the number
+// of returned batches and on the number of grants in the pool, not on the number of tasks.
+func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) ([]OpenBatch, error) {
+	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 	if err != nil {
 		return nil, fmt.Errorf("finding batches of pool %s: %w", pool, err)
 	}
@@ -44,6 +44,7 @@ func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]O
 	return found, nil
 }
 
+// urgentBatchesSQL returns the statement of UrgentBatches.
 func urgentBatchesSQL() string {
 	return `
 	SELECT b.id, CASE WHEN ` + isStartableSQL() + ` THEN TRUE ELSE FALSE END
@@ -51,9 +52,9 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL is the condition that batch b is urgent and has waiting tasks. It skips all batches that are older than the oldest batch
-// of the pool with waiting tasks.
-func isOpenUrgentSQL(pool string) string {
+// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool. It
+// skips all batches that are older than the oldest batch of the pool with waiting tasks.
+func isOpenUrgentSQL(poolExpr string) string {
 	return `b.lane = 'urgent'
-		AND b.id >= ` + nextWaitingBatchSQL(pool, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`
+		AND b.id >= ` + nextWaitingBatchSQL(poolExpr, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`
 }

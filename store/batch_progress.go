@@ -29,7 +29,8 @@ const addProgress = `
 	ON CONFLICT (batch, since_ms) DO UPDATE SET
 		at = excluded.at, ended = batch_progress.ended + excluded.ended, failed = batch_progress.failed + excluded.failed`
 
-// Progress returns the progress of a batch from its beginning up to the last fold. It reads no tasks.
+// Progress returns the progress of a batch, oldest first, from its beginning up to the last fold (the pass that adds up task states). It
+// reads no tasks.
 func (s batches) Progress(ctx context.Context, batch int64) ([]Progress, error) {
 	steps, err := collect(ctx, s.readSession(), func(p *Progress) []any { return []any{instant{&p.At}, &p.Ended, &p.Failed} },
 		`SELECT at, ended, failed FROM batch_progress WHERE batch = $1 ORDER BY since_ms`, batch)

@@ -21,7 +21,7 @@ type NewTask struct {
 	Repeated            bool       // the task is not queued, but counted in Batch.Skipped
 }
 
-// insertArgs returns the arguments of the statement dialect.addTasks.
+// insertArgs returns the arguments of the statement dialect.addTasks for a task of this batch and pool.
 func (t NewTask) insertArgs(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
@@ -43,17 +43,18 @@ type NewBatchTasks struct {
 // errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
-func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, b Batch, q NewBatchTasks) (Batch, error) {
+// createBatch does the work of CreateBatch in one transaction: tx runs statements, and plain is the same transaction for COPY.
+func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	if s.disableStatementTimeout != "" {
 		if _, err := tx.exec(ctx, s.disableStatementTimeout); err != nil {
 			return Batch{}, err
 		}
 	}
-	id, err := insertBatch(ctx, tx, b)
+	id, err := insertBatch(ctx, tx, batch)
 	if err != nil {
 		return Batch{}, err
 	}
-	n, err := s.queueTasks(ctx, plain, tx, id, b, q)
+	n, err := s.queueTasks(ctx, plain, tx, id, batch, newTasks)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -61,10 +62,10 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 		return Batch{}, err
 	}
 	detail := n.String()
-	if b.Lane == LaneUrgent {
-		detail += " lane=" + string(b.Lane)
+	if batch.Lane == LaneUrgent {
+		detail += " lane=" + string(batch.Lane)
 	}
-	if err := tx.recordEvent(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: "batch.created", Actor: actor, Pool: batch.Pool, Batch: id, Detail: detail}); err != nil {
 		return Batch{}, err
 	}
 	created, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
@@ -90,29 +91,31 @@ func (n queuedCounts) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, b Batch, q NewBatchTasks) (n queuedCounts, err error) {
-	if q.Tasks == nil {
-		n.total, err = tx.batches().insertTasksByTags(ctx, id, b, q.Tags)
+// queueTasks queues newTasks in the batch with this id. plain and tx are as in createBatch.
+func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
+	if newTasks.Tasks == nil {
+		counts.total, err = tx.batches().insertTasksByTags(ctx, id, batch, newTasks.Tags)
 	} else {
-		n, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
+		counts, err = s.insertTasks(ctx, plain, id, batch, newTasks.Tasks)
 	}
 	if err != nil {
-		return n, err
+		return counts, err
 	}
-	if n.total == 0 && !q.DryRun {
-		return n, ErrNoTasks
+	if counts.total == 0 && !newTasks.DryRun {
+		return counts, ErrNoTasks
 	}
-	if q.Tasks != nil {
-		n.unknown, err = tx.batches().countUnknownDevices(ctx, id)
+	if newTasks.Tasks != nil {
+		counts.unknown, err = tx.batches().countUnknownDevices(ctx, id)
 	}
-	if err == nil && q.RegisteredOnly && n.unknown.Tasks > 0 {
-		err = fmt.Errorf("%w: %s", ErrUnknownDevice, n.unknown.First)
+	if err == nil && newTasks.RegisteredOnly && counts.unknown.Tasks > 0 {
+		err = fmt.Errorf("%w: %s", ErrUnknownDevice, counts.unknown.First)
 	}
-	return n, err
+	return counts, err
 }
 
-// insertTasksByTags queues one task for each registered device that has all of the tags at this moment.
-func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
+// insertTasksByTags queues in the batch with this id one task for each registered device that has all of the tags at this moment, and
+// returns their number.
+func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {
 		return 0, err
@@ -122,45 +125,46 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, b Batch, tag
 	}
 	return s.exec(ctx, `
 		INSERT INTO tasks (batch, pool, device, own_priority)
-		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, text)
+		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, batch.Pool, text)
 }
 
-// countUnknownDevices counts the tasks of a batch whose devices are not registered.
-func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (u UnknownDevices, err error) {
+// countUnknownDevices counts the tasks of the batch with this id whose devices are not registered.
+func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
 	err = s.scanRowArgs(ctx, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))
 		SELECT count(*), COALESCE((SELECT t.device FROM tasks t WHERE t.id = (SELECT min(u.id) FROM unknown u)), '') FROM unknown`,
-		[]any{id}, &u.Tasks, &u.First)
+		[]any{id}, &unknown.Tasks, &unknown.First)
 	if err != nil {
-		return u, fmt.Errorf("finding unknown devices: %w", err)
+		return unknown, fmt.Errorf("finding unknown devices: %w", err)
 	}
-	return u, nil
+	return unknown, nil
 }
 
-func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queuedCounts, err error) {
+// insertTasks queues tasks in the batch with this id, and counts them. tx must be a transaction without prepared statements.
+func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, batch Batch, tasks iter.Seq2[NewTask, error]) (counts queuedCounts, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
-		return n, err
+		return counts, err
 	}
 	defer func() { _ = insert.Close() }()
 	for task, err := range tasks {
 		if err == nil && task.Repeated {
-			n.skipped++
+			counts.skipped++
 			continue
 		}
 		if err == nil {
-			_, err = insert.ExecContext(ctx, task.insertArgs(id, b.Pool)...)
+			_, err = insert.ExecContext(ctx, task.insertArgs(id, batch.Pool)...)
 		}
 		if err != nil {
-			return n, fmt.Errorf("inserting task %d: %w", n.total+n.skipped+1, err)
+			return counts, fmt.Errorf("inserting task %d: %w", counts.total+counts.skipped+1, err)
 		}
-		n.total++
+		counts.total++
 	}
 	if s.needsFlush {
 		if _, err := insert.ExecContext(ctx); err != nil {
-			return n, err
+			return counts, err
 		}
 	}
-	return n, nil
+	return counts, nil
 }

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// retainBatches deletes, oldest batch first, at most limit tasks of batches that ended more than keep ago, and the batches that have no
-// task left. Each transaction deletes tasks of one batch and subtracts them from its counts, so the counts are exact at any moment. A batch
-// is kept whole while one of its tasks is open or ended less than keep ago.
-func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
+// retainBatches deletes, oldest batch first, at most limit tasks of batches that ended more than keepFor ago, and the batches that have no
+// task left. It returns the numbers of deleted tasks and batches. Each transaction deletes tasks of one batch and subtracts them from its
+// counts, so the counts are exact at any moment. A batch is kept whole while one of its tasks is open or ended less than keepFor ago.
+func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
 		var gone bool
 		err := s.write(ctx, func(tx session) (err error) {
 			removed, gone = 0, false
-			if batch, err = tx.batches().oldBatch(ctx, batch, keep); err != nil {
+			if batch, err = tx.batches().oldBatch(ctx, batch, keepFor); err != nil {
 				return err
 			}
 			removed, gone, err = tx.batches().removeTasks(ctx, batch, limit-int(tasks))
@@ -39,20 +39,21 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 	return tasks, batches, nil
 }
 
-// oldBatch locks and returns the first batch with id >= from whose tasks all ended more than keep ago, or ErrNotFound. It uses count(*)
-// because Postgres may turn an EXISTS into a scan of all tasks.
-func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
+// oldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
+// count(*) because Postgres may turn an EXISTS into a scan of all tasks.
+func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (int64, error) {
 	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
 			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
 			AND (SELECT count(*) FROM (
 				SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.finished_at >= (SELECT {now}) - $2 * {ms} LIMIT 1) AS late) = 0
-		ORDER BY b.id LIMIT 1 {lock b}`, from, keep.Milliseconds())
+		ORDER BY b.id LIMIT 1 {lock b}`, firstID, keepFor.Milliseconds())
 }
 
-// removeTasks deletes at most limit ended tasks of the batch. If no task is left, it also deletes the batch and returns gone = true.
-func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
+// removeTasks deletes at most limit ended tasks of the batch. If no task is left, it also deletes the batch and returns isBatchGone =
+// true.
+func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, isBatchGone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
@@ -82,6 +83,7 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 // retentionActor is the actor in the events of batches that Retain deletes.
 const retentionActor = "retention"
 
+// removeBatch deletes a batch that has no task, and records the event.
 func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, detail)

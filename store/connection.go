@@ -37,8 +37,10 @@ func (s *connection) readSession() session {
 	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
-func (s *connection) newSession(on database, news *pendingNews) session {
-	return session{on, s.dialect, s.recordsAccountChanges, news}
+// newSession returns a session that runs its statements on target. news collects the news (rows of the change log) of a transaction; it is
+// nil outside of a transaction.
+func (s *connection) newSession(target database, news *pendingNews) session {
+	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
 
 // customPlanSession returns a session in which Postgres plans each statement for its actual arguments. It serves filters, because the best
@@ -66,7 +68,7 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
-// writeOnce runs change in one transaction and never repeats it. It prepares no statements, so change may use COPY and SET.
+// writeOnce runs change in one transaction of db and never repeats it. It prepares no statements, so change may use COPY and SET.
 func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
 	defer func() { err = s.disk.recordDiskFull(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
 	tx, err := db.BeginTxx(ctx, nil)
@@ -96,7 +98,8 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession runs several reads in one snapshot. The word {now} is nevertheless the time of each single statement.
+// withSnapshotSession calls read with a session for one snapshot, in which it can run several statements. The word {now} is nevertheless
+// the time of each single statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
@@ -104,6 +107,7 @@ func (s *connection) withSnapshotSession(ctx context.Context, read func(session)
 	return s.withSnapshotSessionOn(ctx, s.db, read)
 }
 
+// withSnapshotSessionOn is withSnapshotSession for a snapshot that is opened on db.
 func (s *connection) withSnapshotSessionOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
 	s.prepared.preparePending(ctx)
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshotIsolation})

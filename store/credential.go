@@ -10,12 +10,12 @@ import (
 // accounts at an MQTT broker.
 type credentials struct{ *connection }
 
-// RotateDeviceToken adds a token to the device. set gives the same secret to the account of the device at the MQTT broker. The older tokens
-// of the device expire after overlap, or at once if overlap is 0; olderUntil is the time at which they expire. It returns ErrNotFound if
-// the device is not registered.
-func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
+// RotateDeviceToken adds a token, whose secret has the SHA-256 tokenHash, to the device. setAccount gives the same secret to the account
+// of the device at the MQTT broker. The older tokens of the device expire after overlap, or at once if overlap is 0; olderUntil is the
+// time at which they expire. It returns ErrNotFound if the device is not registered.
+func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, setAccount SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		olderUntil, err = tx.credentials().rotate(ctx, id, hash, overlap)
+		olderUntil, err = tx.credentials().rotate(ctx, id, tokenHash, overlap)
 		if err != nil {
 			return err
 		}
@@ -24,12 +24,13 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, ha
 			return err
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, setAccount)
 	})
 	return olderUntil, err
 }
 
-func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+// rotate adds a token with this hash to the device id; the older tokens expire after overlap, at the time olderUntil.
+func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.scanRowArgs(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
 	if err != nil {
 		return olderUntil, err
@@ -43,18 +44,18 @@ func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overl
 	if err != nil {
 		return olderUntil, err
 	}
-	_, err = s.addToken(ctx, Token{Device: id}, hash)
+	_, err = s.addToken(ctx, Token{Device: id}, tokenHash)
 	return olderUntil, err
 }
 
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a device a token at the request of the device, and registers the device if necessary. set gives the same secret to the
-// account of the device at the MQTT broker. If an earlier call gave the device a token that the device never used, because the reply was
-// lost, the new token replaces it. It returns ErrExists if the device has used a token of its own, or if an operator gave it one: then only
-// an operator can add a token.
-func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
+// EnrollDevice gives a device a token, whose secret has the SHA-256 tokenHash, at the request of the device, and registers the device if
+// necessary. setAccount gives the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token
+// that the device never used, because the reply was lost, the new token replaces it. It returns ErrExists if the device has used a token
+// of its own, or if an operator gave it one: then only an operator can add a token.
+func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
@@ -83,7 +84,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 			}
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, setAccount)
 	})
 }
 

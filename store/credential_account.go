@@ -24,7 +24,7 @@ type AccountChange struct {
 
 // SetAccount gives the account of a device at the MQTT broker the secret whose hash the store is writing. The store calls it as the last
 // step before COMMIT, and rolls back if it returns an error. Over all replicas only one call runs at a time. It must return within a few
-// seconds. A nil SetAccount means that there are no accounts.
+// seconds. enabled is false if the device is blocked. A nil SetAccount means that there are no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
 // ApplyAccount applies a change of a device to its account at the broker.
@@ -58,6 +58,8 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 	return applied, applyErr
 }
 
+// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is the error of apply, after which the transaction
+// is committed; err is any other error.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock first: a transaction that waits for the lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
@@ -95,13 +97,14 @@ func (s credentialsIn) recordAccountChange(ctx context.Context, device string, w
 	return err
 }
 
+// dropAccountChange deletes the recorded change of the device's account.
 func (s credentialsIn) dropAccountChange(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `DELETE FROM account_changes WHERE device = $1`, device)
 	return err
 }
 
-// setAccount calls set with the state of the device, whose row must be locked. It first deletes the row of account_changes of the
-// device: that row asks for an older state of the account, and could have the new account removed later.
+// setAccount calls set with the state of the device, whose row must be locked; a nil set does nothing. It first deletes the row of
+// account_changes of the device: that row asks for an older state of the account, and could have the new account removed later.
 func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil
@@ -120,7 +123,8 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	return set(ctx, enabled)
 }
 
-// lockAccounts takes a lock, held until the end of the transaction, so that only one transaction at a time changes accounts at the broker.
+// lockAccounts takes a lock, held until the end of the transaction, so that only one transaction at a time changes accounts at the MQTT
+// broker.
 func (s credentialsIn) lockAccounts(ctx context.Context) error {
 	if s.lockExclusive == "" {
 		return nil

@@ -12,7 +12,7 @@ const changesKept = 2 * time.Hour
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
 type TokenChanges struct {
 	Tokens []TokenChange
-	Next   int64     // the argument from of the next call; lower than from only if the ledger was replaced by another one
+	Next   int64     // the argument since of the next call; lower than since only if the ledger was replaced by another one
 	Now    time.Time // time of the reading, by the database's clock
 }
 
@@ -22,13 +22,13 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted after an earlier call; from is the Next of that call. It misses no change.
-// It may return a change several times while a transaction is open that began before the change.
-func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
+// ChangedTokens returns the tokens that were changed or deleted after an earlier call; since is the Next of that call. It misses no
+// change. It may return a change several times while a transaction is open that began before the change.
+func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {
 		return []any{instant{&changes.Now}, &changes.Next, &c.Hash, &c.Device}
-	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, from)
+	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, since)
 	for _, c := range read {
 		if c.Hash != nil {
 			changes.Tokens = append(changes.Tokens, c)

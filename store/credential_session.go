@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// OpenSession stores a session of the dashboard. secret is the SHA-256 of the secret of the session, token is the hash of the operator
-// token that the session uses, and lifetime is the duration of the session. It also deletes expired sessions.
-func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lifetime time.Duration) error {
+// OpenSession stores a session of the dashboard. secretHash is the SHA-256 of the secret of the session, tokenHash is the SHA-256 of the
+// secret of the operator token that the session uses, and lifetime is the duration of the session. It also deletes expired sessions.
+func (s credentials) OpenSession(ctx context.Context, secretHash, tokenHash []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
 			return err
 		}
 		_, err := tx.exec(ctx, `INSERT INTO web_sessions (hash, token_hash, expires_at) VALUES ($1, $2, {now} + $3 * {ms})`,
-			secret, token, lifetime.Milliseconds())
+			secretHash, tokenHash, lifetime.Milliseconds())
 		return err
 	})
 }
 
-// Session returns the hash of the operator token that a session uses, or ErrNotFound if there is no such session or it has expired. The
-// token may have been revoked since.
-func (s credentials) Session(ctx context.Context, secret []byte) (token []byte, err error) {
-	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secret)
+// Session returns the hash of the operator token that a session uses, or ErrNotFound if there is no such session or it has expired.
+// secretHash is the SHA-256 of the secret of the session. The token may have been revoked since.
+func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) {
+	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
 }
 
-// CloseSession deletes a session. It is no error if there is no such session.
-func (s credentials) CloseSession(ctx context.Context, secret []byte) error {
+// CloseSession deletes the session whose secret has this SHA-256. It is no error if there is no such session.
+func (s credentials) CloseSession(ctx context.Context, secretHash []byte) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secret)
+		_, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash)
 		return err
 	})
 }

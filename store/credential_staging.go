@@ -50,12 +50,12 @@ var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while t
 // ErrAccountConflict means that another request is creating or deleting one of the accounts, or has done so.
 var ErrAccountConflict = errors.New("another request creates or deletes one of the accounts")
 
-// StageAccounts writes a note (see Stage) for each device in list that is not registered, and returns these devices. If existing is
+// StageAccounts writes a note (see Stage) for each of newDevices that is not registered, and returns these devices. If onExisting is
 // RefuseExisting and one of the devices is registered, it returns none. When keepFor has passed, the accounts are deleted, unless
 // ImportDevices keeps them. It refuses everything that ImportDevices would refuse, before any account is created. If the request was
-// answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond the
-// maximum; ErrAccountConflict; ErrInProgress.
-func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
+// answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond
+// the maximum; ErrAccountConflict; ErrInProgress.
+func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
 		replayed, err := tx.lookUpAnswer(ctx, &total)
@@ -63,27 +63,28 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewD
 			return err
 		}
 		// The same order of locks as in ImportDevices: first the locks of the check, then the lock of the accounts.
-		if err := tx.devices().checkImport(ctx, list, existing); err != nil {
+		if err := tx.devices().checkImport(ctx, newDevices, onExisting); err != nil {
 			return err
 		}
-		staged, err = tx.credentials().stageAccounts(ctx, stage, list, existing, keepFor)
+		staged, err = tx.credentials().stageAccounts(ctx, stage, newDevices, onExisting, keepFor)
 		return err
 	})
 	return staged, err
 }
 
-func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
+// stageAccounts does the work of StageAccounts in one transaction.
+func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
 	}
-	ids := make([]string, len(list))
-	for i, d := range list {
+	ids := make([]string, len(newDevices))
+	for i, d := range newDevices {
 		ids[i] = d.ID
 	}
 	staged, err = collect(ctx, s.session, func(s *StagedDevice) []any { return []any{&s.Entry, &s.Enabled} }, `
 		SELECT n, NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = names.name AND g.blocked)
 		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, namesInput(ids))
-	if err != nil || len(staged) == 0 || existing == RefuseExisting && len(staged) < len(ids) {
+	if err != nil || len(staged) == 0 || onExisting == RefuseExisting && len(staged) < len(ids) {
 		return nil, err
 	}
 	if len(staged) > MaxStagedAccounts {
@@ -96,13 +97,13 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, list []Ne
 	return staged, s.recordStage(ctx, stage, fresh, keepFor)
 }
 
-// recordStage writes a note (see Stage) for each of the devices fresh. It replaces notes that a failed import left. It returns an error if
-// another import is creating one of the accounts, or if one of the notes is about a deleted device: nobody would end the session of that
-// device at the broker if its note were replaced.
-func (s credentialsIn) recordStage(ctx context.Context, stage Stage, fresh []string, keepFor time.Duration) error {
+// recordStage writes a note (see Stage) for each of the devices newIDs, which is due after keepFor. It replaces notes that a failed import
+// left. It returns an error if another import is creating one of the accounts, or if one of the notes is about a deleted device: nobody
+// would end the session of that device at the broker if its note were replaced.
+func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []string, keepFor time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
-		WHERE c.stage = 0 OR c.changed_at > {now}`, namesInput(fresh))
+		WHERE c.stage = 0 OR c.changed_at > {now}`, namesInput(newIDs))
 	switch {
 	case err != nil:
 		return err
@@ -115,40 +116,40 @@ func (s credentialsIn) recordStage(ctx context.Context, stage Stage, fresh []str
 		INSERT INTO account_changes (device, wanted, changed_at, stage)
 		SELECT name, 'deleted', {now} + $3 * {ms}, $2 FROM {names} WHERE TRUE ORDER BY name
 		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = excluded.stage`,
-		namesInput(fresh), stage, keepFor.Milliseconds())
+		namesInput(newIDs), stage, keepFor.Milliseconds())
 	return err
 }
 
-// SetStagedAccounts calls set, which creates accounts of the stage at the MQTT broker, under the lock of lockAccounts. set must return
-// within a few seconds. It also moves the time at which the notes of the stage are due to about keepFor from now. ids must be all accounts
-// of the stage. It returns ErrAccountConflict if a note is missing or already due.
-func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, ids []string, keepFor time.Duration, set func(context.Context) error) error {
+// SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker, under the lock of lockAccounts. setAccounts
+// must return within a few seconds. It also moves the time at which the notes of the stage are due to about keepFor from now. devices must
+// be the ids of all devices of the stage. It returns ErrAccountConflict if a note is missing or already due.
+func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
 			return err
 		}
-		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesInput(ids), stage)
+		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesInput(devices), stage)
 		if err != nil {
 			return err
 		}
-		if n < len(ids) {
+		if n < len(devices) {
 			return ErrAccountConflict
 		}
 		// The time is moved only after a third of keepFor, because there may be as many calls as accounts.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
-			namesInput(ids), stage, keepFor.Milliseconds(), (keepFor * 2 / 3).Milliseconds()); err != nil {
+			namesInput(devices), stage, keepFor.Milliseconds(), (keepFor * 2 / 3).Milliseconds()); err != nil {
 			return err
 		}
-		return set(ctx)
+		return setAccounts(ctx)
 	})
 }
 
-// keepStagedAccounts deletes the notes (see Stage) about the devices ids, so that their accounts at the MQTT broker stay when the
-// transaction commits. It returns ErrAccountConflict if a note is missing.
-func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, ids []string) error {
-	if stage == 0 || len(ids) == 0 {
+// keepStagedAccounts deletes the notes of the stage (see Stage) about these devices, so that their accounts at the MQTT broker stay when
+// the transaction commits. It returns ErrAccountConflict if a note is missing.
+func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
+	if stage == 0 || len(devices) == 0 {
 		return nil
 	}
 	// The import has spent minutes on its accounts, so it may wait for the lock up to the statement timeout.
@@ -160,17 +161,18 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, ids 
 	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}
-	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(ids), stage)
-	if err == nil && n < int64(len(ids)) {
+	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
+	if err == nil && n < int64(len(devices)) {
 		err = ErrAccountConflict
 	}
 	return err
 }
 
-// DropStage makes the notes of the stage due now, so that all its accounts for which a note is left are deleted soon.
-func (s credentials) DropStage(ctx context.Context, stage Stage, ids []string) error {
+// DropStage makes the notes of the stage for these devices due now, so that all accounts for which a note is left are deleted soon.
+// devices are the ids of all devices of the stage.
+func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(ids), stage)
+		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
 		return err
 	})
 }

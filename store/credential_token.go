@@ -16,15 +16,16 @@ const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, exp
 // validToken is the SQL condition that token k is neither revoked nor expired.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
-func tokenDest(t *Token) []any {
-	return []any{&t.ID, &t.Name, &t.Device, &t.Role, fromJSON(&t.Pools), fromJSON(&t.LimitSets), instant{&t.CreatedAt}, optionalTime{&t.ExpiresAt}}
+// tokenDest returns the destinations in token for the columns of a token in a query.
+func tokenDest(token *Token) []any {
+	return []any{&token.ID, &token.Name, &token.Device, &token.Role, fromJSON(&token.Pools), fromJSON(&token.LimitSets), instant{&token.CreatedAt}, optionalTime{&token.ExpiresAt}}
 }
 
 // TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound if no token has it, or if the token has expired or
 // was revoked.
-func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
+func (s credentials) TokenByHash(ctx context.Context, secretHash []byte) (Token, error) {
 	return queryOne(ctx, s.readSession(), tokenDest, `
-		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
+		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, secretHash)
 }
 
 // reservedActors returns the names of actors in the log that are not operators, so no token can have them.
@@ -34,9 +35,10 @@ func reservedActors() []string {
 	}
 }
 
-// CreateToken stores a token under the SHA-256 of its secret. It returns ErrExists if this secret is stored already, or if its name belongs
-// to a valid token, a device or the dispatcher itself. With WithOnce a repeated request takes effect once.
-func (s credentials) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
+// CreateToken stores token under secretHash, the SHA-256 of its secret, and returns it with its id. It returns ErrExists if this secret is
+// stored already, or if its name belongs to a valid token, a device or the dispatcher itself. With WithOnce a repeated request takes
+// effect once.
+func (s credentials) CreateToken(ctx context.Context, actor string, token Token, secretHash []byte) (Token, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
@@ -45,13 +47,13 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 	var created Token
 	err = s.write(ctx, func(tx session) error {
 		return tx.runOnce(ctx, &created, func() (err error) {
-			if err := tx.credentials().releaseTokenName(ctx, t.Name); err != nil {
+			if err := tx.credentials().releaseTokenName(ctx, token.Name); err != nil {
 				return err
 			}
-			if created, err = tx.credentials().addToken(ctx, t, hash); err != nil {
+			if created, err = tx.credentials().addToken(ctx, token, secretHash); err != nil {
 				return err
 			}
-			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: created.detail()})
+			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: token.Device, Detail: created.detail()})
 		})
 	})
 	return created, err
@@ -69,12 +71,12 @@ func (t Token) detail() string {
 	return strings.Join(append(parts, "name="+t.Name), " ")
 }
 
-// nullList returns the argument for a list that is stored as JSON. An empty list is stored as NULL.
-func nullList(list []string) any {
-	if len(list) == 0 {
+// nullList returns values as the argument for a list that is stored as JSON. An empty list is stored as NULL.
+func nullList(values []string) any {
+	if len(values) == 0 {
 		return nil
 	}
-	text, _ := json.Marshal(list) // json.Marshal cannot fail for strings
+	text, _ := json.Marshal(values) // json.Marshal cannot fail for strings
 	return string(text)
 }
 
@@ -93,16 +95,16 @@ func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error 
 	return err
 }
 
-// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or in descending order if newest
-// is true. If after is not 0, it returns only the tokens that come after the token with this id in that order.
-func (s credentials) OperatorTokens(ctx context.Context, after int64, newest bool, limit int) ([]Token, error) {
+// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or in descending order if
+// newestFirst is true. If afterID is not 0, it returns only the tokens that come after the token with this id in that order.
+func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
-	if newest {
-		bound, order, after = `id < $1`, `id DESC`, cmp.Or(after, math.MaxInt64)
+	if newestFirst {
+		bound, order, afterID = `id < $1`, `id DESC`, cmp.Or(afterID, math.MaxInt64)
 	}
 	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), optionalTime{&t.LastUsed}) }, `
 		SELECT `+tokenColumns+`, (SELECT u.used_at FROM token_uses u WHERE u.token = tokens.id) FROM tokens
-		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, after, clampLimit(limit))
+		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, afterID, clampLimit(limit))
 }
 
 // TouchTokens records that operator tokens were used now. It ignores ids that do not exist.
@@ -134,16 +136,17 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 	return t, err
 }
 
-func (s credentialsIn) addToken(ctx context.Context, t Token, hash []byte) (Token, error) {
+// addToken stores token under secretHash, records the event and returns the token with its id.
+func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
 		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6{json}, $7{json}) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
-		t.Name, t.Device, t.Role, hash, nullMillis(t.ExpiresAt), nullList(t.Pools), nullList(t.LimitSets))
+		token.Name, token.Device, token.Role, secretHash, nullMillis(token.ExpiresAt), nullList(token.Pools), nullList(token.LimitSets))
 	if err != nil {
 		return Token{}, err
 	}
 	if len(created) == 0 {
-		return Token{}, fmt.Errorf("token %s: %w", t.Name, ErrExists)
+		return Token{}, fmt.Errorf("token %s: %w", token.Name, ErrExists)
 	}
 	return created[0], nil
 }

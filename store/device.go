@@ -88,6 +88,7 @@ func deviceDest(d *Device) []any {
 	}
 }
 
+// byID returns the device with this id, or ErrNotFound.
 func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
 	return queryOne(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
@@ -107,24 +108,24 @@ type DeviceFilter struct {
 	Limit   int    // default 100, at most 1000
 }
 
-// Devices returns the devices that match, in ascending order of ids.
-func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, err error) {
+// Devices returns the devices that match filter, in ascending order of ids.
+func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Device, err error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
-	if err := f.where(&q); err != nil {
+	if err := filter.where(&q); err != nil {
 		return nil, err
 	}
-	text, args := q.build(" ORDER BY d.id", f.Limit)
-	err = s.readFiltered(ctx, f, func(in session) error {
+	text, args := q.build(" ORDER BY d.id", filter.Limit)
+	err = s.readFiltered(ctx, filter, func(in session) error {
 		found, err = collect(ctx, in, deviceDest, text, args...)
 		return err
 	})
 	return found, err
 }
 
-// readFiltered runs read with a session in which each statement is planned for its actual arguments. If f has tags, the session can use the
-// index of tags.
-func (s devices) readFiltered(ctx context.Context, f DeviceFilter, read func(session) error) error {
-	if len(f.Tags) == 0 {
+// readFiltered runs read with a session in which each statement is planned for its actual arguments. If filter has tags, the session can
+// use the index of tags.
+func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read func(session) error) error {
+	if len(filter.Tags) == 0 {
 		return read(s.customPlanSession())
 	}
 	return s.withSnapshotSession(ctx, func(tx session) error {
@@ -145,7 +146,7 @@ func (s session) enableTagIndex(ctx context.Context) error {
 	return err
 }
 
-// where adds the conditions of f to q.
+// where adds the conditions of the filter to q.
 func (f DeviceFilter) where(q *query) error {
 	if len(f.Tags) > 0 {
 		tags, err := tagsText(f.Tags)
@@ -172,9 +173,10 @@ func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
-// CreateDevice registers a device with its token. set gives the same secret to the account of the device at the MQTT broker. Errors:
-// ErrExists, ErrUnknownProfile. With WithOnce a repeated request takes effect once.
-func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
+// CreateDevice registers a device with its settings and a token whose secret has the SHA-256 tokenHash. setAccount gives the same secret
+// to the account of the device at the MQTT broker. Errors: ErrExists, ErrUnknownProfile. With WithOnce a repeated request takes effect
+// once.
+func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, setAccount SetAccount) (Device, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
@@ -189,11 +191,12 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 		if once := OnceFrom(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
-		return tx.credentials().setAccount(ctx, id, set)
+		return tx.credentials().setAccount(ctx, id, setAccount)
 	})
 	return d, err
 }
 
+// create registers the device id with its settings and a token with this hash, and returns the device.
 func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.register(ctx, actor, id, spec)
 	if err != nil {
@@ -263,6 +266,7 @@ type LastReport struct {
 	QuietUntil time.Time
 }
 
+// seenRow is the last report of a device, as a statement reads it.
 type seenRow struct {
 	Device string `json:"device"`
 	AtMS   int64  `json:"at_ms"`
@@ -274,18 +278,19 @@ type seenRow struct {
 // from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the quiet time and the reach (the way to
-// notify it) of the latest report. It ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a
-// reach other than ReachNone is stored. A device that waits must not be stored as a device that polls, because no new task would be offered
-// to it. If the stored time is in the future, the clock of the ledger was set back, and the reach in seen is stored.
-func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) error {
-	if len(seen) == 0 {
+// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the quiet time and the reach (the way
+// to notify it) of the latest report. reports has the last report of each device, by the id of the device. TouchDevices ignores ids that
+// are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a reach other than ReachNone is stored.
+// A device that waits must not be stored as a device that polls, because no new task would be offered to it. If the stored time is in the
+// future, the clock of the ledger was set back, and the reach in reports is stored.
+func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport) error {
+	if len(reports) == 0 {
 		return nil
 	}
-	rows := make([]seenRow, 0, len(seen))
-	for _, id := range slices.Sorted(maps.Keys(seen)) {
-		at := seen[id].At.UnixMilli()
-		rows = append(rows, seenRow{id, at, max(at, seen[id].QuietUntil.UnixMilli()), seen[id].Reach})
+	rows := make([]seenRow, 0, len(reports))
+	for _, id := range slices.Sorted(maps.Keys(reports)) {
+		at := reports[id].At.UnixMilli()
+		rows = append(rows, seenRow{id, at, max(at, reports[id].QuietUntil.UnixMilli()), reports[id].Reach})
 	}
 	return s.write(ctx, func(tx session) error {
 		const (

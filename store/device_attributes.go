@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// mergeAttributes applies a merge patch to the attributes of a device, and returns ErrTooLarge if the result exceeds their limits. A number
-// keeps its digits.
+// mergeAttributes applies patch, a merge patch, to old, the attributes of a device. changed reports whether the result differs from old.
+// It returns ErrTooLarge if the result exceeds the limits of attributes. A number keeps its digits.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := decodeObject(old)
 	if err != nil {
@@ -37,6 +37,7 @@ func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, change
 	return merged, !bytes.Equal(before, merged), nil
 }
 
+// decodeObject decodes raw, a JSON object, and keeps the digits of numbers.
 func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	var o map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -47,7 +48,7 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	return o, nil
 }
 
-// mergePatch implements MergePatch of RFC 7396 for a patch that is an object. It changes target.
+// mergePatch implements MergePatch of RFC 7396 for a patch that is an object. It changes target and returns it.
 func mergePatch(target, patch map[string]any) map[string]any {
 	for name, value := range patch {
 		switch v := value.(type) {

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// DeviceChange changes spec, the settings of the device id. ChangeDevices calls it for one device after another.
+// DeviceChange changes spec, the settings of the device id. ChangeDevices calls it for one device after another. If it returns an error,
+// no device is changed.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
 // deviceRow is the state of a device after a change.
@@ -18,20 +19,20 @@ type deviceRow struct {
 }
 
 // ChangeDevices changes the settings of each registered device in ids, in one transaction, and returns how many devices it changed. It
-// calls change for one device after another, perhaps more than once. If dryRun is true, nothing is written. If a device would get a profile
-// that does not exist, it returns ErrUnknownProfile.
-func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (n int, err error) {
+// calls change for one device after another, perhaps more than once for the same device. If dryRun is true, nothing is written. If a
+// device would get a profile that does not exist, it returns ErrUnknownProfile.
+func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (changedCount int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)
-		if n = len(changed); err != nil || dryRun {
+		if changedCount = len(changed); err != nil || dryRun {
 			return err
 		}
 		return tx.devices().storeChanged(ctx, actor, changed)
 	})
-	return n, err
+	return changedCount, err
 }
 
-// changeAll locks the devices and returns a row for each device that change alters.
+// changeAll locks the devices ids and returns a row for each device that change alters.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, namesInput(ids))
@@ -62,6 +63,7 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
+// storeChanged writes the changed devices in rows, and an event for each.
 func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// ChangeDevice calls change with the settings that an operator decides about a device, and stores what change alters. If change alters
-// nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an error, the transaction is
-// rolled back. Errors: ErrNotFound, ErrUnknownProfile.
-func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
+// ChangeDevice calls change with the settings that an operator decides about a device, stores what change alters, and returns the device
+// afterwards. If change alters nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an
+// error, the transaction is rolled back. Errors: ErrNotFound, ErrUnknownProfile.
+func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
-		d, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
+		device, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
 		if err != nil {
 			return err
 		}
-		spec, changes, err := d.applyChange(change)
+		spec, changes, err := device.applyChange(change)
 		if err != nil || changes == "" {
 			return err
 		}
@@ -32,10 +32,10 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {
 			return fmt.Errorf("changing device %s: %w", id, err)
 		}
-		d.Tags, d.Profile = spec.Tags, spec.Profile
+		device.Tags, device.Profile = spec.Tags, spec.Profile
 		return tx.recordEvent(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
 	})
-	return d, err
+	return device, err
 }
 
 // applyChange returns the settings that the device has after change, and in words a text for the log that names the changed settings. The

@@ -13,15 +13,17 @@ func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int,
 }
 
 // DevicesWithAttribute searches at most keySearchLimit devices for an attribute that they report. It returns the number of searched
-// devices, and whether one of them has an attribute with the name path or the name first. path is a list of names joined with dots, and
-// first is the first of these names.
-func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (searched int, found bool, err error) {
-	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, first)
+// devices, and whether one of them has an attribute with the name path or the name firstName. path is a list of names joined with dots,
+// and firstName is the first of these names.
+func (s devices) DevicesWithAttribute(ctx context.Context, path, firstName string) (searched int, found bool, err error) {
+	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, firstName)
 }
 
-func (s devices) searchKeys(ctx context.Context, column, keys, name, altName string) (searched int, found bool, err error) {
+// searchKeys searches the first keySearchLimit devices for a key in column, tags or attributes, that equals name or altName. keysWord is
+// the word in braces (see dialect) for the keys of that column. It returns the number of searched devices and whether one has the key.
+func (s devices) searchKeys(ctx context.Context, column, keysWord, name, altName string) (searched int, found bool, err error) {
 	err = s.readSession().scanRowArgs(ctx, `
-		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keys+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
+		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keysWord+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
 		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, []any{name, altName, keySearchLimit}, &searched, &found)
 	return searched, found, err
 }

@@ -49,28 +49,29 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // importChunkSize is the maximum number of devices in one statement.
 const importChunkSize = 1000
 
-// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. gotToken has one value per entry of list:
-// whether the device was given the token. With RotateExisting, the older tokens of a device expire after overlap. For each device that was
-// given a token, ImportDevices keeps the account that stage created at the MQTT broker; if stage has no account for such a device, it
-// returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if existing is RefuseExisting, and with
-// ErrUnknownProfile for a profile that does not exist. With WithOnce a repeated request takes effect once; the repetition gives no tokens.
-func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
+// ImportDevices registers newDevices with their tokens, all or none. The ids of newDevices must be unique. gotToken has one value per
+// entry of newDevices: whether the device was given the token. With RotateExisting, the older tokens of a device expire after overlap. For
+// each device that was given a token, ImportDevices keeps the account that stage created at the MQTT broker; if stage has no account for
+// such a device, it returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if onExisting is
+// RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With WithOnce a repeated request takes effect once; the
+// repetition gives no tokens.
+func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []NewDevice, onExisting OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
 		return nil, err
 	}
-	order := importOrder(list)
+	order := importOrder(newDevices)
 	err = s.write(ctx, func(tx session) error {
-		gotToken = make([]bool, len(list))
+		gotToken = make([]bool, len(newDevices))
 		var total int // the answer that runOnce stores is only this number
 		err := tx.runOnce(ctx, &total, func() error {
-			total = len(list)
-			if err := tx.profiles().lockProfiles(ctx, list); err != nil {
+			total = len(newDevices)
+			if err := tx.profiles().lockProfiles(ctx, newDevices); err != nil {
 				return err
 			}
 			for part := range slices.Chunk(order, importChunkSize) {
-				if err := (importChunk{tx, actor, importRows(list, part), gotToken}).run(ctx, existing, overlap); err != nil {
+				if err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).run(ctx, onExisting, overlap); err != nil {
 					return err
 				}
 			}
@@ -79,18 +80,18 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 		if err != nil || stage == 0 {
 			return err
 		}
-		return tx.credentials().keepStagedAccounts(ctx, stage, idsWithToken(list, gotToken))
+		return tx.credentials().keepStagedAccounts(ctx, stage, idsWithToken(newDevices, gotToken))
 	})
 	return gotToken, err
 }
 
-// checkImport returns the errors that ImportDevices would return, except the error about a registered device.
-func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing OnExisting) error {
-	if err := s.profiles().lockProfiles(ctx, list); err != nil || existing != UpdateExisting {
+// checkImport returns the errors that ImportDevices would return for newDevices, except the error about a registered device.
+func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
+	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
 	}
-	for part := range slices.Chunk(importOrder(list), importChunkSize) {
-		rows := importRows(list, part)
+	for part := range slices.Chunk(importOrder(newDevices), importChunkSize) {
+		rows := importRows(newDevices, part)
 		if _, err := (importChunk{session: s.session}).changedRows(ctx, rows); err != nil {
 			return err
 		}
@@ -98,9 +99,9 @@ func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing O
 	return nil
 }
 
-// idsWithToken returns the ids of the devices that were given a token.
-func idsWithToken(list []NewDevice, gotToken []bool) (ids []string) {
-	for i, d := range list {
+// idsWithToken returns the ids of those of newDevices that were given a token.
+func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
+	for i, d := range newDevices {
 		if gotToken[i] {
 			ids = append(ids, d.ID)
 		}
@@ -108,10 +109,10 @@ func idsWithToken(list []NewDevice, gotToken []bool) (ids []string) {
 	return ids
 }
 
-// lockProfiles keeps the profiles of all devices in list from being deleted. It locks the profiles in the order of their names.
-func (s profilesIn) lockProfiles(ctx context.Context, list []NewDevice) error {
+// lockProfiles keeps the profiles of newDevices from being deleted. It locks the profiles in the order of their names.
+func (s profilesIn) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
 	first := map[string]int{}
-	for i, d := range list {
+	for i, d := range newDevices {
 		if _, seen := first[d.Profile]; !seen {
 			first[d.Profile] = i
 		}
@@ -128,6 +129,7 @@ func (s profilesIn) lockProfiles(ctx context.Context, list []NewDevice) error {
 	return nil
 }
 
+// importRow is a device of an import, as a statement reads it.
 type importRow struct {
 	N      int    `json:"n"`
 	Device string `json:"device"`
@@ -139,23 +141,23 @@ type importRow struct {
 	update  func(*DeviceSpec) error
 }
 
-// importOrder returns the indexes of list, ordered by the ids of the devices, so that two concurrent imports lock rows in the same order
-// and cannot deadlock.
-func importOrder(list []NewDevice) []int {
-	order := make([]int, len(list))
-	for i := range list {
+// importOrder returns the indexes of newDevices, ordered by the ids of the devices, so that two concurrent imports lock rows in the same
+// order and cannot deadlock.
+func importOrder(newDevices []NewDevice) []int {
+	order := make([]int, len(newDevices))
+	for i := range newDevices {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(list[a].ID, list[b].ID) })
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(newDevices[a].ID, newDevices[b].ID) })
 	return order
 }
 
-// importRows returns the rows of the devices with these indexes in list: one chunk of the import. The rows of all chunks at once would be a
-// second copy of the list.
-func importRows(list []NewDevice, entries []int) []importRow {
-	rows := make([]importRow, len(entries))
-	for n, i := range entries {
-		d := list[i]
+// importRows returns the rows of the devices with these indexes in newDevices: one chunk of the import. The rows of all chunks at once
+// would be a second copy of the list.
+func importRows(newDevices []NewDevice, indexes []int) []importRow {
+	rows := make([]importRow, len(indexes))
+	for n, i := range indexes {
+		d := newDevices[i]
 		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: d.Update}
 		if d.Tags != nil {
 			rows[n].Tags = string(d.Tags)
@@ -172,7 +174,8 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-func (p importChunk) run(ctx context.Context, existing OnExisting, overlap time.Duration) error {
+// run registers the new devices of the chunk, and treats the others as onExisting says. overlap is as in ImportDevices.
+func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) error {
 	fresh, err := p.insert(ctx)
 	if err != nil {
 		return err
@@ -182,11 +185,11 @@ func (p importChunk) run(ctx context.Context, existing OnExisting, overlap time.
 	}
 	old := slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return p.gotToken[r.entry] })
 	switch {
-	case len(old) == 0 || existing == SkipExisting:
+	case len(old) == 0 || onExisting == SkipExisting:
 		return nil
-	case existing == RotateExisting:
+	case onExisting == RotateExisting:
 		return p.rotate(ctx, old, overlap)
-	case existing == UpdateExisting:
+	case onExisting == UpdateExisting:
 		return p.update(ctx, old)
 	}
 	first := slices.MinFunc(old, func(a, b importRow) int { return a.entry - b.entry })
@@ -205,19 +208,19 @@ func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	return p.rowsFor(created), p.devices().finishRegistration(ctx, created)
 }
 
-// update changes devices that are registered already.
-func (p importChunk) update(ctx context.Context, old []importRow) error {
-	changed, err := p.changedRows(ctx, old)
+// update changes the devices of registered, which are registered already.
+func (p importChunk) update(ctx context.Context, registered []importRow) error {
+	changed, err := p.changedRows(ctx, registered)
 	if err != nil {
 		return err
 	}
 	return p.devices().storeChanged(ctx, p.actor, changed)
 }
 
-// changedRows returns the changes of devices that are registered already.
-func (p importChunk) changedRows(ctx context.Context, old []importRow) ([]deviceRow, error) {
-	ids, rows := make([]string, len(old)), make(map[string]importRow, len(old))
-	for i, r := range old {
+// changedRows returns the changes of the devices of registered, which are registered already.
+func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([]deviceRow, error) {
+	ids, rows := make([]string, len(registered)), make(map[string]importRow, len(registered))
+	for i, r := range registered {
 		ids[i], rows[r.Device] = r.Device, r
 	}
 	return p.devices().changeAll(ctx, ids, func(id string, spec *DeviceSpec) error {
@@ -228,11 +231,11 @@ func (p importChunk) changedRows(ctx context.Context, old []importRow) ([]device
 	})
 }
 
-// rotate locks the registered devices of the chunk and gives each of them one more token. A device that was deleted concurrently gets no
-// token.
-func (p importChunk) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
+// rotate locks the devices of registered and gives each of them one more token; the older tokens expire after overlap. A device that was
+// deleted concurrently gets no token.
+func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
-		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(old))
+		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(registered))
 	if err != nil {
 		return fmt.Errorf("locking devices: %w", err)
 	}
@@ -250,6 +253,7 @@ func (p importChunk) rotate(ctx context.Context, old []importRow, overlap time.D
 	return p.giveTokens(ctx, lockedRows, "device.token_added", "overlap="+overlap.String())
 }
 
+// giveTokens gives each device of rows its token, and records an event of this kind with this detail for each.
 func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))

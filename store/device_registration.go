@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// EnsureDevices returns the devices with these ids, in the order of ids, and registers each device that is not registered yet. It registers
-// all of them in one transaction, or none.
-func (s devices) EnsureDevices(ctx context.Context, ids ...string) (all []Device, err error) {
+// EnsureDevices returns the devices with these ids, in the order of ids, and registers each device that is not registered yet. It
+// registers all missing devices in one transaction, or none.
+func (s devices) EnsureDevices(ctx context.Context, ids ...string) (registered []Device, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		all, err = tx.devices().ensure(ctx, ids)
+		registered, err = tx.devices().ensure(ctx, ids)
 		return err
 	})
-	return all, err
+	return registered, err
 }
 
+// ensure registers those of ids that are not registered, and returns the devices in the order of ids.
 func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))
@@ -55,6 +56,7 @@ func devicesInOrder(ids []string, found []Device) ([]Device, error) {
 	return all, nil
 }
 
+// register registers the device id with these settings, unless it is registered; created reports whether it did.
 func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {
@@ -75,12 +77,12 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. It blocks a device again if the
-// device was blocked when it was deleted, and runs the steps in more. Its statement must come after the INSERT: if the INSERT had to wait
-// for a concurrent deletion, only a later statement reads what the deletion wrote.
-func (s devicesIn) finishRegistration(ctx context.Context, ids []string, more ...step) error {
+// finishRegistration must be called for newly registered devices (ids), in the transaction of their INSERT. It blocks a device again if
+// the device was blocked when it was deleted, and runs steps. Its statement must come after the INSERT: if the INSERT had to wait for a
+// concurrent deletion, only a later statement reads what the deletion wrote.
+func (s devicesIn) finishRegistration(ctx context.Context, ids []string, steps ...step) error {
 	return s.runSteps(ctx, "names", namesInput(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},
 		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`},
-	}, more...))
+	}, steps...))
 }

@@ -8,23 +8,24 @@ type DeviceRemoval struct {
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice deletes a device and its tokens. If cancel is true, its open tasks are cancelled; if cancel is false and it has open tasks,
-// nothing is deleted and ErrOpenTasks is returned. A grant in force stays in force. Tasks, attempts and events are kept. It returns
-// ErrNotFound if the device is not registered.
-func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (DeviceRemoval, error) {
+// DeleteDevice deletes a device and its tokens. If cancelOpenTasks is true, the open tasks of the device are cancelled; if cancelOpenTasks
+// is false and the device has open tasks, nothing is deleted and ErrOpenTasks is returned. A grant in force stays in force. Tasks,
+// attempts and events are kept. DeleteDevice returns ErrNotFound if the device is not registered.
+func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	var removed DeviceRemoval
 	err := s.write(ctx, func(tx session) (err error) {
-		removed, err = tx.devices().delete(ctx, actor, id, cancel)
+		removed, err = tx.devices().delete(ctx, actor, id, cancelOpenTasks)
 		return err
 	})
 	return removed, err
 }
 
-func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (DeviceRemoval, error) {
+// delete does the work of DeleteDevice in one transaction.
+func (s devicesIn) delete(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	if _, err := queryOne(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
 		return DeviceRemoval{}, err
 	}
-	removed, err := s.tasks().cancelDeviceTasks(ctx, actor, id, cancel)
+	removed, err := s.tasks().cancelDeviceTasks(ctx, actor, id, cancelOpenTasks)
 	if err != nil {
 		return DeviceRemoval{}, err
 	}
@@ -44,12 +45,13 @@ func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (D
 	return removed, s.recordEvent(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
 }
 
-func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor, device string, cancel bool) (DeviceRemoval, error) {
+// cancelDeviceTasks cancels the open tasks of a device. If cancelOpenTasks is false and there are open tasks, it returns ErrOpenTasks.
+func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor, device string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	open, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
 	if err != nil {
 		return DeviceRemoval{}, err
 	}
-	if len(open) > 0 && !cancel {
+	if len(open) > 0 && !cancelOpenTasks {
 		return DeviceRemoval{}, ErrOpenTasks
 	}
 	var done BulkResult

@@ -15,31 +15,31 @@ type DeviceSearchPage struct {
 	ContinueAfter string   // id of the last device searched, if fewer devices than the limit were found and more may follow
 }
 
-// SilentDevices searches at most maxSearched of the devices that match f, in ascending order of ids, for devices that never reported or
-// that have been silent (LastReport.QuietUntil) for longer than since. It stops when it has found f.Limit devices. There is no index on quiet_until, because each
-// report would have to write to it.
-func (s devices) SilentDevices(ctx context.Context, f DeviceFilter, since time.Duration, maxSearched int) (DeviceSearchPage, error) {
-	return s.searchDevices(ctx, f, `quiet_until IS NULL OR quiet_until < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
+// SilentDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, for devices that never reported
+// or that have been silent (LastReport.QuietUntil) for longer than silentFor. It stops when it has found filter.Limit devices. There is no
+// index on quiet_until, because each report would have to write to it.
+func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentFor time.Duration, maxSearched int) (DeviceSearchPage, error) {
+	return s.searchDevices(ctx, filter, `quiet_until IS NULL OR quiet_until < {now} - %s * {ms}`, silentFor.Milliseconds(), maxSearched)
 }
 
-// searchDevices searches at most maxSearched of the devices that match f, in ascending order of ids, and returns the devices that satisfy
-// cond. cond is a condition on the columns id and quiet_until; the search reads no other columns. %s in cond is replaced by the placeholder
-// of value.
-func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
+// searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that
+// satisfy cond. cond is a condition on the columns id and quiet_until; the search reads no other columns. %s in cond is replaced by the
+// placeholder of value.
+func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.quiet_until FROM devices d`}
-	if err := f.where(&q); err != nil {
+	if err := filter.where(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
 	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
 	cond = fmt.Sprintf(cond, q.arg(value))
-	limit := q.arg(clampLimit(f.Limit))
+	limit := q.arg(clampLimit(filter.Limit))
 	type reading struct {
 		looked int
 		last   string
 		device Device
 	}
 	var rows []reading
-	err := s.readFiltered(ctx, f, func(in session) (err error) {
+	err := s.readFiltered(ctx, filter, func(in session) (err error) {
 		rows, err = collect(ctx, in, func(r *reading) []any {
 			return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
 		}, `

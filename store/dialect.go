@@ -83,6 +83,7 @@ type dialect struct {
 // forbiddenSetting is a value of a setting that would break a guarantee of the ledger.
 type forbiddenSetting struct{ setting, value, consequence, safeValue string }
 
+// forbiddenSettings returns the values of settings of Postgres that would break a guarantee of the ledger.
 func forbiddenSettings() []forbiddenSetting {
 	return []forbiddenSetting{
 		{"fsync", "off", "would lose what it committed", "on"},
@@ -158,6 +159,7 @@ func postgresWords() []string {
 	}
 }
 
+// postgres returns the dialect of Postgres.
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
 	// few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join them. For a
@@ -218,6 +220,7 @@ func lookUps() []string {
 	}
 }
 
+// sqliteWords returns the words in braces, each followed by its replacement for SQLite.
 func sqliteWords() []string {
 	return []string{
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
@@ -272,6 +275,7 @@ func sqliteWords() []string {
 	}
 }
 
+// sqliteDialect returns the dialect of SQLite.
 func sqliteDialect() dialect {
 	words := sqliteWords()
 	for name, columns := range inputs() {
@@ -290,7 +294,7 @@ func sqliteDialect() dialect {
 	}
 }
 
-// formatNumbers formats numbers as one argument.
+// formatNumbers formats numbers as one argument of a statement: a list.
 func (d dialect) formatNumbers(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
@@ -302,28 +306,29 @@ func (d dialect) formatNumbers(numbers []int64) string {
 	return string(append(text, d.brackets[1:]...))
 }
 
-// textToTimeSQL returns the SQL that converts a text to a time.
-func textToTimeSQL(text string) string {
-	return `CAST(round(unixepoch(` + text + `, 'subsec') * 1000) AS INTEGER)`
+// textToTimeSQL returns the SQL that converts textExpr, an SQL expression for a text, to a time.
+func textToTimeSQL(textExpr string) string {
+	return `CAST(round(unixepoch(` + textExpr + `, 'subsec') * 1000) AS INTEGER)`
 }
 
-// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for JSON objects that contain other objects.
-func hasTags(wanted string) string {
-	return `NOT EXISTS (SELECT 1 FROM json_each(` + wanted + `) AS wanted WHERE NOT EXISTS (
+// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for JSON objects that contain other objects. tagsExpr is
+// the SQL expression for the JSON object with the tags.
+func hasTags(tagsExpr string) string {
+	return `NOT EXISTS (SELECT 1 FROM json_each(` + tagsExpr + `) AS wanted WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the fencing token and all ids that clients can see, because a client may know a
-// number that a restored ledger has lost.
-func advanceStatements(ofTokens, ofTable string) []string {
-	all := []string{ofTokens}
+// advanceStatements returns the statements that increase the fencing token (tokenSQL) and all ids that clients can see (tableSQL, with a
+// placeholder for each table), because a client may know a number that a restored ledger has lost.
+func advanceStatements(tokenSQL, tableSQL string) []string {
+	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
-		all = append(all, fmt.Sprintf(ofTable, table))
+		all = append(all, fmt.Sprintf(tableSQL, table))
 	}
 	return all
 }
 
-// jsonMembersSQL turns column definitions such as "n bigint, name text" into the expressions with which SQLite reads them.
+// jsonMembersSQL turns columns, column definitions such as "n bigint, name text", into the expressions with which SQLite reads them.
 func jsonMembersSQL(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {

@@ -21,7 +21,7 @@ type dialer struct {
 	ioTimeout time.Duration // maximum time of one read or write; 0 means no limit
 }
 
-// DialContext opens a connection for the driver.
+// DialContext opens a connection to address for the Postgres driver.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if err := d.checkAllowed(); err != nil {
 		return nil, err
@@ -36,7 +36,8 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return &limitedConn{Conn: conn, ioTimeout: d.ioTimeout, openConns: &d.connSet}, nil
 }
 
-// DialTimeout exists because the interface of the driver has it. The driver calls only DialContext.
+// DialTimeout opens a connection to address within timeout. The interface of the driver requires it, but the driver calls only
+// DialContext.
 func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -57,12 +58,14 @@ func (c *limitedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetDeadline sets the driver's own deadline. The earlier of this deadline and the end of ioTimeout applies.
-func (c *limitedConn) SetDeadline(t time.Time) error {
-	c.driverDeadline.Store(&t)
-	return c.Conn.SetDeadline(t)
+// SetDeadline sets the driver's own deadline for reads and writes. The earlier of this deadline and the end of ioTimeout applies.
+func (c *limitedConn) SetDeadline(deadline time.Time) error {
+	c.driverDeadline.Store(&deadline)
+	return c.Conn.SetDeadline(deadline)
 }
 
+// deadline returns the time by which the next read or write must end: after ioTimeout, or at the driver's deadline if that is earlier. It
+// is zero if there is no limit.
 func (c *limitedConn) deadline() time.Time {
 	var end time.Time
 	if c.ioTimeout > 0 {
@@ -74,24 +77,24 @@ func (c *limitedConn) deadline() time.Time {
 	return end
 }
 
-// Read reads and fails after the deadline.
-func (c *limitedConn) Read(b []byte) (int, error) {
+// Read reads into buffer, and fails if no byte arrives before the deadline.
+func (c *limitedConn) Read(buffer []byte) (int, error) {
 	if err := c.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
 	}
-	n, err := c.Conn.Read(b)
+	n, err := c.Conn.Read(buffer)
 	if n > 0 {
 		c.openConns.reads.Add(1)
 	}
 	return n, err
 }
 
-// Write writes and fails after the deadline.
-func (c *limitedConn) Write(b []byte) (int, error) {
+// Write sends data, and fails if that takes longer than the deadline allows.
+func (c *limitedConn) Write(data []byte) (int, error) {
 	if err := c.SetWriteDeadline(c.deadline()); err != nil {
 		return 0, err
 	}
-	return c.Conn.Write(b)
+	return c.Conn.Write(data)
 }
 
 // answerTimeout returns how long the connection waits for an answer. setting is the value of statement_timeout, in a form that Postgres

@@ -20,7 +20,8 @@ const fullFor = 15 * time.Second
 // room for small rows in existing pages of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// recordDiskFull returns err, wrapped with ErrDiskFull if the disk was full.
+// recordDiskFull returns err, wrapped with ErrDiskFull if err means that the disk was full; then it also stores now as the time of the
+// refusal.
 func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
 	if !isDiskFull(err) {
 		return err
@@ -37,6 +38,7 @@ func (f *fullDisk) check(now time.Time) error {
 	return nil
 }
 
+// isDiskFull reports whether err means that the disk refused a write because it is full.
 func isDiskFull(err error) bool {
 	if e, ok := errors.AsType[*pq.Error](err); ok {
 		return e.Code == pqerror.DiskFull

@@ -6,20 +6,20 @@ import "context"
 // change is made.
 type events struct{ *connection }
 
-// recordEvent writes an event in the transaction of the change that it describes.
-func (s session) recordEvent(ctx context.Context, e Event) error {
+// recordEvent writes event in the transaction of the change that it describes.
+func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 		VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8)`,
-		e.Kind, e.Actor, e.Pool, e.Batch, e.Task, e.Device, e.Token, e.Detail)
+		event.Kind, event.Actor, event.Pool, event.Batch, event.Task, event.Device, event.Token, event.Detail)
 	return err
 }
 
-// RecordRefusal writes an event about a request that was refused. It needs a transaction of its own because a refused request changes
-// nothing else.
-func (s events) RecordRefusal(ctx context.Context, e Event) error {
-	e.Kind = "access.refused"
-	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, e) })
+// RecordRefusal writes event, which describes a request that was refused. It needs a transaction of its own because a refused request
+// changes nothing else.
+func (s events) RecordRefusal(ctx context.Context, event Event) error {
+	event.Kind = "access.refused"
+	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, event) })
 }
 
 // EventPosition is a position in the order of the events. All events with an id up to Last can be read when every transaction with an id
@@ -29,20 +29,21 @@ type EventPosition struct {
 	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id
 }
 
-// ReadEventPosition returns the position of the highest event id given so far. sent is the id up to which the caller has read all events,
-// or -1 if it has read none. If the highest id equals sent, ReadEventPosition consumes no transaction id.
-func (s events) ReadEventPosition(ctx context.Context, sent int64) (EventPosition, error) {
+// ReadEventPosition returns the position of the highest event id given so far. readUpTo is the id up to which the caller has read all
+// events, or -1 if it has read none. If the highest id equals readUpTo, ReadEventPosition consumes no transaction id.
+func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
 	// The order of the two statements matters: each transaction that gave an event id up to m.Last began before the second statement, so
 	// its transaction id is below xidBound.
-	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
+	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == readUpTo {
 		return m, err
 	}
 	err := s.readSession().scanRow(ctx, `SELECT {new xid}`, &m.xidBound)
 	return m, err
 }
 
-// EventsComplete reports whether all events up to m.Last can be read: every transaction that could still commit one of them has ended.
-func (s events) EventsComplete(ctx context.Context, m EventPosition) (bool, error) {
-	return queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT {oldest xid} >= $1`, m.xidBound)
+// EventsComplete reports whether all events with an id up to position.Last can be read: every transaction that could still commit one of
+// them has ended.
+func (s events) EventsComplete(ctx context.Context, position EventPosition) (bool, error) {
+	return queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT {oldest xid} >= $1`, position.xidBound)
 }

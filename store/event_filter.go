@@ -43,6 +43,7 @@ func (f EventFilter) direction() string {
 	return ""
 }
 
+// where adds the conditions of the filter to q.
 func (f EventFilter) where(q *query) {
 	whereSet(q, "e.kind = %s", f.Kind)
 	whereSet(q, "e.actor = %s", f.Actor)
@@ -58,26 +59,26 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// WithIDRange returns the filter with additional bounds on the event ids (After and Before), computed from f.Since and f.Until. With
+// WithIDRange returns filter with additional bounds on the event ids (After and Before), computed from filter.Since and filter.Until. With
 // these bounds, the query does not read events that are much older or newer than this range of time.
-func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, error) {
-	if !f.Since.IsZero() {
-		first, err := s.eventIDNear(ctx, f.Since.Add(-clockSlack))
+func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilter, error) {
+	if !filter.Since.IsZero() {
+		first, err := s.eventIDNear(ctx, filter.Since.Add(-clockSlack))
 		if err != nil {
-			return f, err
+			return filter, err
 		}
-		f.After = max(f.After, first-1)
+		filter.After = max(filter.After, first-1)
 	}
-	if !f.Until.IsZero() {
-		beyond, err := s.eventIDNear(ctx, f.Until.Add(clockSlack))
+	if !filter.Until.IsZero() {
+		beyond, err := s.eventIDNear(ctx, filter.Until.Add(clockSlack))
 		if err != nil {
-			return f, err
+			return filter, err
 		}
-		if f.Before == 0 || f.Before > beyond {
-			f.Before = beyond
+		if filter.Before == 0 || filter.Before > beyond {
+			filter.Before = beyond
 		}
 	}
-	return f, nil
+	return filter, nil
 }
 
 // eventSearch is an EventFilter together with the column whose index finds the events: the first of device, pool and actor that is not
@@ -87,17 +88,17 @@ type eventSearch struct {
 	device, pool, actor string
 }
 
-// planSearch returns the search for f. If f selects the events of a task or a batch, it looks up the device of the task or the pool of the
-// batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty.
-func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSearch, err error) {
-	search = eventSearch{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
+// planSearch returns the search for filter. If filter selects the events of a task or a batch, it looks up the device of the task or the
+// pool of the batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty.
+func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
+	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
 	for _, owner := range []struct {
 		id    int64
 		dest  *string
 		query string
 	}{
-		{f.Task, &search.device, `SELECT device FROM tasks WHERE id = $1`},
-		{f.Batch, &search.pool, `SELECT pool FROM batches WHERE id = $1`},
+		{filter.Task, &search.device, `SELECT device FROM tasks WHERE id = $1`},
+		{filter.Batch, &search.pool, `SELECT pool FROM batches WHERE id = $1`},
 	} {
 		if owner.id == 0 || *owner.dest != "" {
 			continue
@@ -117,7 +118,7 @@ func (f eventSearch) isIndexed() bool {
 }
 
 // candidatesSQL returns the query for at most maxRows events, in the order of the filter, that are then checked against the filter. It
-// repeats the conditions of the partial indexes, because SQLite does not infer them.
+// adds its arguments to q. It repeats the conditions of the partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
 	switch {
@@ -136,6 +137,7 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	return `SELECT * FROM events WHERE ` + s.rangeSQL("", "")
 }
 
+// eventsSQL returns the statement of Events and its arguments.
 func (f eventSearch) eventsSQL() (text string, args []any) {
 	q := &query{}
 	maxRows := searchLimit
@@ -147,25 +149,25 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventSearchBound returns the id up to which one request searches for events, if no index serves the filter. The next request continues
-// after this id.
-func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBound, error) {
-	search, err := s.planSearch(ctx, f)
+// EventSearchBound returns the id up to which one request searches for events, if no index serves filter. The next request continues after
+// this id. If an index serves filter, there is no bound.
+func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (SearchBound, error) {
+	search, err := s.planSearch(ctx, filter)
 	if err != nil || search.isIndexed() {
 		return SearchBound{}, err
 	}
 	if search.device != "" || search.pool != "" || search.actor != "" {
 		q := &query{}
-		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), f.direction())
+		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), filter.direction())
 	}
 	q := &query{}
 	first := `(` + search.candidatesSQL(q, 1) + `) AS first`
 	far := q.arg(searchLimit - 1)
 	var end string
-	if f.Newest {
-		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.arg(f.After) + `) < first.id - ` + far
+	if filter.Newest {
+		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.arg(filter.After) + `) < first.id - ` + far
 	} else {
-		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.arg(cmp.Or(f.Before, math.MaxInt64)) + `) > first.id + ` + far
+		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.arg(cmp.Or(filter.Before, math.MaxInt64)) + `) > first.id + ` + far
 	}
 	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
 	if errors.Is(err, ErrNotFound) {
@@ -174,11 +176,11 @@ func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBoun
 	return stretch, err
 }
 
-// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond this bound some events may be
-// missing. An event gets its id before its transaction commits. So after a caller has read an event, an event with a lower id can still
+// Events returns the events that match filter, in the order of their ids, within the EventSearchBound; beyond this bound some events may
+// be missing. An event gets its id before its transaction commits. So after a caller has read an event, an event with a lower id can still
 // become readable. ReadEventPosition and EventsComplete show up to which id no further event can become readable.
-func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
-	search, err := s.planSearch(ctx, f)
+func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error) {
+	search, err := s.planSearch(ctx, filter)
 	if err != nil {
 		return nil, err
 	}

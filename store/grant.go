@@ -43,7 +43,7 @@ type Candidate struct {
 	CreatedAt          time.Time     // creation of the batch; it determines the age of the task
 	NotBefore          time.Time     // NotBefore of the batch; zero means that the tasks may start at once
 	RetryAt            time.Time     // end of the backoff of the task, or its own not_before; zero means that it may start at once
-	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before, not the end of a backoff
+	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before, and not the end of a backoff
 	Attempt            int           // number of the attempt that a grant of the task would begin
 	StartedBefore      bool          // the task was started before, perhaps in an attempt that was not counted
 	Lease              time.Duration // the length of the lease that a grant of the task would get
@@ -72,7 +72,7 @@ type DeviceView struct {
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 }
 
-// Claim is a request to grant a task on a slot that the semaphore gave. Lease is the id under which the semaphore holds the slot.
+// Claim is a request to grant a task on a slot that the semaphore gave. LeaseID is the id under which the semaphore holds the slot.
 type Claim struct {
 	Task    int64
 	Device  string
@@ -81,7 +81,7 @@ type Claim struct {
 	LeaseID string
 }
 
-// ClaimStatus is the ledger's answer to a Claim.
+// ClaimStatus is the ledger's answer to a Claim: whether the task was granted, or why not.
 type ClaimStatus int
 
 // The answers to a Claim.
@@ -167,28 +167,29 @@ const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
-func grantDest(g *Grant) []any {
+// grantDest returns the destinations in grant for the columns of a grant in a query.
+func grantDest(grant *Grant) []any {
 	return []any{
-		opt(&g.Task), opt(&g.Batch), opt(&g.Pool), opt(&g.Slot), opt(&g.Device), opt(&g.Token), opt(&g.LeaseID), opt(&g.Attempt),
-		opt(&g.Kind),
-		document{&g.Payload},
-		instant{&g.GrantedAt},
-		instant{&g.LeaseUntil},
-		instant{&g.MaxUntil},
-		millis{&g.LeaseLength},
-		millis{&g.LongestLease},
-		opt(&g.Redelivered), opt(&g.CancelWhy),
-		remaining{g},
+		opt(&grant.Task), opt(&grant.Batch), opt(&grant.Pool), opt(&grant.Slot), opt(&grant.Device), opt(&grant.Token), opt(&grant.LeaseID), opt(&grant.Attempt),
+		opt(&grant.Kind),
+		document{&grant.Payload},
+		instant{&grant.GrantedAt},
+		instant{&grant.LeaseUntil},
+		instant{&grant.MaxUntil},
+		millis{&grant.LeaseLength},
+		millis{&grant.LongestLease},
+		opt(&grant.Redelivered), opt(&grant.CancelWhy),
+		remaining{grant},
 	}
 }
 
 // remaining is a scanner that computes Grant.Remaining from LeaseUntil and the time of the database. Its column must come after LeaseUntil.
 type remaining struct{ of *Grant }
 
-// Scan expects src to be the time of the database's clock.
-func (s remaining) Scan(src any) error {
+// Scan sets Grant.Remaining to the time from column, the current time of the database's clock, to LeaseUntil.
+func (s remaining) Scan(column any) error {
 	var now time.Time
-	if err := (instant{&now}).Scan(src); err != nil {
+	if err := (instant{&now}).Scan(column); err != nil {
 		return err
 	}
 	if !s.of.LeaseUntil.IsZero() {
@@ -203,21 +204,21 @@ func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
-// LiveLeases returns which of these lease ids have a grant: the map has the value true for each of them, and no other entries.
-func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
+// LiveLeases returns which of leaseIDs have a grant: the map has the value true for each of them, and no other entries.
+func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error) {
 	live := map[string]bool{}
-	if len(leases) == 0 {
+	if len(leaseIDs) == 0 {
 		return live, nil
 	}
 	found, err := collect(ctx, s.readSession(), singleColumn[string],
-		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, namesInput(leases))
+		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, namesInput(leaseIDs))
 	for _, lease := range found {
 		live[lease] = true
 	}
 	return live, err
 }
 
-// EndedLeases returns those of the lease ids in leases whose grants have ended.
+// EndedLeases returns the lease ids of those leases whose grants have ended.
 func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
 	if len(leases) == 0 {
 		return nil, nil
@@ -232,8 +233,8 @@ type TaskLease struct {
 	LeaseID string `json:"name"`
 }
 
-// Redeliver adds 1 to the number of deliveries of the grant and returns the grant. It returns ErrNotFound if the grant is no longer in
-// force under this token, or if its pool grants nothing after a restore.
+// Redeliver adds 1 to the number of deliveries of the task's grant and returns the grant. It returns ErrNotFound if the grant is no longer
+// in force under this fencing token, or if its pool grants nothing after a restore.
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
@@ -251,10 +252,11 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	return g, err
 }
 
-// AskCancel records that the device is asked to stop, unless it was asked before. It is no error if the grant has ended.
-func (s grants) AskCancel(ctx context.Context, task, token int64, why string) error {
+// AskCancel records that the device which runs the task under this fencing token is asked to stop, and the reason, unless it was asked
+// before. It is no error if the grant has ended.
+func (s grants) AskCancel(ctx context.Context, task, token int64, reason string) error {
 	return s.write(ctx, func(tx session) error {
-		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)
+		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, reason)
 		if err != nil || n == 0 {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 )
 
+// claimRow is a claim as a statement reads it; N is its index among the claims.
 type claimRow struct {
 	N       int    `json:"n"`
 	Task    int64  `json:"task"`
@@ -59,17 +60,20 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-func (s grants) claimRows(ctx context.Context, rows []claimRow, wait bool, whenTaken string) (outcomes []ClaimOutcome, err error) {
+// claimRows makes the claims in rows in one transaction, and returns one outcome for each. waitForLock means that it waits for locked
+// pools. onTakenSlot is the SQL clause that says what happens to a claim whose slot or task is taken.
+func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool, onTakenSlot string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.grants().claim(ctx, rows, wait, whenTaken)
+		outcomes, err = tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
 		return err
 	})
 	return outcomes, err
 }
 
-func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTaken string) ([]ClaimOutcome, error) {
+// claim makes the claims in all and returns one outcome for each, in the same order; waitForLock and onTakenSlot are as in claimRows.
+func (s grantsIn) claim(ctx context.Context, all []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(all))
-	rows, err := s.lockPools(ctx, all, wait, outcomes)
+	rows, err := s.lockPools(ctx, all, waitForLock, outcomes)
 	if err == nil {
 		rows, err = s.admitCallers(ctx, rows, outcomes)
 	}
@@ -77,7 +81,7 @@ func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTake
 		return outcomes, err
 	}
 	claims := toJSONInput(rows)
-	tasks, err := s.insertGrants(ctx, claims, whenTaken)
+	tasks, err := s.insertGrants(ctx, claims, onTakenSlot)
 	if err != nil {
 		return nil, err
 	}
@@ -92,22 +96,23 @@ func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTake
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
 }
 
-// lockPools locks the pools of the claims against changes of their capacity, and returns the claims whose pools it has locked. It must be a
-// statement of its own: the lock may wait for a resize, and only a later statement reads the new capacity.
-func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outcomes []ClaimOutcome) ([]claimRow, error) {
+// lockPools locks the pools of the claims against changes of their capacity, and returns the claims whose pools it has locked. If
+// waitForLock is false, it skips pools that are locked and sets the outcomes of their claims. It must be a statement of its own: the lock
+// may wait for a resize, and only a later statement reads the new capacity.
+func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) ([]claimRow, error) {
 	if s.lockShared == "" {
-		return all, nil
+		return claims, nil
 	}
 	text := s.tryShared
-	if wait {
+	if waitForLock {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, singleColumn[string], text, namesInput(poolNames(all)))
+	pools, err := collect(ctx, s.session, singleColumn[string], text, namesInput(poolNames(claims)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
-	rows := make([]claimRow, 0, len(all))
-	for _, c := range all {
+	rows := make([]claimRow, 0, len(claims))
+	for _, c := range claims {
 		if slices.Contains(pools, c.Pool) {
 			rows = append(rows, c)
 		} else {
@@ -127,12 +132,12 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts the grants that are allowed and returns their tasks. It locks and inserts rows in one order, and each task before
-// its grant, so that concurrent claims cannot deadlock.
+// insertGrants inserts the grants of claims (a JSON list) that are allowed and returns their tasks. onTakenSlot is as in claimRows. It
+// locks and inserts rows in one order, and each task before its grant, so that concurrent claims cannot deadlock.
 //
 // IS NOT DISTINCT FROM is a comparison for equality that cannot use an index. With = Postgres sometimes read all open tasks of the pool to
 // find the claimed task. The value of the state is hidden from the planner for the same reason.
-func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
+func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
@@ -150,7 +155,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}
-		`+whenTaken+`
+		`+onTakenSlot+`
 		RETURNING task`, claims)
 	if err != nil {
 		return nil, fmt.Errorf("inserting grants: %w", err)
@@ -158,7 +163,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 	return tasks, nil
 }
 
-// fillGranted gives the inserted grants their tokens and writes them to outcomes.
+// fillGranted gives the inserted grants of tasks their fencing tokens and writes the grants to outcomes, the outcomes of claims.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
@@ -185,12 +190,12 @@ type claimedGrant struct {
 	Grant
 }
 
-// giveTokens gives the inserted grants of claims their fencing tokens, records the events and returns the grants. It finds a grant by task
-// and lease id, because two claims of one task differ in their lease ids.
+// giveTokens gives the inserted grants of claims (a JSON list) their fencing tokens, records the events and returns the grants. It finds a
+// grant by task and lease id, because two claims of one task differ in their lease ids.
 //
 // A token is drawn after the insert. At that point the grant holds the unique keys of its slot and task. So every earlier holder already
-// has its token, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which the
-// insert had to wait.
+// has its token, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which
+// the insert had to wait.
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
@@ -214,7 +219,8 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant
 	return collect(ctx, s.session, dest, read, claims)
 }
 
-// markConflicts sets ClaimConflict for the claims that were not granted because their slot is taken or beyond the limit.
+// markConflicts sets ClaimConflict in outcomes for those of claims (a JSON list) that were not granted because their slot is taken or
+// beyond the limit.
 func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
 	conflicts, err := collect(ctx, s.session, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool

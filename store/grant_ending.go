@@ -23,9 +23,10 @@ type endingTask struct {
 
 const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
 
-func endingTaskDest(s *endingTask) []any {
+// endingTaskDest returns the destinations in task for endingTaskColumns.
+func endingTaskDest(task *endingTask) []any {
 	return []any{
-		&s.id, &s.device, &s.kind, &s.state, &s.attempts, &s.returned, &s.maxAttempts, commaList{&s.retryOn}, millis{&s.backoff}, &s.onLost,
+		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn}, millis{&task.backoff}, &task.onLost,
 	}
 }
 
@@ -47,21 +48,22 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns the destinations for a row: the index of a result, then endingTaskColumns, then grantOnlyColumns.
-func endingDest(e *grantEnding) []any {
-	return append(append([]any{&e.n}, endingTaskDest(&e.task)...), grantDest(&e.grant)...)
+// endingDest returns the destinations in ending for a row: the index of a result, then endingTaskColumns, then grantOnlyColumns.
+func endingDest(ending *grantEnding) []any {
+	return append(append([]any{&ending.n}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
 }
 
-// applyResult sets the fields of an ending that the result of a device causes.
-func (e *grantEnding) applyResult(r Result, settle Settle) {
-	e.cause, e.output, e.dropped, e.error, e.actor = r.Cause, r.Output, r.Dropped, r.Error, r.Device
-	e.settle(settle, r.RetryAfter)
+// applyResult sets the fields of an ending that result, the result of a device, causes. settle decides the state of the task.
+func (e *grantEnding) applyResult(result Result, settle Settle) {
+	e.cause, e.output, e.dropped, e.error, e.actor = result.Cause, result.Output, result.Dropped, result.Error, result.Device
+	e.settle(settle, result.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
-		e.event = "task." + string(r.Cause) // the attempt failed or was returned, and the task is pending again
+		e.event = "task." + string(result.Cause) // the attempt failed or was returned, and the task is pending again
 	}
 }
 
+// settle sets the state of the task as its argument settle decides. retryAfter is the delay that the device requested, or 0.
 func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	e.grant.Kind = e.task.kind
 	e.settlement = settle(SettleInput{
@@ -87,6 +89,7 @@ type endingRow struct {
 	Actor    string  `json:"actor"`
 }
 
+// row returns the ending in the form that a statement reads.
 func (e *grantEnding) row() endingRow {
 	row := endingRow{
 		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settlement.State),
@@ -147,7 +150,8 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	return nil
 }
 
-// writeEndings runs the statements that end grants. It returns the number of updated tasks and the number of deleted grants.
+// writeEndings runs the statements that end grants; endings is the JSON list of the endings. It returns the number of updated tasks and
+// the number of deleted grants.
 func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
 		err = s.scanRowArgs(ctx, chainCTEs("endings", `

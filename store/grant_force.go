@@ -13,10 +13,10 @@ type ForcedRelease struct {
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot away from its holder and returns the grant. If f.AtOnce is false, the device is asked to stop, and the slot
-// becomes free when the result arrives or the lease ends. If f.AtOnce is true, the grant ends at once. It returns ErrNotFound if nobody
-// holds the slot, or if the grant has another token than f.Token.
-func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f ForcedRelease, settle Settle) (Grant, error) {
+// ForceRelease takes a slot away from its holder and returns the grant. If release.AtOnce is false, the device is asked to stop, and the
+// slot becomes free when the result arrives or the lease ends. If release.AtOnce is true, the grant ends at once, and settle decides the
+// state of its task. It returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
+func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
 		task, err := queryOne(ctx, tx, singleColumn[int64], `SELECT g.task FROM grants g WHERE g.pool = $1 AND g.slot = $2`, pool, slot)
@@ -27,12 +27,12 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 		if err != nil {
 			return err
 		}
-		if f.Token != 0 && f.Token != e.grant.Token {
+		if release.Token != 0 && release.Token != e.grant.Token {
 			return ErrNotFound
 		}
 		released = e.grant
 		released.CancelWhy = whyCancelled
-		return tx.grants().force(ctx, f, e, settle)
+		return tx.grants().force(ctx, release, e, settle)
 	})
 	if err != nil {
 		return Grant{}, fmt.Errorf("releasing slot %d of pool %s: %w", slot, pool, err)
@@ -52,29 +52,30 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-func (s grantsIn) force(ctx context.Context, f ForcedRelease, e grantEnding, settle Settle) error {
+// force ends the grant of ending, or asks its device to stop, as release says. settle decides the state of the task.
+func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
 	kind := "slot.release_asked"
-	if f.AtOnce {
+	if release.AtOnce {
 		kind = "slot.released"
 	}
-	g := e.grant
+	g := ending.grant
 	if err := s.recordEvent(ctx, Event{
-		Kind: kind, Actor: f.Actor, Pool: g.Pool, Batch: g.Batch, Task: g.Task, Device: g.Device, Token: g.Token,
-		Detail: fmt.Sprintf("slot=%d because: %s", g.Slot, f.Reason),
+		Kind: kind, Actor: release.Actor, Pool: g.Pool, Batch: g.Batch, Task: g.Task, Device: g.Device, Token: g.Token,
+		Detail: fmt.Sprintf("slot=%d because: %s", g.Slot, release.Reason),
 	}); err != nil {
 		return err
 	}
-	if !f.AtOnce {
+	if !release.AtOnce {
 		_, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+whyCancelled+`' WHERE task = $1`, g.Task)
 		return err
 	}
-	e.grant.CancelWhy, e.cause, e.actor = whyCancelled, ByOperator, f.Actor
-	e.settle(settle, 0)
-	e.event = "task." + string(e.settlement.State)
-	return s.endGrants(ctx, []grantEnding{e})
+	ending.grant.CancelWhy, ending.cause, ending.actor = whyCancelled, ByOperator, release.Actor
+	ending.settle(settle, 0)
+	ending.event = "task." + string(ending.settlement.State)
+	return s.endGrants(ctx, []grantEnding{ending})
 }
 
-// GrantByToken returns the grant in a pool with this token if its lease has not ended; otherwise ErrNotFound.
+// GrantByToken returns the grant in a pool with this fencing token if its lease has not ended; otherwise ErrNotFound.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return queryOne(ctx, s.readSession(), grantDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)

@@ -11,12 +11,13 @@ import (
 // a time: a lease with this length has ended if its lease_until is before the time. A lease whose length is not a key has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
+// lapseRow is an entry of LapseCutoffs, as a statement reads it.
 type lapseRow struct {
 	Lease  int64 `json:"lease_ms"`
 	Before int64 `json:"before_ms"`
 }
 
-// rows returns l in the JSON form that statements read, and the latest time in l.
+// rows returns the cutoffs in the JSON form that statements read, and the latest time in them.
 func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
@@ -28,11 +29,11 @@ func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	return toJSONInput(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended, the earliest end first. Replicas may call it concurrently: it skips a grant that
-// another transaction is ending or renewing. If one grant cannot be ended, Reap still ends the others, and returns both the ended grants
-// and the error.
-func (s grants) Reap(ctx context.Context, lapses LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
-	rows, latest := lapses.rows()
+// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest end first, and settle decides the states of
+// their tasks. Replicas may call it concurrently: it skips a grant that another transaction is ending or renewing. If one grant cannot be
+// ended, Reap still ends the others, and returns both the ended grants and the error.
+func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
+	rows, latest := cutoffs.rows()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
 		WHERE g.lease_until < {epoch} + lapses.before_ms * {ms} AND g.lease_until < {epoch} + $2 * {ms}
@@ -43,23 +44,24 @@ func (s grants) Reap(ctx context.Context, lapses LapseCutoffs, limit int, settle
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	reaped, err := s.reap(ctx, tasks, lapses, settle)
+	reaped, err := s.reap(ctx, tasks, cutoffs, settle)
 	if err == nil || len(tasks) == 1 || ctx.Err() != nil {
 		return reaped, err
 	}
 	var failures []error
 	for _, task := range tasks {
-		one, err := s.reap(ctx, []int64{task}, lapses, settle)
+		one, err := s.reap(ctx, []int64{task}, cutoffs, settle)
 		reaped, failures = append(reaped, one...), append(failures, err)
 	}
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends, in one transaction, the grants of these tasks. It skips a grant whose lease has not ended according to lapses.
-func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, settle Settle) ([]Reaped, error) {
+// reap ends, in one transaction, the grants of these tasks. It skips a grant whose lease has not ended according to cutoffs. settle
+// decides the states of the tasks.
+func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.grants().lockLapsed(ctx, tasks, lapses)
+		endings, err = tx.grants().lockLapsed(ctx, tasks, cutoffs)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
@@ -78,9 +80,9 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, se
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended. It checks this condition again, because
-// a grant may have been renewed or replaced between the search and the lock.
-func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCutoffs) ([]grantEnding, error) {
+// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended according to cutoffs. It checks this
+// condition again, because a grant may have been renewed or replaced between the search and the lock.
+func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
 		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, idsInput(tasks...))
@@ -99,7 +101,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCut
 	}
 	var endings []grantEnding
 	for _, g := range grants {
-		if g.LeaseUntil.Before(lapses[g.LongestLease]) {
+		if g.LeaseUntil.Before(cutoffs[g.LongestLease]) {
 			endings = append(endings, grantEnding{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
 		}
 	}

@@ -59,7 +59,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	return outcomes, nil
 }
 
-// extend writes the renewals. It locks the grants in one order, so that two concurrent calls cannot deadlock.
+// extend writes the renewals in rows. It locks the grants in one order, so that two concurrent calls cannot deadlock.
 func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {
@@ -76,7 +76,9 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	return err
 }
 
-func (s grantsIn) readRenewals(ctx context.Context, reported string, n int) (outcomes []RenewalOutcome, toExtend []int, err error) {
+// readRenewals reads the grants of reported, a JSON list of count renewals. It returns their outcomes, and in toExtend the indexes of
+// those that are due for a renewal.
+func (s grantsIn) readRenewals(ctx context.Context, reported string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int
 		isHolder bool
@@ -91,7 +93,7 @@ func (s grantsIn) readRenewals(ctx context.Context, reported string, n int) (out
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading renewals: %w", err)
 	}
-	outcomes = make([]RenewalOutcome, n)
+	outcomes = make([]RenewalOutcome, count)
 	for _, r := range rows {
 		o := &outcomes[r.n]
 		if !r.isHolder {

@@ -35,26 +35,27 @@ type PolicyOwner struct {
 	Limits  json.RawMessage
 }
 
-func startDest(s *GrantStart) []any {
+// startDest returns the destinations in start for the columns of a start in a query.
+func startDest(start *GrantStart) []any {
 	return []any{
-		&s.Token, &s.LeaseID, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
-		document{&s.Payload},
-		fromJSON(&s.Tags),
-		document{&s.Attributes},
-		opt(&s.Profile),
-		document{&s.PoolLimits},
-		document{&s.Limits},
-		document{&s.ProfileLimits},
-		instant{&s.Now},
-		instant{&s.GrantedAt},
+		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind,
+		document{&start.Payload},
+		fromJSON(&start.Tags),
+		document{&start.Attributes},
+		opt(&start.Profile),
+		document{&start.PoolLimits},
+		document{&start.Limits},
+		document{&start.ProfileLimits},
+		instant{&start.Now},
+		instant{&start.GrantedAt},
 	}
 }
 
-// startsSQL returns the query for the grants and the attempts (ended grants) that satisfy condition. condition uses the arguments $1 and
-// $2.
-func startsSQL(condition, end string) string {
+// startsSQL returns the query for the grants and the attempts (ended grants) that satisfy condition. orderAndLimit ends the query of each
+// of the two tables. condition uses the arguments $1 and $2.
+func startsSQL(condition, orderAndLimit string) string {
 	each := func(table string) string {
-		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + end + `) AS ` + table + `_found`
+		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + orderAndLimit + `) AS ` + table + `_found`
 	}
 	return `
 		SELECT x.token, x.lease, x.task, t.batch, t.pool, x.device, b.kind, coalesce(t.payload, b.payload), d.tags, d.attributes,
@@ -65,13 +66,13 @@ func startsSQL(condition, end string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns at most limit starts of a pool, highest fencing tokens first. If before is not 0, it returns only starts with token <
-// before. The order of tokens is the order of the start times, except for claims that ran concurrently.
-func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]GrantStart, error) {
-	if before == 0 {
-		before = 1 << 53
+// Starts returns at most limit starts of a pool, highest fencing tokens first. If beforeToken is not 0, it returns only starts with token
+// < beforeToken. The order of tokens is the order of the start times, except for claims that ran concurrently.
+func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limit int) ([]GrantStart, error) {
+	if beforeToken == 0 {
+		beforeToken = 1 << 53
 	}
-	found, err := collect(ctx, s.readSession(), startDest, poolStartsSQL(), pool, before, limit)
+	found, err := collect(ctx, s.readSession(), startDest, poolStartsSQL(), pool, beforeToken, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
@@ -79,17 +80,18 @@ func (s grants) Starts(ctx context.Context, pool string, before int64, limit int
 	return found[:min(limit, len(found))], nil
 }
 
+// poolStartsSQL returns the statement of Starts.
 func poolStartsSQL() string {
 	return startsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
-// StartByLease returns the start with this lease id. It returns ErrNotFound if the lease never started.
-func (s grants) StartByLease(ctx context.Context, task int64, lease string) (GrantStart, error) {
-	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, lease)
+// StartByLease returns the start of the task with this lease id. It returns ErrNotFound if the lease never started.
+func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (GrantStart, error) {
+	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
 	if err != nil {
-		return GrantStart{}, fmt.Errorf("reading the start of lease %s: %w", lease, err)
+		return GrantStart{}, fmt.Errorf("reading the start of lease %s: %w", leaseID, err)
 	}
-	if i := slices.IndexFunc(found, func(f GrantStart) bool { return f.LeaseID == lease }); i >= 0 {
+	if i := slices.IndexFunc(found, func(f GrantStart) bool { return f.LeaseID == leaseID }); i >= 0 {
 		return found[i], nil
 	}
 	return GrantStart{}, ErrNotFound

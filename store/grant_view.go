@@ -23,11 +23,11 @@ const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attemp
 // isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns isStartableSQL for tasks with another lease length. lease is an SQL expression in milliseconds.
-func isStartableForSQL(lease string) string {
+// isStartableForSQL returns isStartableSQL for tasks with another lease length. leaseExpr is an SQL expression in milliseconds.
+func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
-	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
+	AND ` + windowOpen("b", neededTime(leaseExpr)) + ` AND ` + windowOpen("p", neededTime(leaseExpr))
 }
 
 // batchMayStart is the part of isStartableSQL that concerns only batch b, without its windows.
@@ -36,26 +36,27 @@ const batchMayStart = `
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest returns destinations that accept NULL in each column, because the device may have no open task.
-func candidateDest(c *Candidate) []any {
+// candidateDest returns the destinations in candidate for its columns. They accept NULL in each column, because the device may have no
+// open task.
+func candidateDest(candidate *Candidate) []any {
 	return []any{
-		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), opt(&c.Urgent),
-		instant{&c.CreatedAt},
-		instant{&c.NotBefore},
-		instant{&c.RetryAt},
-		opt(&c.RetryAtIsNotBefore), opt(&c.Attempt), opt(&c.StartedBefore),
-		millis{&c.Lease},
-		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
-		instant{&c.Standstill},
-		instant{&c.Window.From},
-		instant{&c.Window.Until},
-		instant{&c.PoolWindow.From},
-		instant{&c.PoolWindow.Until},
-		document{&c.PoolLimits},
-		document{&c.Limits},
-		document{&c.ProfileLimits},
-		opt(&c.Kind),
-		document{&c.Payload},
+		opt(&candidate.Task), opt(&candidate.Batch), opt(&candidate.Pool), opt(&candidate.Priority), opt(&candidate.Weight), opt(&candidate.Urgent),
+		instant{&candidate.CreatedAt},
+		instant{&candidate.NotBefore},
+		instant{&candidate.RetryAt},
+		opt(&candidate.RetryAtIsNotBefore), opt(&candidate.Attempt), opt(&candidate.StartedBefore),
+		millis{&candidate.Lease},
+		opt(&candidate.PoolPaused), opt(&candidate.BatchPaused), opt(&candidate.FinishInside),
+		instant{&candidate.Standstill},
+		instant{&candidate.Window.From},
+		instant{&candidate.Window.Until},
+		instant{&candidate.PoolWindow.From},
+		instant{&candidate.PoolWindow.Until},
+		document{&candidate.PoolLimits},
+		document{&candidate.Limits},
+		document{&candidate.ProfileLimits},
+		opt(&candidate.Kind),
+		document{&candidate.Payload},
 	}
 }
 
@@ -71,6 +72,7 @@ func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]De
 	return s.readSession().grants().readRegistrations(ctx, devices)
 }
 
+// readRegistrations reads the views of DeviceRegistrations.
 func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
@@ -97,7 +99,7 @@ type viewRow struct {
 	candidate Candidate
 }
 
-// mergeViewRows returns the count views that the rows describe. r.n is the index of the view to which row r belongs.
+// mergeViewRows returns the count views that rows describe. The field n of a row is the index of the view to which the row belongs.
 func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	read := make([]DeviceView, count)
 	for i := range rows {
@@ -120,9 +122,10 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per name, in the original order of names. indexes has, for each name, its index in unique.
-func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
-	read := mergeViewRows(rows, len(unique))
+// viewsInOrder returns one view per name, in the original order of names. indexes has, for each name, its index in distinctNames, the
+// names without repetition.
+func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []DeviceView {
+	read := mergeViewRows(rows, len(distinctNames))
 	for i := range read {
 		read[i].Candidates = read[i].bestCandidates(0)
 	}
@@ -137,9 +140,9 @@ func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
 // another. Without policies only the best task is a candidate.
 const maxCandidates = 8
 
-// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds. The given task is
-// always included if it is among the candidates; 0 means no task.
-func (v *DeviceView) bestCandidates(task int64) []Candidate {
+// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds. The task with the id
+// alwaysIncluded is always included if it is among the candidates; 0 means no task.
+func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
 	})
@@ -153,14 +156,14 @@ func (v *DeviceView) bestCandidates(task int64) []Candidate {
 		}
 		rank++
 		last = c.Task
-		if rank == 1 || c.Task == task || rank <= maxCandidates && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
+		if rank == 1 || c.Task == alwaysIncluded || rank <= maxCandidates && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
 			shown = append(shown, c)
 		}
 	}
 	return shown
 }
 
-// waitRank returns 1 if the task cannot start yet by its times, else 0.
+// waitRank returns 1 if the task cannot start yet by its times at the time now, else 0.
 func (c *Candidate) waitRank(now time.Time) int {
 	if c.NotBefore.After(now) || c.RetryAt.After(now) {
 		return 1
@@ -178,10 +181,10 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads, for each task, the DeviceView of its device. text is taskViewText or waitingViewText. If the task is open, it
-// is among the candidates, even if other tasks are better.
-func (s grantsIn) readViewsWithTasks(ctx context.Context, text string, devices []string, tasks []int64) ([]DeviceView, error) {
-	rows, err := collect(ctx, s.session, viewRowDest, text, namesInput(devices), s.formatNumbers(tasks))
+// readViewsWithTasks reads, for each of tasks, the DeviceView of its device, which is at the same index in devices. statement is
+// taskViewText or waitingViewText. If the task is open, it is among the candidates, even if other tasks are better.
+func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, tasks []int64) ([]DeviceView, error) {
+	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(tasks))
 	if err != nil {
 		return nil, err
 	}
@@ -192,11 +195,12 @@ func (s grantsIn) readViewsWithTasks(ctx context.Context, text string, devices [
 	return views, nil
 }
 
-func viewRowDest(r *viewRow) []any {
-	dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
-	dest = append(dest, deviceDest(&r.device)...)
-	dest = append(dest, grantDest(&r.grant)...)
-	return append(dest, candidateDest(&r.candidate)...)
+// viewRowDest returns the destinations in row for the columns of a DeviceView.
+func viewRowDest(row *viewRow) []any {
+	dest := []any{&row.n, instant{&row.Now}, instant{&row.Standstill}, &row.Deleted}
+	dest = append(dest, deviceDest(&row.device)...)
+	dest = append(dest, grantDest(&row.grant)...)
+	return append(dest, candidateDest(&row.candidate)...)
 }
 
 // distinct returns the texts without duplicates, and, for each element of texts, its index in unique.

@@ -22,8 +22,8 @@ func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerAndHolder returns the names of the caller and of its holder in a name that HolderDevice returned. Both are empty if device is
-// another name.
+// CallerAndHolder splits device, a name that HolderDevice returned, into the names of the caller and of its holder. Both are empty if
+// device is another name.
 func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -76,51 +76,53 @@ type LeaseTask struct {
 	WaitsUntil     time.Time // time until which the lease waits for a slot; not valid if the lease holds a slot
 }
 
-// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it stays for at least
-// n.WaitFor from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
-func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err error) {
+// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it stays for at
+// least request.WaitFor from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
+func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		task, err = tx.leases().open(ctx, n)
+		task, err = tx.leases().open(ctx, request)
 		return err
 	})
 	if err != nil {
-		return LeaseTask{}, fmt.Errorf("opening a lease in pool %s: %w", n.Pool, err)
+		return LeaseTask{}, fmt.Errorf("opening a lease in pool %s: %w", request.Pool, err)
 	}
 	return task, nil
 }
 
-func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
+// open does the work of OpenLease in one transaction.
+func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error) {
 	// A holder has at most one lease, so its requests run one after another.
-	if err := s.pools().lockName(ctx, n.Holder); err != nil {
+	if err := s.pools().lockName(ctx, request.Holder); err != nil {
 		return LeaseTask{}, err
 	}
 	var now time.Time
 	var bounded bool
-	err := s.scanRowArgs(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{n.Pool}, instant{&now}, &bounded)
+	err := s.scanRowArgs(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{request.Pool}, instant{&now}, &bounded)
 	if errors.Is(err, ErrNotFound) {
 		return LeaseTask{}, ErrUnknownPool
 	}
 	if err != nil {
 		return LeaseTask{}, err
 	}
-	until := now.Add(n.WaitFor).Truncate(time.Millisecond)
-	found, err := s.extendOpenLease(ctx, n, until)
+	until := now.Add(request.WaitFor).Truncate(time.Millisecond)
+	found, err := s.extendOpenLease(ctx, request, until)
 	found.HasCallerBound = bounded
 	if !errors.Is(err, ErrNotFound) {
 		return found, err
 	}
-	batch, err := s.addToLeaseBatch(ctx, n.Pool)
+	batch, err := s.addToLeaseBatch(ctx, request.Pool)
 	if err != nil {
 		return LeaseTask{}, err
 	}
 	task, err := queryOne(ctx, s.session, singleColumn[int64], `
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
 		VALUES ($1, $2, $3, FALSE, $4{json}, $5, {epoch} + $6 * {ms}) RETURNING id`,
-		batch, n.Pool, n.Holder, nullText(n.Metadata), nullLease(n.Lease), until.UnixMilli())
+		batch, request.Pool, request.Holder, nullText(request.Metadata), nullLease(request.Lease), until.UnixMilli())
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
-// nullLease returns the argument for the column lease_ms. A lease of 0 is stored as NULL, which means the lease length of the pool.
+// nullLease returns lease as the argument for the column lease_ms. A lease of 0 is stored as NULL, which means the lease length of the
+// pool.
 func nullLease(lease time.Duration) any {
 	if lease == 0 {
 		return nil
@@ -128,9 +130,9 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, it then waits at least until the
-// time until.
-func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Time) (LeaseTask, error) {
+// extendOpenLease returns the open lease of the holder in request, or ErrNotFound. If the lease waits for a slot, it then waits at least
+// until the time until.
+func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
 		pool string
@@ -138,11 +140,11 @@ func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Ti
 	}
 	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, instant{&r.WaitsUntil}, &r.held} }, `
 		SELECT t.id, t.pool, t.not_after, EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 {lock t}`, n.Holder)
+		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 {lock t}`, request.Holder)
 	switch {
 	case err != nil:
 		return LeaseTask{}, err
-	case r.pool != n.Pool:
+	case r.pool != request.Pool:
 		return LeaseTask{}, fmt.Errorf("%w in pool %s", ErrExists, r.pool)
 	case r.held:
 		return r.LeaseTask, nil
@@ -178,7 +180,8 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	return batch, err
 }
 
-// newBatch creates the batch of leases of a new day. It copies the settings of the previous one, which operators may have changed.
+// newBatch creates the batch for the leases of a new day in the pool. It copies the settings of the previous one, which operators may have
+// changed.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -198,21 +201,22 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 const systemActor = "dispatcher"
 
 // DropLease deletes a lease that was opened for a single try, with everything that was written for it. dropped reports whether it did. It
-// does nothing if the lease was granted, or requested again, after OpenLease returned task.
-func (s grants) DropLease(ctx context.Context, task LeaseTask) (dropped bool, err error) {
+// does nothing if the lease was granted, or requested again, after OpenLease returned lease.
+func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		dropped, err = tx.leases().drop(ctx, task)
+		dropped, err = tx.leases().drop(ctx, lease)
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("withdrawing lease %d: %w", task.Task, err)
+		return false, fmt.Errorf("withdrawing lease %d: %w", lease.Task, err)
 	}
 	return dropped, nil
 }
 
-func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
+// drop does the work of DropLease in one transaction.
+func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
-		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} {lock t}`, task.Task, task.WaitsUntil.UnixMilli())
+		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} {lock t}`, lease.Task, lease.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -221,7 +225,7 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	}
 	// The DELETE must be a statement of its own: the lock may have waited for a claim, and only a later statement sees the grant of that
 	// claim.
-	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, task.Task)
+	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -229,22 +233,23 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// SetLeaseWait lets a waiting lease wait for the duration waitFor from now. It does nothing if OpenLease was called again after it returned
-// task.
-func (s grants) SetLeaseWait(ctx context.Context, task LeaseTask, waitFor time.Duration) error {
+// SetLeaseWait lets a waiting lease wait for the duration waitFor from now. It does nothing if OpenLease was called again after it
+// returned lease.
+func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
-			task.Task, task.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
+			lease.Task, lease.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("extending the wait of lease %d: %w", task.Task, err)
+		return fmt.Errorf("extending the wait of lease %d: %w", lease.Task, err)
 	}
 	return nil
 }
 
-// YieldPlace lets the callers behind a waiting lease go first. yielded reports whether the lease was ahead of them before. The lease keeps
-// its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until OpenLease is called again.
+// YieldPlace lets the callers behind a waiting lease go first. task is the task of the lease. yielded reports whether the lease was ahead
+// of them before. The lease keeps its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until
+// OpenLease is called again.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
@@ -263,7 +268,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 	return yielded, nil
 }
 
-// GiveUpLease ends a waiting lease. If the lease is held, it changes nothing and returns held = true.
+// GiveUpLease ends the waiting lease that task stores. If the lease is held, it changes nothing and returns held = true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
@@ -296,17 +301,18 @@ type CallerLease struct {
 	Grant Grant // the grant of the lease; the zero value if the lease waits
 }
 
-// Leases returns the open leases in the order of their holders.
-func (s grants) Leases(ctx context.Context, f LeaseFilter) ([]CallerLease, error) {
+// Leases returns the open leases that match filter, in the order of their holders.
+func (s grants) Leases(ctx context.Context, filter LeaseFilter) ([]CallerLease, error) {
 	from, until := callerPrefix, "A"
-	if f.Caller != "" {
-		from = HolderDevice(f.Caller, "")
+	if filter.Caller != "" {
+		from = HolderDevice(filter.Caller, "")
 		until = strings.TrimSuffix(from, "/") + "0" // 0 is the character after the separator /
 	}
 	return collect(ctx, s.readSession(), func(l *CallerLease) []any { return append(taskDest(&l.Task), grantDest(&l.Grant)...) },
-		leasesText(), f.Pool, max(from, f.After), until, clampLimit(f.Limit))
+		leasesText(), filter.Pool, max(from, filter.After), until, clampLimit(filter.Limit))
 }
 
+// leasesText returns the statement of Leases.
 func leasesText() string {
 	return `
 	SELECT ` + taskColumns + `, ` + grantColumns + `

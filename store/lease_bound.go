@@ -30,6 +30,7 @@ func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (Cal
 	return c, nil
 }
 
+// callerBoundSQL returns the statement of CallerBoundOf.
 func callerBoundSQL() string {
 	return `
 	SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (` + callerSlotsSQL + `) END,
@@ -40,10 +41,11 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. It returns at most limit tasks of each
-// of the newest leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago; then its
-// task waits for longer than minWait from now. So a caller that stopped asking blocks nobody. Tasks of a batch that can start nothing now
-// are not included. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. It returns at most limit tasks, which
+// satisfy condition, of each of the newest leaseBatches batches of leases; all arguments are SQL. A caller still asks if its request is in
+// progress or was answered a moment ago; then its task waits for longer than minWait from now. So a caller that stopped asking blocks
+// nobody. Tasks of a batch that can start nothing now are not included. Each batch is looked up separately, because for a join Postgres
+// may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -58,8 +60,8 @@ func waitingCallersSQL(minWait, condition, limit string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers returns the holders that are first among the waiting callers of a pool with a bound for callers. It returns as many as the
-// bound has room for, and at most limit.
+// NextCallers returns the device names (see HolderDevice) of the holders that are first among the waiting callers of a pool with a bound
+// for callers. It returns as many as the bound has room for, and at most limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -74,13 +76,14 @@ func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]stri
 	return found, nil
 }
 
+// nextCallersSQL returns the statement of NextCallers.
 func nextCallersSQL() string {
 	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers removes the claims of callers that would exceed the bound for callers of their pool, and sets their outcomes. It takes a
-// lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that the previous one has
-// committed. Claims of devices take no such lock.
+// admitCallers returns rows without the claims of callers that would exceed the bound for callers of their pool, and sets the outcomes of
+// these claims. It takes a lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that
+// the previous one has committed. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

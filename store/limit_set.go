@@ -9,6 +9,7 @@ import (
 // LimitSet is a named set of policies that callers ask directly, without a slot. One such question is a take.
 type LimitSet Profile
 
+// limitSetTable describes the table of the limit sets.
 func limitSetTable() policyTable {
 	return policyTable{"limit_sets", "limit_set", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
 }
@@ -19,9 +20,9 @@ func (s profiles) LimitSet(ctx context.Context, name string) (LimitSet, error) {
 	return LimitSet(found), err
 }
 
-// LimitSets returns limit sets with a name > after, in the order of names, at most limit of them.
-func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]LimitSet, error) {
-	found, err := s.readSession().profiles().readPolicyListPage(ctx, limitSetTable(), after, limit)
+// LimitSets returns at most limit limit sets with a name > afterName, in the order of names.
+func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([]LimitSet, error) {
+	found, err := s.readSession().profiles().readPolicyListPage(ctx, limitSetTable(), afterName, limit)
 	sets := make([]LimitSet, len(found))
 	for i, one := range found {
 		sets[i] = LimitSet(one)
@@ -29,10 +30,10 @@ func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]Lim
 	return sets, err
 }
 
-// PutLimitSet creates a limit set or replaces its policies, which must be valid. If nothing changes, nothing is written and the version
-// stays. If dryRun is true, it checks everything and changes nothing.
-func (s profiles) PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
-	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, limits, dryRun)
+// PutLimitSet creates a limit set or replaces its policies, which must be valid. created reports whether it was created. If nothing
+// changes, nothing is written and the version stays. If dryRun is true, it checks everything and changes nothing.
+func (s profiles) PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
+	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, policies, dryRun)
 	return LimitSet(put), created, err
 }
 

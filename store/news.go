@@ -11,18 +11,18 @@ import (
 // example by new batches or retries, or that another token may now act for a device.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news (see News) which may make work for devices. newest is the highest
-// id of these news.
-type NewsHandler func(ctx context.Context, newest int64)
+// NewsHandler is called after each commit of this process that added news (rows of the change log, see News) which may make work for
+// devices. newestID is the highest id of these news.
+type NewsHandler func(ctx context.Context, newestID int64)
 
-// OnNews sets the function that is called for news that this process commits. Call it before the store is used.
+// OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
 func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
 
 // newsKept is the time for which rows of News are kept.
 const newsKept = time.Hour
 
-// News is one row of the news. It concerns one device, or all devices with open tasks in a batch, or, if both fields are empty, all
-// devices.
+// News is one row of the news, the log of changes for all replicas. It concerns one device, or all devices with open tasks in a batch, or,
+// if both fields are empty, all devices.
 type News struct {
 	ID     int64  `json:"-"`
 	Batch  int64  `json:"batch"`
@@ -40,25 +40,25 @@ type NewsPage struct {
 // maxNewsRows is the maximum number of rows that NewsSince returns.
 const maxNewsRows = 10_000
 
-// NewsSince reads the news (see News) with an id greater than id.
-func (s news) NewsSince(ctx context.Context, id int64) (read NewsPage, err error) {
-	err = s.readSession().scanRow(ctx, `SELECT {now}, min(id), max(id) FROM news`, instant{&read.Now}, &read.Oldest, &read.Newest)
-	if err != nil || read.Newest <= id {
-		return read, err
+// NewsSince reads the news (rows of the change log, see News) with an id greater than afterID.
+func (s news) NewsSince(ctx context.Context, afterID int64) (page NewsPage, err error) {
+	err = s.readSession().scanRow(ctx, `SELECT {now}, min(id), max(id) FROM news`, instant{&page.Now}, &page.Oldest, &page.Newest)
+	if err != nil || page.Newest <= afterID {
+		return page, err
 	}
-	read.Rows, err = collect(ctx, s.readSession(), func(n *News) []any { return []any{&n.ID, &n.Batch, &n.Device} },
-		`SELECT id, batch, device FROM news WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, id, read.Newest, maxNewsRows)
-	return read, err
+	page.Rows, err = collect(ctx, s.readSession(), func(n *News) []any { return []any{&n.ID, &n.Batch, &n.Device} },
+		`SELECT id, batch, device FROM news WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, afterID, page.Newest, maxNewsRows)
+	return page, err
 }
 
 // openRowsPerRead is the maximum number of rows that one statement of ForEachOpenDevice reads.
 const openRowsPerRead = 20_000
 
-// ForEachOpenDevice calls each with the device of each open task of a batch. If batch is 0, it covers the tasks of all batches. each may be
-// called several times with one device. A task that is open during the whole call is not missed.
-func (s news) ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error {
+// ForEachOpenDevice calls handle with the device of each open task of a batch. If batch is 0, it covers the tasks of all batches. handle
+// may be called several times with one device. A task that is open during the whole call is not missed.
+func (s news) ForEachOpenDevice(ctx context.Context, batch int64, handle func(device string)) error {
 	if batch != 0 {
-		return s.forEachOpenInBatch(ctx, batch, each)
+		return s.forEachOpenInBatch(ctx, batch, handle)
 	}
 	type at struct{ pool, device string }
 	for last := (at{}); ; {
@@ -69,7 +69,7 @@ func (s news) ForEachOpenDevice(ctx context.Context, batch int64, each func(devi
 			return fmt.Errorf("reading the open tasks: %w", err)
 		}
 		for _, a := range part {
-			each(a.device)
+			handle(a.device)
 		}
 		if len(part) < openRowsPerRead {
 			return nil
@@ -78,7 +78,8 @@ func (s news) ForEachOpenDevice(ctx context.Context, batch int64, each func(devi
 	}
 }
 
-func (s news) forEachOpenInBatch(ctx context.Context, batch int64, each func(device string)) error {
+// forEachOpenInBatch calls handle with the device of each open task of one batch.
+func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(device string)) error {
 	type at struct {
 		task   int64
 		device string
@@ -90,7 +91,7 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, each func(dev
 			return fmt.Errorf("reading the open tasks of batch %d: %w", batch, err)
 		}
 		for _, a := range part {
-			each(a.device)
+			handle(a.device)
 		}
 		if len(part) < openRowsPerRead {
 			return nil
@@ -107,10 +108,13 @@ type pendingNews struct {
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
+// addBatch adds that the devices with open tasks in a batch may have work.
 func (t *pendingNews) addBatch(id int64) { t.rows = append(t.rows, News{Batch: id}) }
 
+// addAllDevices adds that all devices may have work.
 func (t *pendingNews) addAllDevices() { t.rows = append(t.rows, News{}) }
 
+// addDevices adds that the devices ids may have work, or that another token may act for them.
 func (t *pendingNews) addDevices(ids ...string) {
 	for _, id := range ids {
 		t.rows = append(t.rows, News{Device: id})
@@ -138,8 +142,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the function of OnNews for the news that were committed. It also does so if the outcome of the COMMIT is unknown; the
-// function must then read whether the news exist.
+// notifyNews calls the function of OnNews for news (rows of the change log), if err, the error of the COMMIT, is nil. It also does so if
+// the outcome of the COMMIT is unknown; the function must then read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

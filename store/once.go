@@ -23,6 +23,7 @@ type Once struct {
 	Replayed bool // set by the store: whether the request was done before, so that the result is the first answer
 }
 
+// onceKey is the context key of the Once of a request.
 type onceKey struct{}
 
 // WithOnce returns a ctx that makes a creating method of the store, such as CreateBatch, take effect once. It uses ctx so that all these
@@ -38,8 +39,8 @@ func OnceFrom(ctx context.Context) *Once {
 }
 
 // beginOnce returns ErrInProgress if this process is already working on a request with the same key. Without this check the second request
-// would, on SQLite, wait for the only connection. leave is never nil.
-func (s *connection) beginOnce(once *Once) (leave func(), err error) {
+// would, on SQLite, wait for the only connection. The caller must call end after the request; end is never nil.
+func (s *connection) beginOnce(once *Once) (end func(), err error) {
 	if once == nil {
 		return func() {}, nil
 	}
@@ -87,6 +88,7 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	return s.readAnswer(ctx, once, result)
 }
 
+// readAnswer reads the stored answer to the request once into result, and reports whether there is one.
 func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
 	var request []byte
 	var answer json.RawMessage
@@ -110,6 +112,7 @@ func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, 
 	return true, json.Unmarshal(answer, result)
 }
 
+// storeAnswer stores result as the answer to the request once.
 func (s session) storeAnswer(ctx context.Context, once *Once, result any) error {
 	digest, err := once.Digest()
 	if err != nil {

@@ -38,6 +38,7 @@ type pinger struct {
 	panicked atomic.Pointer[error] // the panic of a ping, which the next Warm returns as an error
 }
 
+// newPinger returns a pinger that sends its pings over db and starts it.
 func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &pinger{db: db, pingDialer: pingDialer, mainDialer: mainDialer, stop: stop, done: make(chan struct{})}
@@ -45,6 +46,7 @@ func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
 	return p
 }
 
+// run sends a ping once a second until ctx ends.
 func (p *pinger) run(ctx context.Context) {
 	defer close(p.done)
 	tick := time.NewTicker(pingInterval)
@@ -61,8 +63,8 @@ func (p *pinger) run(ctx context.Context) {
 	}
 }
 
-// ping sends one ping and waits for the answer. An error from the server counts as an answer: a server that returns errors does not keep
-// callers waiting.
+// ping sends one ping to the database and waits for the answer. An error from the server counts as an answer: a server that returns errors
+// does not keep callers waiting.
 func (p *pinger) ping(ctx context.Context) {
 	readsBefore := p.mainDialer.reads.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
@@ -121,6 +123,7 @@ type connSet struct {
 	conns   map[net.Conn]struct{}
 }
 
+// add records an open connection. It returns ErrNoAnswer while no connection may be opened.
 func (c *connSet) add(conn net.Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,6 +138,7 @@ func (c *connSet) add(conn net.Conn) error {
 	return nil
 }
 
+// remove removes a connection that is closed.
 func (c *connSet) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,6 +166,7 @@ func (c *connSet) block() {
 	clear(c.conns)
 }
 
+// unblock allows new connections again.
 func (c *connSet) unblock() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

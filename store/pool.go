@@ -58,24 +58,25 @@ const (
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms, sleep_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
-func poolDest(p *Pool) []any {
+// poolDest returns the destinations in pool for the columns of a pool in a query.
+func poolDest(pool *Pool) []any {
 	return []any{
-		&p.Name, &p.Capacity,
-		millis{&p.Lease},
-		&p.Paused, &p.PausedBy,
-		optionalTime{&p.PausedAt},
-		&p.PauseReason,
-		fromJSON(&p.Windows),
-		instant{&p.Opening.From},
-		instant{&p.Opening.Until},
-		document{&p.Limits},
-		&p.Callers,
-		millis{&p.Longest},
-		millis{&p.Sleep},
-		instant{&p.StandsUntil},
-		&p.Version,
-		instant{&p.CreatedAt},
-		instant{&p.UpdatedAt},
+		&pool.Name, &pool.Capacity,
+		millis{&pool.Lease},
+		&pool.Paused, &pool.PausedBy,
+		optionalTime{&pool.PausedAt},
+		&pool.PauseReason,
+		fromJSON(&pool.Windows),
+		instant{&pool.Opening.From},
+		instant{&pool.Opening.Until},
+		document{&pool.Limits},
+		&pool.Callers,
+		millis{&pool.Longest},
+		millis{&pool.Sleep},
+		instant{&pool.StandsUntil},
+		&pool.Version,
+		instant{&pool.CreatedAt},
+		instant{&pool.UpdatedAt},
 	}
 }
 
@@ -84,40 +85,42 @@ func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 	return s.readSession().pools().poolByName(ctx, name)
 }
 
+// poolByName returns the pool with this name, or ErrNotFound.
 func (s poolsIn) poolByName(ctx context.Context, name string) (Pool, error) {
 	return queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
-// Pools returns at most limit pools with a name > after, in the order of names.
-func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
+// Pools returns at most limit pools with a name > afterName, in the order of names.
+func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, error) {
 	return collect(ctx, s.readSession(), poolDest,
-		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
+		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
-// ChangedPools returns the pools that were created or changed within the last period of this length. The time of a change is the database's
-// clock when the change was made, not at its COMMIT.
+// ChangedPools returns the pools that were created or changed within this period before now. The time of a change is the database's clock
+// when the change was made, not at its COMMIT.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The clock is read in a sub-select. So it is read once, and the index can be used.
 	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
-// PutPool creates the pool or changes it. If nothing changes, nothing is written and the version stays.
-func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
+// PutPool creates the pool with the settings in spec, or changes it to them. created reports whether the pool was created. If nothing
+// changes, nothing is written and the version stays.
+func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (pool Pool, created bool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
-		p, created, err = putPool(ctx, tx, actor, name, old, spec, "")
+		pool, created, err = putPool(ctx, tx, actor, name, old, spec, "")
 		return err
 	})
 	if err != nil {
 		return Pool{}, false, err
 	}
-	return p, created, nil
+	return pool, created, nil
 }
 
-// ChangePool calls change with the settings of an existing pool and stores them. note is the reason and may be empty. The audit log keeps
-// note, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than once; if it returns an
-// error, the transaction is rolled back. It returns ErrNotFound if there is no such pool.
-func (s pools) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
+// ChangePool calls change with the settings of an existing pool, stores them, and returns the pool afterwards. reason may be empty. The
+// audit log keeps reason, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than
+// once; if it returns an error, the transaction is rolled back. It returns ErrNotFound if there is no such pool.
+func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
@@ -126,10 +129,10 @@ func (s pools) ChangePool(ctx context.Context, actor, name, note string, change 
 		if err := change(&spec); err != nil {
 			return err
 		}
-		p, _, err = putPool(ctx, tx, actor, name, old, spec, note)
+		pool, _, err = putPool(ctx, tx, actor, name, old, spec, reason)
 		return err
 	})
-	return p, err
+	return pool, err
 }
 
 // DeletePool deletes a pool that has no open tasks. Its batches are kept. Errors: ErrNotFound, ErrOpenTasks.
@@ -192,15 +195,17 @@ func (s poolsIn) lockName(ctx context.Context, name string) error {
 	return nil
 }
 
+// spec returns the settings of the pool that an operator decides.
 func (p Pool) spec() PoolSpec {
 	return PoolSpec{
 		Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers, Longest: p.Longest, Sleep: p.Sleep,
 	}
 }
 
-func (p PoolSpec) equals(o PoolSpec) bool {
-	return p.Capacity == o.Capacity && p.Lease == o.Lease && p.Paused == o.Paused && slices.Equal(p.Windows, o.Windows) && bytes.Equal(p.Limits, o.Limits) &&
-		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest && p.Sleep == o.Sleep
+// equals reports whether both have the same settings.
+func (p PoolSpec) equals(other PoolSpec) bool {
+	return p.Capacity == other.Capacity && p.Lease == other.Lease && p.Paused == other.Paused && slices.Equal(p.Windows, other.Windows) && bytes.Equal(p.Limits, other.Limits) &&
+		callersText(p.Callers) == callersText(other.Callers) && p.Longest == other.Longest && p.Sleep == other.Sleep
 }
 
 // callersText returns the text in the audit log for the bound on the slots that callers hold.
@@ -218,19 +223,20 @@ type pauseInfo struct {
 	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pauseInfo of the pool after the change. If the pool was already paused, the pause keeps its actor, time and note.
-func (p PoolSpec) pauseAfter(old *Pool, actor, note string) pauseInfo {
+// pauseAfter returns the pauseInfo of the pool after actor changed it from old to p. reason is the reason of the change. If the pool was
+// already paused, the pause keeps its actor, time and reason.
+func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	switch {
 	case !p.Paused:
 		return pauseInfo{}
 	case old != nil && old.Paused:
 		return pauseInfo{by: old.PausedBy, at: old.PausedAt, note: old.PauseReason}
 	}
-	return pauseInfo{by: actor, note: note, beginsNow: true}
+	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// detail returns the text of the event: the changes and their reason.
-func (p PoolSpec) detail(old *Pool, note string) string {
+// detail returns the text of the event for a change from old (nil for a new pool) to p: the changes and their reason.
+func (p PoolSpec) detail(old *Pool, reason string) string {
 	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", p.Capacity, p.Lease, p.Paused)
 	if len(p.Windows) > 0 {
 		detail += fmt.Sprintf(" windows=%v", p.Windows)
@@ -251,13 +257,15 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 	if before.Sleep != p.Sleep {
 		detail += " longest_sleep=" + p.Sleep.String()
 	}
-	if note != "" {
-		detail += " because: " + note
+	if reason != "" {
+		detail += " because: " + reason
 	}
 	return detail
 }
 
-func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
+// putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if there is
+// none; created reports whether it was created.
+func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
@@ -266,7 +274,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if err != nil {
 		return Pool{}, false, err
 	}
-	held := spec.pauseAfter(old, actor, note)
+	held := spec.pauseAfter(old, actor, reason)
 	// A deleted pool that is created again keeps its version and its stands_until (the time before which it grants nothing).
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
@@ -288,12 +296,12 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if old == nil {
 		kind = "pool.created"
 	}
-	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, note)}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, reason)}); err != nil {
 		return Pool{}, false, err
 	}
-	p, err = tx.pools().poolByName(ctx, name)
+	pool, err = tx.pools().poolByName(ctx, name)
 	if err == nil && spec.DryRun {
 		err = errDryRun // rolls the transaction back
 	}
-	return p, old == nil, err
+	return pool, old == nil, err
 }

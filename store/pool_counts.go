@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// SlotChangesBetween counts, for each pool, the grants and the ends of grants in the events with after < id <= upTo. Step is 0 in all
-// results.
-func (s pools) SlotChangesBetween(ctx context.Context, after, upTo int64) ([]SlotChanges, error) {
-	if after >= upTo {
+// SlotChangesBetween counts, for each pool, the grants and the ends of grants in the events with afterEvent < id <= lastEvent. Step is 0
+// in all results.
+func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]SlotChanges, error) {
+	if afterEvent >= lastEvent {
 		return nil, nil
 	}
 	moves, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
 			SELECT pool, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
 			FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
-		GROUP BY pool`, after, upTo)
+		GROUP BY pool`, afterEvent, lastEvent)
 	if err != nil {
 		return nil, fmt.Errorf("counting slot changes: %w", err)
 	}

@@ -52,6 +52,7 @@ const (
 // isHoldingEndSQL is the condition for events that end a holding. Each such event names the holding by its token.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
+// slots returns the range of slots that the filter selects.
 func (f HoldingFilter) slots() SlotRange {
 	if f.Slots == nil {
 		return SlotRange{0, math.MaxInt32}
@@ -59,17 +60,17 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool. If the page is not full, the next call continues after the returned SearchBound. Ended
-// holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in the
-// grants.
-func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
-	f.Limit = clampLimit(f.Limit)
+// Holdings returns a page of the holdings of a pool (periods in which a device held a slot) that match filter. If the page is not full,
+// the next call continues after the returned SearchBound. Ended holdings are found by the events of the pool, because a pool has only
+// about two events per holding. Holdings in force are found in the grants.
+func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
+	filter.Limit = clampLimit(filter.Limit)
 	// Holdings in force are read first. So a holding that ends between the two reads is found twice, and is not missed.
-	held, err := s.holdingsInForce(ctx, f)
-	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForceIDBase {
+	held, err := s.holdingsInForce(ctx, filter)
+	if err != nil || filter.Newest && len(held) == filter.Limit || !filter.Newest && filter.After >= inForceIDBase {
 		return held, SearchBound{}, err
 	}
-	ended, stretch, err := s.endedHoldings(ctx, f)
+	ended, stretch, err := s.endedHoldings(ctx, filter)
 	if err != nil {
 		return nil, SearchBound{}, err
 	}
@@ -77,67 +78,68 @@ func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, Search
 		return slices.ContainsFunc(ended, func(e Holding) bool { return e.Token == h.Token })
 	})
 	switch {
-	case f.Newest:
+	case filter.Newest:
 		ended = append(held, ended...)
-	case !stretch.More && len(ended) < f.Limit:
+	case !stretch.More && len(ended) < filter.Limit:
 		ended = append(ended, held...)
 	}
-	return ended[:min(len(ended), f.Limit)], stretch, nil
+	return ended[:min(len(ended), filter.Limit)], stretch, nil
 }
 
-func holdingDest(h *Holding) []any {
+// holdingDest returns the destinations in holding for its columns in a query.
+func holdingDest(holding *Holding) []any {
 	return []any{
-		&h.ID, &h.Slot, &h.Device, &h.Task, &h.Batch, &h.Token, &h.Attempt, instant{&h.GrantedAt}, optionalTime{&h.EndedAt}, opt(&h.EndedBy),
+		&holding.ID, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt, instant{&holding.GrantedAt}, optionalTime{&holding.EndedAt}, opt(&holding.EndedBy),
 	}
 }
 
-// holdingsInForce reads the holdings in force.
-func (s pools) holdingsInForce(ctx context.Context, f HoldingFilter) ([]Holding, error) {
+// holdingsInForce reads the holdings (periods in which a device held a slot) in force that match filter.
+func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
-	if f.Before > 0 {
-		before = f.Before
+	if filter.Before > 0 {
+		before = filter.Before
 	}
-	if f.To != nil || f.Newest && before <= inForceIDBase {
+	if filter.To != nil || filter.Newest && before <= inForceIDBase {
 		return nil, nil
 	}
-	slots, order := f.slots(), EventFilter{Newest: f.Newest}.direction()
+	slots, order := filter.slots(), EventFilter{Newest: filter.Newest}.direction()
 	held, err := collect(ctx, s.readSession(), holdingDest, `
 		SELECT * FROM (
 			SELECT `+fmt.Sprint(int64(inForceIDBase))+` + token AS id, slot, device, task, batch, token, attempt, granted_at, NULL, NULL
 			FROM grants WHERE pool = $1 AND slot BETWEEN $2 AND $3) AS held
-		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, f.Pool, slots.First, slots.Last, f.After, before, f.Limit)
+		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, filter.Pool, slots.First, slots.Last, filter.After, before, filter.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("reading the holders of pool %s: %w", f.Pool, err)
+		return nil, fmt.Errorf("reading the holders of pool %s: %w", filter.Pool, err)
 	}
 	return held, nil
 }
 
-// endedHoldings reads the holdings that ended.
-func (s pools) endedHoldings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
-	search, stretch, err := s.endEventSearch(ctx, f)
+// endedHoldings reads the holdings (periods in which a device held a slot) that ended and match filter.
+func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
+	search, stretch, err := s.endEventSearch(ctx, filter)
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", filter.Pool, err)
 	}
-	text, args := f.endedSQL(search)
+	text, args := filter.endedSQL(search)
 	ended, err := collect(ctx, s.customPlanSession(), holdingDest, text, args...)
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", filter.Pool, err)
 	}
 	return ended, stretch, nil
 }
 
 // endEventSearch returns the search for the events that ended holdings. stretch bounds it to the number of events that one call may search.
-func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
-	search = eventSearch{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForceIDBase)}, pool: f.Pool}
-	if f.From != nil {
-		id, err := s.eventIDNear(ctx, f.From.Add(-clockSlack))
+func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
+	search = eventSearch{EventFilter: EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase)}, pool: filter.Pool}
+	if filter.From != nil {
+		id, err := s.eventIDNear(ctx, filter.From.Add(-clockSlack))
 		if err != nil {
 			return search, stretch, err
 		}
 		search.After = max(search.After, id-1)
 	}
-	if f.To != nil {
-		id, err := s.eventIDNear(ctx, f.To.Add(clockSlack))
+	if filter.To != nil {
+		id, err := s.eventIDNear(ctx, filter.To.Add(clockSlack))
 		if err != nil {
 			return search, stretch, err
 		}
@@ -151,8 +153,8 @@ func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search even
 	return search, stretch, err
 }
 
-// endedSQL returns the statement that reads the ended holdings whose end is among the events of search. It reads in the order of the index,
-// so it stops when the page is full.
+// endedSQL returns the statement, with its arguments, that reads the ended holdings whose end is among the events of search. It reads in
+// the order of the index, so it stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by

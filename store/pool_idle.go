@@ -30,11 +30,10 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	return pools, nil
 }
 
-// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within this period.
-// Silence that was ordered (Device.QuietUntil) does not count.
-// It stops counting when it reaches limit.
-func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time.Duration, limit int) (int, error) {
-	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, within.Milliseconds())
+// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within the period
+// seenWithin before now. Silence that was ordered (Device.QuietUntil) does not count. It stops counting when it reaches limit.
+func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, limit int) (int, error) {
+	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("counting the waiters of pool %s: %w", pool, err)
 	}
@@ -60,14 +59,14 @@ func waitingDevicesSQL() string {
 }
 
 // TakeIdleTime returns the time since the last call by any replica. So the results of all replicas add up to the whole time, and no moment
-// is counted twice. If less than least has passed since the last call, it returns 0, and the next call counts from the same time as this
-// one.
-func (s pools) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
+// is counted twice. If less than minElapsed has passed since the last call, it returns 0, and the next call counts from the same time as
+// this one.
+func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {
 		t, err := queryOne(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `
 			UPDATE idle_time SET taken_before = taken_at, taken_at = {now} WHERE taken_at <= {now} - $1 * {ms}
-			RETURNING taken_before, taken_at`, least.Milliseconds())
+			RETURNING taken_before, taken_at`, minElapsed.Milliseconds())
 		from, until = t[0], t[1]
 		return err
 	})

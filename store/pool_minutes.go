@@ -36,22 +36,22 @@ const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS grante
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
 // CountMinutes adds events to the counts per minute of their pools. It counts at most limit events: those that follow the last counted
-// event, up to the id upTo. It returns how many it counted. All events up to upTo must be complete (see EventsComplete). Each event is
-// counted once over all replicas.
-func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted int, err error) {
+// event, up to the id lastEvent. It returns how many it counted. All events up to lastEvent must be complete (see EventsComplete). Each
+// event is counted once over all replicas.
+func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted {lock}`)
-		if counted = 0; err != nil || from >= upTo {
+		if counted = 0; err != nil || from >= lastEvent {
 			return err
 		}
 		var last int64
 		if err := tx.scanRowArgs(ctx, `
 			SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3) AS next`,
-			[]any{from, upTo, limit}, &counted, &last); err != nil {
+			[]any{from, lastEvent, limit}, &counted, &last); err != nil {
 			return err
 		}
 		if counted < limit {
-			last = upTo
+			last = lastEvent
 		}
 		return tx.pools().countMinutes(ctx, from, last)
 	})
@@ -61,23 +61,24 @@ func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted
 	return counted, nil
 }
 
-func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
+// countMinutes adds the events with after < id <= last to the counts per minute of their pools.
+func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity)
 		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), max(p.capacity)
 		FROM (SELECT pool, {minute of at} AS minute, `+minuteColumns+` FROM events WHERE id > $1 AND id <= $2 AND `+isMinuteEventSQL+`) AS m JOIN pools p ON p.name = m.pool
 		WHERE TRUE GROUP BY p.name, m.minute
 		ON CONFLICT (pool, minute) DO UPDATE SET granted = pool_minutes.granted + excluded.granted,
-			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed, capacity = excluded.capacity`, from, last); err != nil {
+			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed, capacity = excluded.capacity`, after, last); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `UPDATE minutes_counted SET event = $1`, last)
 	return err
 }
 
-// Minutes returns, oldest first, the counts for those minutes of the last period in which something happened to the slots of a pool. It
-// returns ErrNotFound if there is no such pool. The counts, the events not yet counted and the grants are from one snapshot. So the number
-// of slots held at an earlier time can be computed from the slots held now.
+// Minutes returns, oldest first, the counts per minute for those minutes of the last period in which something happened to the slots of a
+// pool. It returns ErrNotFound if there is no such pool. The counts, the events not yet counted and the grants are from one snapshot. So
+// the number of slots held at an earlier time can be computed from the slots held now.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes
 	if err := s.readSession().scanRowArgs(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,

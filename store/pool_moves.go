@@ -8,7 +8,7 @@ import (
 
 // SlotActivity holds what happened to the slots of all pools in the recent past, according to the log.
 type SlotActivity struct {
-	Back    time.Duration  // the data begins this long ago
+	Back    time.Duration  // the time before now at which the data begins
 	Held    map[string]int // slots held now, by pool; pools without held slots are left out
 	Steps   []SlotChanges
 	Resizes []Resize // latest first
@@ -34,8 +34,8 @@ type Resize struct {
 // isSlotEventSQL is the condition for task events that grant or free a slot.
 const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// SlotActivity reads what happened to slots within the last duration back. It divides this time into steps of the duration step. If the log
-// has more than maxEvents events in that time, the result begins later.
+// SlotActivity reads what happened to the slots of all pools within the period back before now. It divides this period into steps of the
+// length step. If the log has more than maxEvents events in that time, the result begins later.
 func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (SlotActivity, error) {
 	from, err := s.findLogStart(ctx, back, maxEvents)
 	if err != nil {
@@ -75,6 +75,8 @@ type logStart struct {
 	ago time.Duration
 }
 
+// findLogStart returns the position in the log at which the period back before now begins, or a later one if the log has more than
+// maxEvents events in that period.
 func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents int64) (logStart, error) {
 	var last int64
 	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &last); err != nil {
@@ -93,8 +95,8 @@ func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents i
 	return start, nil
 }
 
-// resizes returns the changes of pools in events with id > from.
-func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
+// resizes returns the creations and changes of pools in events with id > after, latest first.
+func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 	type reading struct {
 		Resize
 		kind, detail, before string
@@ -109,7 +111,7 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 			SELECT b.detail FROM (
 				SELECT id, kind, detail FROM events WHERE pool <> '' AND pool = e.pool AND id < e.id ORDER BY id DESC LIMIT 10000) AS b
 			WHERE b.`+changes+` ORDER BY b.id DESC LIMIT 1)
-		FROM events e, clock WHERE id > $1 AND `+changes+` ORDER BY id DESC LIMIT 1000`, from)
+		FROM events e, clock WHERE id > $1 AND `+changes+` ORDER BY id DESC LIMIT 1000`, after)
 	if err != nil {
 		return nil, fmt.Errorf("reading changes of pools: %w", err)
 	}

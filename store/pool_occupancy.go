@@ -13,9 +13,9 @@ type Occupancy struct {
 	Waiting int        // devices that could start a task now and hold no slot, counted up to a bound
 }
 
-// Occupancy reads a pool, its grants and the number of waiting devices, counted up to waitingMax. It uses one statement, so all values are
+// Occupancy reads a pool, its grants and the number of waiting devices, counted up to maxWaiting. It uses one statement, so all values are
 // from one moment. It returns ErrNotFound if there is no such pool.
-func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
+func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
 		grant Grant
@@ -29,7 +29,7 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 			FROM pools WHERE name = `+name+` AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
-		ORDER BY g.slot`, pool, waitingMax)
+		ORDER BY g.slot`, pool, maxWaiting)
 	if err != nil {
 		return Occupancy{}, err
 	}
@@ -74,10 +74,10 @@ func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool. In the index it steps from
-// device to device, as long as condition is true.
-func devicesWithTasksCTE(pool, condition string) string {
-	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
+// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool poolExpr (an SQL expression). In
+// the index it steps from device to device, as long as condition is true.
+func devicesWithTasksCTE(poolExpr, condition string) string {
+	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `
 	WITH RECURSIVE who(n, device) AS (
 		SELECT 1, ` + next + `)
@@ -86,20 +86,20 @@ func devicesWithTasksCTE(pool, condition string) string {
 	)`
 }
 
-// startableDevicesSQL returns the query for at most limitExpr devices of devicesWithTasksCTE that could be granted a task now and satisfy
-// condition.
-func startableDevicesSQL(pool, limitExpr, condition string) string {
+// startableDevicesSQL returns the query for at most limitExpr devices of devicesWithTasksCTE that could be granted a task of the pool
+// poolExpr now and satisfy condition. All arguments are SQL expressions.
+func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who
 		WHERE who.device IS NOT NULL AND ` + condition + `
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
-			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device
-				AND ` + taskTimesAllow + ` AND t.batch IN (` + startableBatchesSQL(pool) + `))
+			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.device = who.device
+				AND ` + taskTimesAllow + ` AND t.batch IN (` + startableBatchesSQL(poolExpr) + `))
 		LIMIT ` + limitExpr
 }
 
-// startableBatchesSQL returns the query for the batches of a pool whose tasks could start now.
-func startableBatchesSQL(pool string) string {
-	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + isStartableSQL()
+// startableBatchesSQL returns the query for the batches of the pool poolExpr (an SQL expression) whose tasks could start now.
+func startableBatchesSQL(poolExpr string) string {
+	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + poolExpr + ` AND ` + isStartableSQL()
 }

@@ -27,42 +27,46 @@ type PoolOverview struct {
 	Pool Pool
 	PoolStatus
 
-	Waiting int        // waiting devices, as in Occupancy; for more than manyPools pools, counted only up to a hundredth of waitingMax
+	Waiting int        // waiting devices, as in Occupancy; for more than manyPools pools, counted only up to a hundredth of the maximum
 	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 }
 
-// PoolOverviews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow
-// with the number of pools or tasks.
-func (s pools) PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]PoolOverview, error) {
-	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", after, limit, waitingMax)
+// PoolOverviews returns at most limit pools with a name > afterName, in the order of names, in one snapshot. It counts at most maxWaiting
+// waiting devices of each pool. The cost per pool does not grow with the number of pools or tasks.
+func (s pools) PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]PoolOverview, error) {
+	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", afterName, limit, maxWaiting)
 }
 
-// PoolOverviewsByName returns each pool in list that exists, in the order of names, in one snapshot.
-func (s pools) PoolOverviewsByName(ctx context.Context, list []string, waitingMax int) ([]PoolOverview, error) {
-	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(list), waitingMax)
+// PoolOverviewsByName returns each pool in names that exists, in the order of names, in one snapshot. It counts at most maxWaiting waiting
+// devices of each pool.
+func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]PoolOverview, error) {
+	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(names), maxWaiting)
 }
 
-func (s pools) readOverviews(ctx context.Context, from, which, waitingMax string, args ...any) ([]PoolOverview, error) {
+// readOverviews reads the overviews of the pools that fromSQL and conditionSQL select, with the arguments args. maxWaitingExpr is the SQL
+// expression for the maximum number of counted waiting devices.
+func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
 		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, optionalTime{&v.Oldest})
-	}, poolStatusCTE(from, which)+`
+	}, poolStatusCTE(fromSQL, conditionSQL)+`
 		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
-			(`+waitingCountSQL("o.name", hideFromPlanner(waitingMax+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
+			(`+waitingCountSQL("o.name", hideFromPlanner(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
 			(`+oldestPendingSQL("o.name")+`)
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner returns an SQL expression that hides the value of an argument from the planner. For some values Postgres expects that a
-// special plan is cheaper than the general plan; it would then plan each call anew, which takes longer than the query itself.
-func hideFromPlanner(argument, kind string) string {
-	return `(SELECT CAST(` + argument + ` AS ` + kind + `))`
+// hideFromPlanner returns an SQL expression of the type sqlType that hides the value of argument, such as $1, from the planner. For some
+// values Postgres expects that a special plan is cheaper than the general plan; it would then plan each call anew, which takes longer than
+// the query itself.
+func hideFromPlanner(argument, sqlType string) string {
+	return `(SELECT CAST(` + argument + ` AS ` + sqlType + `))`
 }
 
-// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. A task is as old as its
-// batch.
-func oldestPendingSQL(pool string) string {
+// oldestPendingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr (an SQL
+// expression). A task is as old as its batch.
+func oldestPendingSQL(poolExpr string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
-	WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
+	WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
 	ORDER BY t.batch LIMIT 1`
 }

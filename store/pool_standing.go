@@ -23,22 +23,23 @@ type PoolRank struct {
 	PoolStatus
 }
 
-// PoolRanks returns all pools whose names contain part, in the order of names, in one snapshot. It ignores upper and lower case. If part is
-// empty, it returns all pools. It reads only the stored counts of each pool and the grants.
-func (s pools) PoolRanks(ctx context.Context, part string) ([]PoolRank, error) {
+// PoolRanks returns all pools whose names contain namePart, in the order of names, in one snapshot. It ignores upper and lower case. If
+// namePart is empty, it returns all pools. It reads only the stored counts of each pool and the grants.
+func (s pools) PoolRanks(ctx context.Context, namePart string) ([]PoolRank, error) {
 	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
 		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)
-	}, poolRanksText(), likePattern(part))
+	}, poolRanksText(), likePattern(namePart))
 }
 
+// poolRanksText returns the statement of PoolRanks.
 func poolRanksText() string {
 	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the pattern for like that matches texts that contain part.
-func likePattern(part string) string {
-	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(part) + "%"
+// likePattern returns the pattern for like that matches texts that contain text.
+func likePattern(text string) string {
+	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }
 
 // like returns the SQL condition that column matches pattern, without regard to upper and lower case.
@@ -46,11 +47,14 @@ func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
-func poolStatusDest(s *PoolStatus) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
+// poolStatusDest returns the destinations in status for poolStatusColumns.
+func poolStatusDest(status *PoolStatus) []any {
+	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled}
+}
 
-// poolStatusCTE returns the WITH clause of a statement over pools o. Its table stood has the counts of each pool. The deltas (changes of
-// counts that are not folded yet) are added up once for all pools.
-func poolStatusCTE(from, filter string) string {
+// poolStatusCTE returns the WITH clause of a statement over the pools o of fromSQL. filter is the WHERE clause. Its table stood has the
+// counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for all pools.
+func poolStatusCTE(fromSQL, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
 		WITH fresh AS MATERIALIZED (SELECT pool, ` + waiting + ` AS n FROM batch_deltas WHERE id > 0 GROUP BY pool),
@@ -58,7 +62,7 @@ func poolStatusCTE(from, filter string) string {
 			SELECT o.*, (SELECT count(*) FROM grants g WHERE g.pool = o.name) AS held,
 				coalesce((SELECT ` + waiting + ` FROM pool_counts c WHERE c.pool = o.name), 0) + coalesce(fresh.n, 0) AS unended,
 				o.closes_at IS NOT NULL AND NOT (o.opens_at <= {now} AND o.closes_at > {now}) AS closed
-			FROM ` + from + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
+			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
 // poolStatusColumns returns the columns for poolStatusDest. It evaluates stalled only for pools with free slots and waiting tasks.
@@ -70,17 +74,18 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that a pool is stalled. It reads the newest grant in force, the newest grant that ended, and one task:
-// the first of the 16 oldest waiting tasks that does not wait for a time of its own. The lookup of the task's grant is inside a CASE. With
-// it Postgres expects that the condition is true for most tasks; otherwise it would read and sort all waiting tasks.
-func isStalledSQL(pool string) string {
-	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + stalledSinceSQL + `
-				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + pool + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `
+// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled. It reads the newest grant in force, the newest
+// grant that ended, and one task: the first of the 16 oldest waiting tasks that does not wait for a time of its own. The lookup of the
+// task's grant is inside a CASE. With it Postgres expects that the condition is true for most tasks; otherwise it would read and sort all
+// waiting tasks.
+func isStalledSQL(poolExpr string) string {
+	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + poolExpr + `), {epoch}) <= ` + stalledSinceSQL + `
+				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + poolExpr + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `
 				AND EXISTS (
 					SELECT 1 FROM batches b JOIN pools p ON p.name = b.pool
 					WHERE b.id = (
 						SELECT few.batch FROM (
-							SELECT t.batch, t.priority, t.id, t.retry_at FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
+							SELECT t.batch, t.priority, t.id, t.retry_at FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending'
 								AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END
 							ORDER BY t.batch, t.priority DESC, t.id LIMIT 16) AS few
 						WHERE few.retry_at IS NULL OR few.retry_at <= ` + stalledSinceSQL + ` ORDER BY few.batch, few.priority DESC, few.id LIMIT 1)

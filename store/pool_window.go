@@ -20,16 +20,16 @@ type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the SQL condition that the windows of x are open now and stay open for longer than needed. x is the alias of a batch
-// or a pool, and needed is an SQL expression in milliseconds.
-func windowOpen(x, needed string) string {
-	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
+// windowOpen returns the SQL condition that the windows of alias are open now and stay open for longer than neededMS. alias names a batch
+// or a pool in the statement, and neededMS is an SQL expression in milliseconds.
+func windowOpen(alias, neededMS string) string {
+	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMS + ` * {ms}))`
 }
 
-// neededTime returns the SQL for the time, in ms, for which a window must stay open so that a task of batch b may start. lease is the SQL
-// for the length of the lease of the task.
-func neededTime(lease string) string {
-	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
+// neededTime returns the SQL for the time, in ms, for which a window must stay open so that a task of batch b may start. leaseExpr is the
+// SQL for the length of the lease of the task.
+func neededTime(leaseExpr string) string {
+	return `CASE WHEN b.finish_inside THEN ` + leaseExpr + ` ELSE 0 END`
 }
 
 // openingColumns holds the arguments for the columns in which the windows of a batch or pool and their opening are stored.
@@ -37,38 +37,39 @@ type openingColumns struct {
 	windows, from, until, refreshDue any // windows is JSON, the others are milliseconds since 1970; all are nil if there are no windows
 }
 
-// computeOpening computes the present or next opening of the windows in list, by the database's clock. The windows must be valid.
-func (s poolsIn) computeOpening(ctx context.Context, list []Window) (openingColumns, error) {
-	if len(list) == 0 {
+// computeOpening computes the present or next opening of the windows in schedule, by the database's clock. The windows must be valid.
+func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
+	if len(schedule) == 0 {
 		return openingColumns{}, nil
 	}
 	now, err := s.readClock(ctx)
 	if err != nil {
 		return openingColumns{}, err
 	}
-	o, err := openingAt(list, now)
+	o, err := openingAt(schedule, now)
 	if err != nil {
 		return openingColumns{}, err
 	}
-	text, err := json.Marshal(list)
+	text, err := json.Marshal(schedule)
 	if err != nil {
 		return openingColumns{}, err
 	}
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
+// readClock reads the time of the database's clock.
 func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
 	err = s.scanRow(ctx, `SELECT {now}`, instant{&now})
 	return now, err
 }
 
-// checkFits returns ErrNeverStarts if b.FinishInside is true and no task of the batch could start at any time, because the windows are
+// checkFits returns ErrNeverStarts if batch.FinishInside is true and no task of the batch could start at any time, because the windows are
 // never open for long enough. It accepts an unknown pool, because a later statement refuses it.
-func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
-	if !b.FinishInside {
+func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
+	if !batch.FinishInside {
 		return nil
 	}
-	pool, err := s.poolByName(ctx, b.Pool)
+	pool, err := s.poolByName(ctx, batch.Pool)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -76,25 +77,27 @@ func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 		return err
 	}
 	sets := make([]windows.Set, 2)
-	for i, list := range [][]Window{b.Windows, pool.Windows} {
+	for i, list := range [][]Window{batch.Windows, pool.Windows} {
 		if sets[i], err = windows.Parse(list); err != nil {
 			return fmt.Errorf("evaluating windows: %w", err)
 		}
 	}
-	if lease := cmp.Or(b.Lease, pool.Lease); !windows.Fits(lease, sets...) {
+	if lease := cmp.Or(batch.Lease, pool.Lease); !windows.Fits(lease, sets...) {
 		return fmt.Errorf("%w of %s", ErrNeverStarts, lease)
 	}
 	return nil
 }
 
-func openingAt(list []Window, now time.Time) (windows.Opening, error) {
-	set, err := windows.Parse(list)
+// openingAt returns the present or next opening of the windows in schedule at the time now.
+func openingAt(schedule []Window, now time.Time) (windows.Opening, error) {
+	set, err := windows.Parse(schedule)
 	if err != nil {
 		return windows.Opening{}, fmt.Errorf("computing an opening: %w", err)
 	}
 	return set.Opening(now), nil
 }
 
+// openingRow is a new opening of a batch or a pool, as a statement reads it.
 type openingRow struct {
 	ID      int64  `json:"id"`
 	Name    string `json:"name"`
@@ -103,9 +106,9 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns how many it computed. It does so
-// at the end of an opening, and a day after an opening was computed. After the end of an opening nothing starts until the next one is
-// computed, so a late call only delays tasks. Replicas may call it concurrently.
+// RefreshWindows computes the next openings of the windows of at most limit batches and at most limit pools, and returns the number of
+// computed openings. It does so at the end of an opening, and a day after an opening was computed. After the end of an opening nothing
+// starts until the next one is computed, so a late call only delays tasks. Replicas may call it concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
@@ -133,7 +136,9 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	return refreshed, nil
 }
 
-func (s poolsIn) refreshWindows(ctx context.Context, table, columns, key string, limit int) (int, error) {
+// refreshWindows computes the due openings of at most limit rows of table, pools or batches, and returns their number. columns are the
+// columns to read, and keyColumn names a row.
+func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn string, limit int) (int, error) {
 	type reading struct {
 		openingRow
 		windows []Window
@@ -156,6 +161,6 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, columns, key string,
 	_, err = s.exec(ctx, `
 		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},
 			windows_due = {epoch} + openings.due_ms * {ms}
-		FROM {openings} WHERE `+key, toJSONInput(rows))
+		FROM {openings} WHERE `+keyColumn, toJSONInput(rows))
 	return len(rows), err
 }

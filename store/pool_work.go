@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// PoolsWithWork returns those of the pools that have pending tasks and may grant, with or without a free slot. A running task counts as
+// PoolsWithWork returns those of pools that have pending tasks and may grant, with or without a free slot. A running task counts as
 // pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns none.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
@@ -26,7 +26,7 @@ func poolsWithWorkSQL() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns each of the pools that has a waiting task in an urgent batch whose tasks may start now.
+// PoolsWithUrgent returns those of pools that have a waiting task in an urgent batch whose tasks may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 	if err != nil {
@@ -35,6 +35,7 @@ func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, e
 	return found, nil
 }
 
+// poolsWithUrgentSQL returns the statement of PoolsWithUrgent.
 func poolsWithUrgentSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name

@@ -37,11 +37,11 @@ type TableStatistics struct {
 // maxTableStatistics is the maximum number of tables in PostgresState.Statistics.
 const maxTableStatistics = 50
 
-// PostgresState reads the state of the server and of the ledger on it. It returns an error if the ledger is not on Postgres. OldestTxAge
-// ignores a transaction in another database until the transaction has written: only then it keeps dead rows of all databases.
-func (s *Store) PostgresState(ctx context.Context) (c PostgresState, err error) {
+// PostgresState reads the state of the Postgres server and of the ledger on it. It returns an error if the ledger is not on Postgres.
+// OldestTxAge ignores a transaction in another database until the transaction has written: only then it keeps dead rows of all databases.
+func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err error) {
 	if s.slow == s.db {
-		return c, errors.New("the ledger is not on Postgres")
+		return state, errors.New("the ledger is not on Postgres")
 	}
 	in := s.customPlanSession()
 	err = in.scanRow(ctx, `
@@ -50,35 +50,36 @@ func (s *Store) PostgresState(ctx context.Context) (c PostgresState, err error) 
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
 			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
 				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
-		&c.Version, &c.Standby, &c.Size, &c.RoleLimit, &c.InUse, millis{&c.OldestTxAge})
+		&state.Version, &state.Standby, &state.Size, &state.RoleLimit, &state.InUse, millis{&state.OldestTxAge})
 	if err == nil {
-		c.Settings, err = settingsOf(ctx, in)
+		state.Settings, err = settingsOf(ctx, in)
 	}
 	if err == nil {
-		c.Indexes, err = readFlagsByName(ctx, in, `
+		state.Indexes, err = readFlagsByName(ctx, in, `
 			SELECT i.relname, x.indisvalid AND x.indisready FROM pg_index x
 			JOIN pg_class i ON i.oid = x.indexrelid WHERE i.relnamespace = current_schema()::regnamespace`)
 	}
 	if err == nil {
-		c.Triggers, err = readFlagsByName(ctx, in, `
+		state.Triggers, err = readFlagsByName(ctx, in, `
 			SELECT g.tgname, g.tgenabled IN ('O', 'A') FROM pg_trigger g
 			JOIN pg_class t ON t.oid = g.tgrelid WHERE NOT g.tgisinternal AND t.relnamespace = current_schema()::regnamespace`)
 	}
 	if err == nil {
-		c.Statistics, err = statisticsOf(ctx, in)
+		state.Statistics, err = statisticsOf(ctx, in)
 	}
 	if err != nil {
-		return c, fmt.Errorf("reading the condition of the database: %w", err)
+		return state, fmt.Errorf("reading the condition of the database: %w", err)
 	}
-	return c, nil
+	return state, nil
 }
 
-func settingsOf(ctx context.Context, in session) (map[string]Setting, error) {
+// settingsOf reads the settings of the server, by name.
+func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
 	type named struct {
 		name string
 		Setting
 	}
-	list, err := collect(ctx, in, func(n *named) []any { return []any{&n.name, &n.Text, &n.Number} }, `
+	list, err := collect(ctx, tx, func(n *named) []any { return []any{&n.name, &n.Text, &n.Number} }, `
 		SELECT name, current_setting(name),
 			CASE WHEN unit IN ('B', 'kB', '8kB', 'MB') AND setting <> '-1' THEN pg_size_bytes(current_setting(name))
 				WHEN vartype = 'integer' THEN setting::bigint ELSE 0 END
@@ -90,12 +91,13 @@ func settingsOf(ctx context.Context, in session) (map[string]Setting, error) {
 	return all, err
 }
 
-func readFlagsByName(ctx context.Context, in session, query string) (map[string]bool, error) {
+// readFlagsByName runs query, whose rows are a name and a boolean, and returns the booleans by name.
+func readFlagsByName(ctx context.Context, tx session, query string) (map[string]bool, error) {
 	type named struct {
 		name string
 		is   bool
 	}
-	list, err := collect(ctx, in, func(n *named) []any { return []any{&n.name, &n.is} }, query)
+	list, err := collect(ctx, tx, func(n *named) []any { return []any{&n.name, &n.is} }, query)
 	all := make(map[string]bool, len(list))
 	for _, n := range list {
 		all[n.name] = n.is
@@ -103,8 +105,9 @@ func readFlagsByName(ctx context.Context, in session, query string) (map[string]
 	return all, err
 }
 
-func statisticsOf(ctx context.Context, in session) ([]TableStatistics, error) {
-	return collect(ctx, in, func(t *TableStatistics) []any {
+// statisticsOf reads the statistics of the tables of the ledger.
+func statisticsOf(ctx context.Context, tx session) ([]TableStatistics, error) {
+	return collect(ctx, tx, func(t *TableStatistics) []any {
 		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, optionalTime{&t.Vacuumed}, optionalTime{&t.Analyzed}}
 	}, `
 		SELECT relname, n_live_tup, n_dead_tup, n_mod_since_analyze, greatest(last_vacuum, last_autovacuum), greatest(last_analyze, last_autoanalyze)

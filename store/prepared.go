@@ -27,11 +27,12 @@ type prepared struct {
 	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
+// newPrepared returns a prepared for db without a statement.
 func newPrepared(db *sqlx.DB) *prepared {
 	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
 
-// QueryContext runs the query as a prepared statement, outside of transactions.
+// QueryContext runs query with args as a prepared statement, outside of transactions.
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	statement, err := p.statement(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
@@ -40,9 +41,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of a text. Only one caller prepares at a time. If two callers prepared the same text, one of the
-// two statements would have to be closed. Closing a statement waits for the query that runs on its connection. That query may wait for a
-// transaction that in turn waits here.
+// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. If two callers
+// prepared the same text, one of the two statements would have to be closed. Closing a statement waits for the query that runs on its
+// connection. That query may wait for a transaction that in turn waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
@@ -66,6 +67,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	return made, nil
 }
 
+// cachedStatement returns the prepared statement of query, or nil if there is none.
 func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +131,7 @@ type preparedTx struct {
 	from *prepared
 }
 
-// QueryContext uses the prepared statement if there is one.
+// QueryContext runs query with args in the transaction. It uses the prepared statement of the query if there is one.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if statement := t.from.statementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
@@ -137,7 +139,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
-// ExecContext uses the prepared statement if there is one.
+// ExecContext executes query with args in the transaction. It uses the prepared statement of the query if there is one.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if statement := t.from.statementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
@@ -145,7 +147,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// statementOrQueue returns the prepared statement. If the text is not prepared yet, it queues the text and returns nil.
+// statementOrQueue returns the prepared statement of query. If the text is not prepared yet, it queues the text and returns nil.
 func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,14 +27,16 @@ type policyTable struct {
 	created, changed, deleted string // kinds of events
 }
 
+// profileTable describes the table of the profiles.
 func profileTable() policyTable {
 	return policyTable{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
 }
 
 const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
 
-func profileDest(p *Profile) []any {
-	return []any{&p.Name, document{&p.Limits}, &p.Version, instant{&p.CreatedAt}, instant{&p.UpdatedAt}}
+// profileDest returns the destinations in profile for its columns in a query.
+func profileDest(profile *Profile) []any {
+	return []any{&profile.Name, document{&profile.Limits}, &profile.Version, instant{&profile.CreatedAt}, instant{&profile.UpdatedAt}}
 }
 
 // Profile returns one profile, or ErrNotFound.
@@ -42,60 +44,67 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
 }
 
-func (s profilesIn) readPolicyList(ctx context.Context, in policyTable, name, lock string) (Profile, error) {
-	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name = $1 `+lock, name)
+// readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the lock clause of the
+// statement; empty means no lock.
+func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
+	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
 
-// Profiles returns at most limit profiles with a name > after, in the order of names.
-func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
-	return s.readSession().profiles().readPolicyListPage(ctx, profileTable(), after, limit)
+// Profiles returns at most limit profiles with a name > afterName, in the order of names.
+func (s profiles) Profiles(ctx context.Context, afterName string, limit int) ([]Profile, error) {
+	return s.readSession().profiles().readPolicyListPage(ctx, profileTable(), afterName, limit)
 }
 
-func (s profilesIn) readPolicyListPage(ctx context.Context, in policyTable, after string, limit int) ([]Profile, error) {
-	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
+// readPolicyListPage reads at most limit lists of policies with a name > afterName from table.
+func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
+	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
-// PutProfile creates a profile or replaces its policies, which must be valid. If nothing changes, nothing is written and the version stays.
-func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
-	return s.putPolicyList(ctx, profileTable(), actor, name, limits, false)
+// PutProfile creates a profile or replaces its policies, which must be valid. created reports whether it was created. If nothing changes,
+// nothing is written and the version stays.
+func (s profiles) PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile Profile, created bool, err error) {
+	return s.putPolicyList(ctx, profileTable(), actor, name, policies, false)
 }
 
-func (s profiles) putPolicyList(ctx context.Context, in policyTable, actor, name string, limits json.RawMessage, dryRun bool) (p Profile, created bool, err error) {
+// putPolicyList creates or replaces the list of policies with this name in table; created reports whether it was created. If dryRun is
+// true, it changes nothing.
+func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		p, created, err = tx.profiles().putPolicyList(ctx, in, actor, name, limits)
+		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, name, policies)
 		if err == nil && dryRun {
 			err = errDryRun // rolls the transaction back
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
-		return Profile{}, false, fmt.Errorf("changing %s %s: %w", in.noun, name, err)
+		return Profile{}, false, fmt.Errorf("changing %s %s: %w", table.noun, name, err)
 	}
-	return p, created, nil
+	return list, created, nil
 }
 
-func (s profilesIn) putPolicyList(ctx context.Context, in policyTable, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
-	p, err = s.readPolicyList(ctx, in, name, "{lock}")
-	if err == nil && bytes.Equal(p.Limits, limits) {
-		return p, false, nil
+// putPolicyList creates or replaces the list of policies with this name in table and records the event.
+func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage) (list Profile, created bool, err error) {
+	list, err = s.readPolicyList(ctx, table, name, "{lock}")
+	if err == nil && bytes.Equal(list.Limits, policies) {
+		return list, false, nil
 	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		return p, false, err
+		return list, false, err
 	}
 	if _, err := s.exec(ctx, `
-		INSERT INTO `+in.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2{json}, 1, {now}, {now})
-		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+in.table+`.version + 1, updated_at = excluded.updated_at`,
-		name, nullText(limits)); err != nil {
-		return p, false, fmt.Errorf("writing the policies: %w", err)
+		INSERT INTO `+table.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2{json}, 1, {now}, {now})
+		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+table.table+`.version + 1, updated_at = excluded.updated_at`,
+		name, nullText(policies)); err != nil {
+		return list, false, fmt.Errorf("writing the policies: %w", err)
 	}
-	if p, err = s.readPolicyList(ctx, in, name, ""); err != nil {
-		return p, false, err
+	if list, err = s.readPolicyList(ctx, table, name, ""); err != nil {
+		return list, false, err
 	}
-	kind := in.changed
-	if created = p.Version == 1; created {
-		kind = in.created
+	kind := table.changed
+	if created = list.Version == 1; created {
+		kind = table.created
 	}
-	return p, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: in.noun + "=" + name + " limits=" + limitsText(limits)})
+	return list, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: table.noun + "=" + name + " limits=" + limitsText(policies)})
 }
 
 // DeleteProfile deletes a profile that no device has. Errors: ErrNotFound, ErrInUse.
@@ -109,24 +118,24 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	})
 }
 
-// deletePolicyList deletes a list unless check returns an error.
-func (s profiles) deletePolicyList(ctx context.Context, in policyTable, actor, name string, check func(session) error) error {
+// deletePolicyList deletes the list of policies with this name from table, unless check returns an error.
+func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) error {
 	err := s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device locks the row of the profile first. So it either blocks this lock, or finds the
 		// profile deleted.
-		if _, err := tx.profiles().readPolicyList(ctx, in, name, "{lock}"); err != nil {
+		if _, err := tx.profiles().readPolicyList(ctx, table, name, "{lock}"); err != nil {
 			return err
 		}
 		if err := check(tx); err != nil {
 			return err
 		}
-		if _, err := tx.exec(ctx, `DELETE FROM `+in.table+` WHERE name = $1`, name); err != nil {
+		if _, err := tx.exec(ctx, `DELETE FROM `+table.table+` WHERE name = $1`, name); err != nil {
 			return err
 		}
-		return tx.recordEvent(ctx, Event{Kind: in.deleted, Actor: actor, Detail: in.noun + "=" + name})
+		return tx.recordEvent(ctx, Event{Kind: table.deleted, Actor: actor, Detail: table.noun + "=" + name})
 	})
 	if err != nil {
-		return fmt.Errorf("changing %s %s: %w", in.noun, name, err)
+		return fmt.Errorf("changing %s %s: %w", table.noun, name, err)
 	}
 	return nil
 }

@@ -29,13 +29,14 @@ func (q *query) where(cond string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
 }
 
-// whereSet adds the condition unless value is the zero value.
+// whereSet adds cond to q as where does, unless value is the zero value.
 func whereSet[T comparable](q *query, cond string, value T) {
 	if value != *new(T) {
 		q.where(cond, value)
 	}
 }
 
+// build returns the statement with this order (an ORDER BY clause) and limit, and its arguments.
 func (q *query) build(order string, limit int) (text string, args []any) {
 	// The limit is an argument, so that the text of a statement does not vary with it.
 	text = q.withoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))
@@ -50,6 +51,7 @@ func (q *query) withoutLimit() string {
 	return q.text + " WHERE " + strings.Join(q.conds, " AND ")
 }
 
+// clampLimit returns limit, at most 1000, or 100 if limit is 0.
 func clampLimit(limit int) int {
 	if limit <= 0 {
 		return defaultLimit

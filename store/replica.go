@@ -34,10 +34,10 @@ type Heartbeat struct {
 }
 
 // RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
-func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
+func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) error {
 	var reaped *int64
-	if beat.SinceReap != nil {
-		ms := beat.SinceReap.Milliseconds()
+	if heartbeat.SinceReap != nil {
+		ms := heartbeat.SinceReap.Milliseconds()
 		reaped = &ms
 	}
 	err := s.write(ctx, func(tx session) error {
@@ -48,7 +48,7 @@ func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 			INSERT INTO replicas (id, host, address, version, started_at, seen_at, reaped_at, state, tallies)
 			VALUES ($1, $2, $3, $4, {now} - $5 * {ms}, {now}, {now} - $6 * {ms}, $7, $8)
 			ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, reaped_at = excluded.reaped_at, state = excluded.state, tallies = excluded.tallies`,
-			beat.ID, beat.Host, beat.Address, beat.Version, beat.Uptime.Milliseconds(), reaped, string(beat.State), string(beat.Tallies))
+			heartbeat.ID, heartbeat.Host, heartbeat.Address, heartbeat.Version, heartbeat.Uptime.Milliseconds(), reaped, string(heartbeat.State), string(heartbeat.Tallies))
 		return err
 	})
 	if err != nil {
@@ -65,8 +65,8 @@ func (s replicas) RemoveReplica(ctx context.Context, id string) error {
 	})
 }
 
-// Replicas returns the replicas that sent a heartbeat within the last hour and have not ended, oldest first, and the ledger's time.
-func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
+// Replicas returns the replicas that sent a heartbeat within the last hour and have not ended, oldest first, and the ledger's time (now).
+func (s replicas) Replicas(ctx context.Context) (live []Replica, now time.Time, err error) {
 	type reading struct {
 		Replica
 		state string
@@ -80,9 +80,9 @@ func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, 
 	}
 	for _, r := range rows {
 		r.State, now = json.RawMessage(r.state), r.now
-		list = append(list, r.Replica)
+		live = append(live, r.Replica)
 	}
-	return list, now, nil
+	return live, now, nil
 }
 
 // Tallies holds the counters of a replica since it started.
@@ -92,7 +92,7 @@ type Tallies struct {
 	Counts  json.RawMessage
 }
 
-// ReplicaTallies returns the tallies of all replicas.
+// ReplicaTallies returns the tallies (counters since the start) of all replicas that sent a heartbeat.
 func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	type reading struct {
 		Tallies

@@ -19,7 +19,7 @@ type LeaseClock struct {
 	StoredPair *ClockPair      // the pair that StoreClockPair stored last; nil means that there is none
 }
 
-// LeaseClock reads the values of a LeaseClock in one snapshot.
+// LeaseClock reads the time of the database's clock, the lengths of all leases and the stored clock pair, in one snapshot.
 func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	type reading struct {
 		now, ledger, wall time.Time
@@ -48,7 +48,8 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair stores the pair for replicas that start later. It replaces the previous pair.
+// StoreClockPair stores pair, the times of the ledger's clock and the host's clock at one moment, for replicas that start later. It
+// replaces the previous pair.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

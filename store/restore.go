@@ -65,6 +65,7 @@ func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDurati
 	return until, nil
 }
 
+// protectAfterRestore does the work of ProtectAfterRestore in one transaction.
 func (s session) protectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	if s.lockGrants != "" { // waits until claims in progress have committed; later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
@@ -94,20 +95,21 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets for each pool the time before which it grants nothing. If an earlier restore set a later time, that time stays. Deleted
-// pools are included, because a pool may have been created again after the backup was made.
-func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (stands Standstill, err error) {
+// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of these times. minDuration is the minimum
+// standstill. If an earlier restore set a later time, that time stays. Deleted pools are included, because a pool may have been created
+// again after the backup was made.
+func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
 	now, err := s.pools().readClock(ctx)
 	if err != nil {
-		return stands, err
+		return standstill, err
 	}
 	until := now.Add(minDuration)
 	if _, err := s.exec(ctx, `INSERT INTO restores (at, until) VALUES ({epoch} + $1 * {ms}, {epoch} + $2 * {ms})`, now.UnixMilli(), until.UnixMilli()); err != nil {
-		return stands, fmt.Errorf("recording the restore: %w", err)
+		return standstill, fmt.Errorf("recording the restore: %w", err)
 	}
 	used, err := s.callerPools(ctx)
 	if err != nil {
-		return stands, err
+		return standstill, err
 	}
 	_, err = s.exec(ctx, `
 		UPDATE pools AS p SET stands_until = {greatest}(coalesce(p.stands_until, {epoch}),
@@ -119,13 +121,13 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 				coalesce((SELECT max(t.lease_ms) FROM tasks t WHERE t.pool = p.name AND t.state = 'pending' AND t.device >= '@' AND t.device < 'A'), 0)
 			)) * {ms})`, namesInput(used), now.UnixMilli(), minDuration.Milliseconds())
 	if err != nil {
-		return stands, fmt.Errorf("writing the standstill of pools: %w", err)
+		return standstill, fmt.Errorf("writing the standstill of pools: %w", err)
 	}
-	stands, err = s.readStandstill(ctx)
-	if stands.Pools == 0 {
-		stands.First, stands.Last = until, until
+	standstill, err = s.readStandstill(ctx)
+	if standstill.Pools == 0 {
+		standstill.First, standstill.Last = until, until
 	}
-	return stands, err
+	return standstill, err
 }
 
 // callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because such a token may have been valid
@@ -151,6 +153,7 @@ func (s *Store) Standstill(ctx context.Context) (Standstill, error) {
 	return s.readSession().readStandstill(ctx)
 }
 
+// readStandstill reads the summary of the pools that grant nothing after a restore.
 func (s session) readStandstill(ctx context.Context) (Standstill, error) {
 	return queryOne(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, instant{&r.First}, instant{&r.Last}} },
 		`SELECT count(*), min(stands_until), max(stands_until) FROM pools WHERE stands_until > {now} AND deleted_at IS NULL`)

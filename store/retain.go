@@ -24,8 +24,8 @@ type retentionRule struct {
 	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns a rule for each kind of rows that are deleted by their own age.
-func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
+// retentionRules returns a rule for each kind of rows that are deleted by their own age. keepFor is as keep in Retain.
+func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	// Ids and tokens increase almost in the order of times, so the rows with the lowest ids are the oldest ones. Each statement deletes a
 	// range of an index: up to the last of these rows that has expired. For a join with a list of rows, Postgres could scan the list once
 	// for each row, as long as its statistics show an empty table.
@@ -33,11 +33,11 @@ func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
 		{&r.Events, "events", `
-			DELETE FROM events WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM events ORDER BY id LIMIT $2)` + old + `) AND at` + before, keep},
+			DELETE FROM events WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM events ORDER BY id LIMIT $2)` + old + `) AND at` + before, keepFor},
 		{&r.Attempts, "attempts", `
-			DELETE FROM attempts WHERE token <= (SELECT max(token) FROM (SELECT token, ended_at AS at FROM attempts ORDER BY token LIMIT $2)` + old + `) AND ended_at` + before, keep},
+			DELETE FROM attempts WHERE token <= (SELECT max(token) FROM (SELECT token, ended_at AS at FROM attempts ORDER BY token LIMIT $2)` + old + `) AND ended_at` + before, keepFor},
 		{&r.Results, "late results", `
-			DELETE FROM late_results WHERE received_at <= (SELECT max(at) FROM (SELECT received_at AS at FROM late_results ORDER BY received_at LIMIT $2)` + old + `)`, keep},
+			DELETE FROM late_results WHERE received_at <= (SELECT max(at) FROM (SELECT received_at AS at FROM late_results ORDER BY received_at LIMIT $2)` + old + `)`, keepFor},
 		{&r.Answers, "answers", `
 			DELETE FROM answers WHERE answered_at <= (SELECT max(at) FROM (SELECT answered_at AS at FROM answers ORDER BY answered_at LIMIT $2)` + old + `)`, answersKept},
 		{&r.TokenChanges, "changes of tokens", `
@@ -53,12 +53,12 @@ func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes old rows. Of each kind it deletes at most limit rows, oldest first, in one transaction per kind. With keep it deletes
-// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keep. Four kinds have
-// retention times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keep is 0, it
+// Retain deletes old rows. Of each kind it deletes at most limit rows, oldest first, in one transaction per kind. It deletes events, ended
+// attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. Four kinds have retention
+// times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor is 0, it
 // deletes only these four kinds. Replicas may call it concurrently.
-func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r DeletedCounts, err error) {
-	for _, old := range r.retentionRules(keep) {
+func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
+	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {
 			continue
 		}
@@ -67,14 +67,14 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r De
 			return err
 		})
 		if err != nil {
-			return r, fmt.Errorf("removing old %s: %w", old.name, err)
+			return deleted, fmt.Errorf("removing old %s: %w", old.name, err)
 		}
 	}
-	if keep == 0 {
-		return r, nil
+	if keepFor == 0 {
+		return deleted, nil
 	}
-	if r.Tasks, r.Batches, err = s.retainBatches(ctx, keep, limit); err != nil {
-		return r, fmt.Errorf("removing old batches: %w", err)
+	if deleted.Tasks, deleted.Batches, err = s.retainBatches(ctx, keepFor, limit); err != nil {
+		return deleted, fmt.Errorf("removing old batches: %w", err)
 	}
-	return r, nil
+	return deleted, nil
 }

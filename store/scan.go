@@ -14,9 +14,9 @@ import (
 // instant reads a column with a time: a timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
 
-// Scan sets NULL to the zero time.
-func (s instant) Scan(src any) error {
-	switch v := src.(type) {
+// Scan converts column, a time of the database, to a time.Time. NULL becomes the zero time.
+func (s instant) Scan(column any) error {
+	switch v := column.(type) {
 	case nil:
 		*s.to = time.Time{}
 	case time.Time:
@@ -24,7 +24,7 @@ func (s instant) Scan(src any) error {
 	case int64:
 		*s.to = time.UnixMilli(v).UTC()
 	default:
-		return fmt.Errorf("cannot read a time from %T", src)
+		return fmt.Errorf("cannot read a time from %T", column)
 	}
 	return nil
 }
@@ -32,24 +32,24 @@ func (s instant) Scan(src any) error {
 // optionalTime reads a time that may be missing.
 type optionalTime struct{ to **time.Time }
 
-// Scan sets NULL to nil.
-func (s optionalTime) Scan(src any) error {
+// Scan converts column, a time of the database, to a *time.Time. NULL becomes nil.
+func (s optionalTime) Scan(column any) error {
 	*s.to = nil
-	if src == nil {
+	if column == nil {
 		return nil
 	}
 	var t time.Time
 	*s.to = &t
-	return instant{&t}.Scan(src)
+	return instant{&t}.Scan(column)
 }
 
 // millis reads a number of milliseconds.
 type millis struct{ to *time.Duration }
 
-// Scan sets NULL to 0.
-func (s millis) Scan(src any) error {
+// Scan converts column, a number of milliseconds, to a duration. NULL becomes 0.
+func (s millis) Scan(column any) error {
 	var ms sql.Null[int64]
-	err := ms.Scan(src)
+	err := ms.Scan(column)
 	*s.to = time.Duration(ms.V) * time.Millisecond
 	return err
 }
@@ -57,9 +57,9 @@ func (s millis) Scan(src any) error {
 // document reads JSON byte for byte.
 type document struct{ to *json.RawMessage }
 
-// Scan sets NULL to nil.
-func (s document) Scan(src any) error {
-	switch v := src.(type) {
+// Scan converts column, a JSON document, to a json.RawMessage. NULL becomes nil.
+func (s document) Scan(column any) error {
+	switch v := column.(type) {
 	case nil:
 		*s.to = nil
 	case []byte:
@@ -67,7 +67,7 @@ func (s document) Scan(src any) error {
 	case string:
 		*s.to = json.RawMessage(v)
 	default:
-		return fmt.Errorf("cannot read JSON from %T", src)
+		return fmt.Errorf("cannot read JSON from %T", column)
 	}
 	return nil
 }
@@ -75,12 +75,13 @@ func (s document) Scan(src any) error {
 // decoded reads a value that is stored as JSON. NULL becomes the zero value.
 type decoded[T any] struct{ to *T }
 
-func fromJSON[T any](to *T) decoded[T] { return decoded[T]{to} }
+// fromJSON returns a scanner that decodes a JSON column into target.
+func fromJSON[T any](target *T) decoded[T] { return decoded[T]{target} }
 
-// Scan sets NULL to the zero value.
-func (s decoded[T]) Scan(src any) error {
+// Scan decodes column, a JSON document, into a T. NULL becomes the zero value.
+func (s decoded[T]) Scan(column any) error {
 	var raw json.RawMessage
-	if err := (document{&raw}).Scan(src); err != nil {
+	if err := (document{&raw}).Scan(column); err != nil {
 		return err
 	}
 	var none T
@@ -94,10 +95,10 @@ func (s decoded[T]) Scan(src any) error {
 // commaList reads a list of words that are joined by commas.
 type commaList struct{ to *[]string }
 
-// Scan sets NULL and the empty text to nil.
-func (s commaList) Scan(src any) error {
+// Scan splits column, a list separated by commas, into its elements. NULL and the empty text become nil.
+func (s commaList) Scan(column any) error {
 	var joined sql.Null[string]
-	err := joined.Scan(src)
+	err := joined.Scan(column)
 	*s.to = nil
 	if joined.V != "" {
 		*s.to = strings.Split(joined.V, ",")
@@ -108,34 +109,35 @@ func (s commaList) Scan(src any) error {
 // optional reads a column that may be NULL and that no other scanner reads.
 type optional[T any] struct{ to *T }
 
-func opt[T any](to *T) optional[T] { return optional[T]{to} }
+// opt returns a scanner that stores a column in target; NULL becomes the zero value.
+func opt[T any](target *T) optional[T] { return optional[T]{target} }
 
-// Scan sets NULL to the zero value.
-func (s optional[T]) Scan(src any) error {
+// Scan converts column to a T. NULL becomes the zero value.
+func (s optional[T]) Scan(column any) error {
 	var v sql.Null[T]
-	err := v.Scan(src)
+	err := v.Scan(column)
 	*s.to = v.V
 	return err
 }
 
-// nullMillis returns the argument $n in {epoch} + $n * {ms}: milliseconds since 1970, or NULL if t is nil.
-func nullMillis(t *time.Time) any {
-	if t == nil {
+// nullMillis returns at as the argument $n in {epoch} + $n * {ms}: milliseconds since 1970, or NULL if at is nil.
+func nullMillis(at *time.Time) any {
+	if at == nil {
 		return nil
 	}
-	return t.UnixMilli()
+	return at.UnixMilli()
 }
 
-// timeText returns a time as text, for a statement that accepts values but no expressions, such as COPY. It has the precision of stored
-// times, milliseconds.
-func timeText(t *time.Time) any {
-	if t == nil {
+// timeText returns at as text, for a statement that accepts values but no expressions, such as COPY. It has the precision of stored times,
+// milliseconds. It returns nil (NULL) if at is nil.
+func timeText(at *time.Time) any {
+	if at == nil {
 		return nil
 	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+	return at.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nullText returns the argument for a column of JSON. It is a string, because COPY would send bytes as bytea.
+// nullText returns raw as the argument for a column of JSON; nil becomes NULL. It is a string, because COPY would send bytes as bytea.
 func nullText(raw json.RawMessage) any {
 	if raw == nil {
 		return nil
@@ -149,10 +151,11 @@ type (
 	abortMin     struct{ of *Batch }
 )
 
-// Scan sets Abort to nil if the share of failed tasks is NULL or 0. Its column must come before the column of abortMin.
-func (s abortFailure) Scan(src any) error {
+// Scan sets Abort.Failure from column. It sets Abort to nil if the share of failed tasks in column is NULL or 0. This column must come
+// before the column of abortMin.
+func (s abortFailure) Scan(column any) error {
 	var share sql.Null[float64]
-	if err := share.Scan(src); err != nil {
+	if err := share.Scan(column); err != nil {
 		return err
 	}
 	s.of.Abort = nil
@@ -162,10 +165,10 @@ func (s abortFailure) Scan(src any) error {
 	return nil
 }
 
-// Scan sets Abort.Min if the batch has an abort rule.
-func (s abortMin) Scan(src any) error {
+// Scan sets Abort.Min from column if the batch has an abort rule.
+func (s abortMin) Scan(column any) error {
 	var tasks sql.Null[int64]
-	err := tasks.Scan(src)
+	err := tasks.Scan(column)
 	if s.of.Abort != nil {
 		s.of.Abort.Min = tasks.V
 	}

@@ -18,26 +18,27 @@ type SearchBound struct {
 // idRange is a range of the ids of a table, in a given order.
 type idRange struct{ after, before, direction, limit string }
 
-// rangeSQL returns the conditions and the order for the rows of the range in which column has this value. The index on (column, id) serves
-// them. If column is empty, the range is by id alone. The value is compared as a part of the range, and the column is in the ORDER BY: for
-// a plain equality Postgres might choose the primary key and also read all rows with other values.
-func (s idRange) rangeSQL(column, value string) string {
+// rangeSQL returns the conditions and the order for the rows of the range in which column has the value valueExpr (an SQL expression). The
+// index on (column, id) serves them. If column is empty, the range is by id alone. The value is compared as a part of the range, and the
+// column is in the ORDER BY: for a plain equality Postgres might choose the primary key and also read all rows with other values.
+func (s idRange) rangeSQL(column, valueExpr string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
 	}
-	return `(` + column + `, id) > (` + value + `, ` + s.after + `) AND (` + column + `, id) < (` + value + `, ` + s.before + `)` +
+	return `(` + column + `, id) > (` + valueExpr + `, ` + s.after + `) AND (` + column + `, id) < (` + valueExpr + `, ` + s.before + `)` +
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// searchBound returns the SearchBound after the first searchLimit ids that the query ids returns. ids must return them in the order of an
-// index. If it returns fewer ids, searchBound returns the zero value.
-func (s *connection) searchBound(ctx context.Context, q *query, ids, direction string) (SearchBound, error) {
-	return s.searchBoundAfter(ctx, q, ids, direction, searchLimit)
+// searchBound returns the SearchBound after the first searchLimit ids that the query idsSQL returns in this direction (of SQL). search has
+// the arguments of idsSQL. idsSQL must return the ids in the order of an index. If it returns fewer ids, searchBound returns the zero
+// value.
+func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, direction string) (SearchBound, error) {
+	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }
 
 // searchBoundAfter is searchBound with maxIDs in place of searchLimit.
-func (s *connection) searchBoundAfter(ctx context.Context, q *query, ids, direction string, maxIDs int) (SearchBound, error) {
-	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(maxIDs-1), q.args...)
+func (s *connection) searchBoundAfter(ctx context.Context, search *query, idsSQL, direction string, maxIDs int) (SearchBound, error) {
+	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.arg(maxIDs-1), search.args...)
 	if errors.Is(err, ErrNotFound) {
 		return SearchBound{}, nil
 	}

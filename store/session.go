@@ -33,6 +33,7 @@ type (
 	credentialsIn struct{ session }
 )
 
+// pools returns the session with the statements on pools. The methods below do the same for the other nouns.
 func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
@@ -51,11 +52,12 @@ func (s session) exec(ctx context.Context, query string, args ...any) (int64, er
 	return result.RowsAffected()
 }
 
-// scanRow reads one row into dest. It returns ErrNotFound if the query returns no row.
+// scanRow reads the first row of query into dest, one destination for each column. It returns ErrNotFound if the query returns no row.
 func (s session) scanRow(ctx context.Context, query string, dest ...any) error {
 	return s.scanRowArgs(ctx, query, nil, dest...)
 }
 
+// scanRowArgs is scanRow for a query with the arguments args.
 func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -71,7 +73,7 @@ func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest
 	return rows.Close()
 }
 
-// collect runs a query and returns all its rows. dest returns the destinations for the columns of one row.
+// collect runs query within a session and returns all its rows. dest returns the destinations for the columns of one row.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -89,8 +91,8 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach calls take with each row of a query, one after another, until take returns false.
-func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take func(T) bool, query string, args ...any) error {
+// forEach calls handle with each row of query, one after another, until handle returns false. dest is as in collect.
+func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
@@ -101,14 +103,14 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take fu
 		if err := rows.Scan(dest(&one)...); err != nil {
 			return err
 		}
-		if !take(one) {
+		if !handle(one) {
 			return rows.Close()
 		}
 	}
 	return rows.Err()
 }
 
-// queryOne returns the row of a query, or ErrNotFound if the query returns no row.
+// queryOne runs query within a session and returns its row, or ErrNotFound if it returns no row. dest is as in collect.
 func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
 	err := s.scanRowArgs(ctx, query, args, dest(&t)...)
@@ -116,7 +118,7 @@ func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query 
 }
 
 // singleColumn is the argument dest, of collect and queryOne, for a query that has one column.
-func singleColumn[T any](t *T) []any { return []any{t} }
+func singleColumn[T any](target *T) []any { return []any{target} }
 
 // toJSONInput returns rows as the JSON array that words such as {ids} and {claims} in a statement read (see dialect).
 func toJSONInput[T any](rows []T) string {
@@ -125,26 +127,30 @@ func toJSONInput[T any](rows []T) string {
 	return string(b)
 }
 
+// idRow is an id, as a statement reads it from {ids}.
 type idRow struct {
 	ID int64 `json:"id"`
 }
 
-func idsInput(list ...int64) string {
-	rows := make([]idRow, len(list))
-	for i, id := range list {
+// idsInput returns ids as the JSON array of the word {ids} (see dialect).
+func idsInput(ids ...int64) string {
+	rows := make([]idRow, len(ids))
+	for i, id := range ids {
 		rows[i].ID = id
 	}
 	return toJSONInput(rows)
 }
 
+// nameRow is a name with its index, as a statement reads it from {names}.
 type nameRow struct {
 	N    int    `json:"n"`
 	Name string `json:"name"`
 }
 
-func namesInput(list []string) string {
-	rows := make([]nameRow, len(list))
-	for i, name := range list {
+// namesInput returns names as the JSON array of the word {names} (see dialect).
+func namesInput(names []string) string {
+	rows := make([]nameRow, len(names))
+	for i, name := range names {
 		rows[i] = nameRow{N: i, Name: name}
 	}
 	return toJSONInput(rows)

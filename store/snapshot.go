@@ -21,8 +21,8 @@ type Snapshot struct {
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot calls read with a ctx for one snapshot: all reads with this ctx use the snapshot. They must run one after another, and
-// nothing may be written with this ctx. One connection is in use until read returns.
+// InOneSnapshot calls read with the identity of a snapshot (at) and with a ctx: all reads with this ctx use the snapshot. They must run
+// one after another, and nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -41,12 +41,13 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	})
 }
 
+// snapshotKey is the context key of the transaction of a snapshot of conn.
 type snapshotKey struct{ conn *connection }
 
-// snapshotOf returns the transaction of the snapshot that ctx belongs to, and whether there is one.
-func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
-	tx, inside = ctx.Value(snapshotKey{s}).(session)
-	return tx, inside
+// snapshotOf returns the transaction of the snapshot that ctx belongs to; exists is false if there is none.
+func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
+	tx, exists = ctx.Value(snapshotKey{s}).(session)
+	return tx, exists
 }
 
 // reader is a database that runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
@@ -56,7 +57,7 @@ type reader struct {
 	customPlan bool // plans each statement for its actual arguments (customPlanSession)
 }
 
-// QueryContext runs the query. All reads of the store come through it.
+// QueryContext runs query with args. All reads of the store use it.
 func (r reader) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	tx, inside := r.conn.snapshotOf(ctx)
 	switch {

@@ -37,13 +37,13 @@ type Store struct {
 	warmed warmedConns
 }
 
-// newStore returns a ledger whose parts all share the connection c.
-func newStore(c *connection) *Store {
+// newStore returns a ledger whose parts all share one connection.
+func newStore(shared *connection) *Store {
 	return &Store{
-		connection: c,
-		pools:      pools{c}, batches: batches{c}, tasks: tasks{c}, grants: grants{c},
-		devices: devices{c}, profiles: profiles{c}, credentials: credentials{c},
-		events: events{c}, news: news{c}, replicas: replicas{c},
+		connection: shared,
+		pools:      pools{shared}, batches: batches{shared}, tasks: tasks{shared}, grants: grants{shared},
+		devices: devices{shared}, profiles: profiles{shared}, credentials: credentials{shared},
+		events: events{shared}, news: news{shared}, replicas: replicas{shared},
 	}
 }
 
@@ -59,6 +59,7 @@ type Options struct {
 	IdleTimeout      time.Duration // maximum time for which a transaction may be idle; default 10 s
 }
 
+// withDefaults returns the options with the defaults of the fields that are zero.
 func (o Options) withDefaults() Options {
 	if o.MaxOpenConns == 0 {
 		o.MaxOpenConns = 20
@@ -86,8 +87,8 @@ func (o Options) withDefaults() Options {
 // OpenPostgres opens a pool of connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
 //
 // Timeouts are set in the server. Cancelling a context instead would close the connection and leave the outcome of the statement unknown.
-func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error) {
-	opts = opts.withDefaults()
+func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, error) {
+	options = options.withDefaults()
 	config, err := pq.NewConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
@@ -100,13 +101,13 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	}
 	// BinaryParameters saves one round trip for each statement that is not prepared.
 	config.BinaryParameters = true
-	config.Runtime = withSettings(config.Runtime, opts)
+	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
-	db, err := openPool(config, opts, opts.MaxOpenConns, mainDialer)
+	db, err := openPool(config, options, options.MaxOpenConns, mainDialer)
 	// The reads and writes of these connections have no time limit, because a COPY waits for the rows that the client sends, and a
 	// migration waits for locks on tables.
-	slow, slowErr := openPool(config, opts, slowConns, &dialer{})
-	beating, beatingErr := openPool(config, opts, 1, pingDialer)
+	slow, slowErr := openPool(config, options, slowConns, &dialer{})
+	beating, beatingErr := openPool(config, options, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
@@ -115,18 +116,18 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	})
 }
 
-// openPool returns a pool of at most maxConns connections, which the dialer opens.
-func openPool(config pq.Config, opts Options, maxConns int, from *dialer) (*sqlx.DB, error) {
+// openPool returns a pool of at most maxConns connections, which connDialer opens.
+func openPool(config pq.Config, options Options, maxConns int, connDialer *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
 	}
-	connector.Dialer(from)
+	connector.Dialer(connDialer)
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
 	db.SetMaxOpenConns(maxConns)
-	db.SetMaxIdleConns(min(maxConns, opts.MaxIdleConns))
-	db.SetConnMaxLifetime(opts.ConnLifetime)
-	db.SetConnMaxIdleTime(opts.ConnIdleTime)
+	db.SetMaxIdleConns(min(maxConns, options.MaxIdleConns))
+	db.SetConnMaxLifetime(options.ConnLifetime)
+	db.SetConnMaxIdleTime(options.ConnIdleTime)
 	return db, nil
 }
 
@@ -134,14 +135,14 @@ func openPool(config pq.Config, opts Options, maxConns int, from *dialer) (*sqlx
 // block reports.
 const slowConns = 5
 
-// withSettings adds the settings of the store to the settings of the DSN. If both set a value, the DSN wins, except for the isolation
-// level, on which the slot cap depends. Both take precedence over settings of the database or the user.
+// withSettings returns dsnSettings, the settings of the DSN, with the settings of the store added. If both set a value, the DSN wins,
+// except for the isolation level, on which the slot cap depends. Both take precedence over settings of the database or the user.
 //
 // The planner settings are needed because a prepared plan stays in use while its tables grow. A plan that was made for small tables would
 // read whole tables, or would sort all rows that an index finds (a bitmap scan), even after a million tasks were queued. So these ways are
 // off. With enable_seqscan off, the planner estimates very high costs for a table that must be read whole, and would start parallel
 // workers. That takes longer than the work itself, so parallel workers are off, too.
-func withSettings(runtime map[string]string, opts Options) map[string]string {
+func withSettings(dsnSettings map[string]string, options Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
 		"enable_bitmapscan": "off",
@@ -149,18 +150,19 @@ func withSettings(runtime map[string]string, opts Options) map[string]string {
 
 		"max_parallel_workers_per_gather": "0",
 
-		"statement_timeout":                   millisText(opts.StatementTimeout),
-		"lock_timeout":                        millisText(opts.LockTimeout),
-		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
+		"statement_timeout":                   millisText(options.StatementTimeout),
+		"lock_timeout":                        millisText(options.LockTimeout),
+		"idle_in_transaction_session_timeout": millisText(options.IdleTimeout),
 	}
-	maps.Copy(all, runtime)
+	maps.Copy(all, dsnSettings)
 	// Each statement must read everything that was committed before the statement began: a claim waits for the lock of its pool, and its
 	// next statement must then read the present capacity.
 	all["default_transaction_isolation"] = "read committed"
 	return all
 }
 
-func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+// millisText returns duration in ms as text.
+func millisText(duration time.Duration) string { return strconv.FormatInt(duration.Milliseconds(), 10) }
 
 // OpenSQLite opens or creates the database file at path, for one process. It does not migrate.
 //
@@ -188,7 +190,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	return s, sqliteFileError(path, err)
 }
 
-// removeEmpty removes the file if it has 0 bytes.
+// removeEmpty removes the file at path if it has 0 bytes.
 func removeEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
@@ -209,6 +211,7 @@ func keepPrivate(path string) error {
 	return file.Chmod(0o600)
 }
 
+// openFile opens an SQLite file with at most maxConns connections.
 func openFile(dsn string, maxConns int) (*sqlx.DB, error) {
 	connector, err := sqlite.NewConnector(dsn)
 	if err != nil {
@@ -219,9 +222,10 @@ func openFile(dsn string, maxConns int) (*sqlx.DB, error) {
 	return db, nil
 }
 
-func openStore(ctx context.Context, c *connection) (*Store, error) {
-	c.snapshots = make(chan struct{}, maxSnapshots)
-	s := newStore(c)
+// openStore returns the ledger on an open connection, if the database answers.
+func openStore(ctx context.Context, shared *connection) (*Store, error) {
+	shared.snapshots = make(chan struct{}, maxSnapshots)
+	s := newStore(shared)
 	if err := s.Ping(ctx); err != nil {
 		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing must not end with ctx
 	}
@@ -234,7 +238,7 @@ func (s *Store) Close() error {
 	return errors.Join(s.prepared.closeIdleConns(), s.snapshotDB.Close(), s.db.Close(), s.slow.Close())
 }
 
-// Ping checks that the database answers.
+// Ping returns an error if the database does not answer.
 func (s *Store) Ping(ctx context.Context) error {
 	if err := s.db.PingContext(ctx); err != nil {
 		return fmt.Errorf("reaching the %s database: %w", s.name, err)
@@ -242,7 +246,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Ready checks that the database answers, and that its disk was not full recently.
+// Ready returns an error if the database does not answer, or if its disk was full recently.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.Ping(ctx); err != nil {
 		return err
@@ -266,7 +270,7 @@ func (s *Store) CheckSettings(ctx context.Context) error {
 	return errors.Join(wrong...)
 }
 
-// Migrate applies the missing migrations and returns how many it applied. Replicas may call it concurrently.
+// Migrate applies the missing migrations of the database and returns the number of applied migrations. Replicas may call it concurrently.
 func (s *Store) Migrate(ctx context.Context) (int, error) {
 	n, err := migrations.Up(ctx, s.slow.DB, s.name)
 	if isDamaged(err) {

@@ -24,7 +24,7 @@ const (
 	Suppressed TaskState = "suppressed" // a policy refused the start, and is set to end the tasks that it refuses
 )
 
-// storedStates returns the states that the table tasks stores.
+// storedStates returns the states of tasks that the table tasks stores: all except Dispatched.
 func storedStates() []TaskState {
 	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
@@ -86,6 +86,7 @@ const (
 	ByOperator EndCause = "released"
 )
 
+// isResult reports whether the grant ended by a result of its device.
 func (c EndCause) isResult() bool {
 	return c == BySuccess || c == ByFailure || c == ByReject || c == ByReturn
 }
@@ -122,31 +123,33 @@ const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
 
-func taskDest(t *Task) []any {
+// taskDest returns the destinations in task for the columns of a task in a query.
+func taskDest(task *Task) []any {
 	return []any{
-		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind,
-		document{&t.Payload},
-		&t.Priority, &t.State, &t.Attempts, &t.Returned,
-		optionalTime{&t.NotBefore},
-		optionalTime{&t.NotAfter},
-		optionalTime{&t.RetryAt},
-		instant{&t.CreatedAt},
-		optionalTime{&t.FinishedAt},
-		document{&t.Output},
-		&t.Dropped, &t.Error,
+		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind,
+		document{&task.Payload},
+		&task.Priority, &task.State, &task.Attempts, &task.Returned,
+		optionalTime{&task.NotBefore},
+		optionalTime{&task.NotAfter},
+		optionalTime{&task.RetryAt},
+		instant{&task.CreatedAt},
+		optionalTime{&task.FinishedAt},
+		document{&task.Output},
+		&task.Dropped, &task.Error,
 	}
 }
 
 const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error`
 
-func attemptDest(a *Attempt) []any {
+// attemptDest returns the destinations in attempt for the columns of an attempt in a query.
+func attemptDest(attempt *Attempt) []any {
 	return []any{
-		&a.Token, &a.Task, &a.Number, &a.Device, &a.Pool, &a.Slot, &a.LeaseID,
-		instant{&a.GrantedAt},
-		instant{&a.EndedAt},
-		&a.EndedBy,
-		document{&a.Output},
-		&a.Dropped, &a.Error,
+		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID,
+		instant{&attempt.GrantedAt},
+		instant{&attempt.EndedAt},
+		&attempt.EndedBy,
+		document{&attempt.Output},
+		&attempt.Dropped, &attempt.Error,
 	}
 }
 

@@ -24,95 +24,96 @@ const (
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
-// CancelTasks cancels at most limit tasks that match f and have not ended. It asks the devices of running tasks to stop. It works in
+// CancelTasks cancels at most limit tasks that match filter and have not ended. It asks the devices of running tasks to stop. It works in
 // chunks, and each chunk is one transaction: if it returns an error, the earlier chunks stay committed, and the call can be repeated
 // safely.
-func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
-	return s.changeInChunks(ctx, f, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
+func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
+	return s.changeInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
-// RetryTasks makes at most limit tasks pending again: tasks that match f, ended without success, and belong to a batch that is still open.
-// Each of these tasks gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
-func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
-	return s.changeInChunks(ctx, f, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
+// RetryTasks makes at most limit tasks pending again: tasks that match filter, ended without success, and belong to a batch that is still
+// open. Each of these tasks gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
+func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
+	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
 	})
 }
 
-// CountCancellable returns how many tasks CancelTasks would change without a limit.
-func (s tasks) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
-	return s.countMatching(ctx, f, isOpenSQL)
+// CountCancellable returns the number of tasks that CancelTasks would change with this filter and without a limit.
+func (s tasks) CountCancellable(ctx context.Context, filter TaskFilter) (int64, error) {
+	return s.countMatching(ctx, filter, isOpenSQL)
 }
 
-// CountRetriable returns how many tasks RetryTasks would change without a limit.
-func (s tasks) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
-	return s.countMatching(ctx, f, isRetriableSQL)
+// CountRetriable returns the number of tasks that RetryTasks would change with this filter and without a limit.
+func (s tasks) CountRetriable(ctx context.Context, filter TaskFilter) (int64, error) {
+	return s.countMatching(ctx, filter, isRetriableSQL)
 }
 
-func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n int64, _ error) {
+// countMatching counts the tasks that match filter and satisfy cond, an SQL condition.
+func (s tasks) countMatching(ctx context.Context, filter TaskFilter, cond string) (count int64, _ error) {
 	for {
-		stretch, err := s.taskSearchBound(ctx, f)
+		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return 0, err
 		}
-		f.Until = stretch.End
-		q := f.matchingQuery("count(*)", cond)
+		filter.Until = stretch.End
+		q := filter.matchingQuery("count(*)", cond)
 		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.withoutLimit(), q.args...)
 		if err != nil || !stretch.More {
-			return n + found, err
+			return count + found, err
 		}
-		n, f.After, f.Until = n+found, stretch.End, 0
+		count, filter.After, filter.Until = count+found, stretch.End, 0
 	}
 }
 
-// changeInChunks searches the tasks for matches of f, one SearchBound after another, until it has changed limit tasks. It changes them in
-// chunks.
-func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
+// changeInChunks searches the tasks for matches of filter that satisfy cond (an SQL condition), one SearchBound after another, until it
+// has changed limit tasks. It changes them in chunks: change gets the ids of a chunk and adds to the result.
+func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
-		stretch, err := s.taskSearchBound(ctx, f)
+		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return total, fmt.Errorf("finding tasks: %w", err)
 		}
-		f.Until = stretch.End
-		changed, err := s.changeInRange(ctx, &f, cond, left, change, &total)
+		filter.Until = stretch.End
+		changed, err := s.changeInRange(ctx, &filter, cond, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
 		if left -= changed; left > 0 && !stretch.More {
 			return total, nil
 		}
-		f.After, f.Until = stretch.End, 0
+		filter.After, filter.Until = stretch.End, 0
 	}
 	total.More = true
 	return total, nil
 }
 
-// changeInRange changes at most limit of the matching tasks with id > f.After and id <= f.Until. It sets f.After to the last id that it has
-// processed.
-func (s tasks) changeInRange(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
+// changeInRange changes at most limit of the matching tasks with id > filter.After and id <= filter.Until, and adds to total. cond and
+// change are as in changeInChunks. It sets filter.After to the last id that it has processed.
+func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
-		f.Limit = min(bulkChunk, limit-changed)
-		tasks, done, err := s.changeChunk(ctx, *f, cond, change)
+		filter.Limit = min(bulkChunk, limit-changed)
+		tasks, done, err := s.changeChunk(ctx, *filter, cond, change)
 		if err != nil {
 			return changed, err
 		}
 		total.Tasks += done.Tasks
 		total.AskedToStop += done.AskedToStop
 		changed += len(tasks)
-		if len(tasks) < f.Limit {
+		if len(tasks) < filter.Limit {
 			break
 		}
-		f.After = tasks[len(tasks)-1]
+		filter.After = tasks[len(tasks)-1]
 	}
 	return changed, nil
 }
 
-// changeChunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid
-// deadlocks.
-func (s tasks) changeChunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
-	text, args := f.matchingQuery("t.id", cond).build(f.orderSQL(), f.Limit)
+// changeChunk changes the next tasks in one transaction and returns their ids. cond and change are as in changeInChunks. change must lock
+// the tasks in the order of their ids, as all code does, to avoid deadlocks.
+func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
+	text, args := filter.matchingQuery("t.id", cond).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// The statement is not prepared, so that it is planned for its actual arguments.
@@ -124,7 +125,8 @@ func (s tasks) changeChunk(ctx context.Context, f TaskFilter, cond string, chang
 	return tasks, done, err
 }
 
-// cancelAll ends the waiting tasks and asks the devices of the granted tasks to stop. It locks the tasks, so their grants cannot change.
+// cancelAll ends the waiting ones of tasks and asks the devices of the granted ones to stop. It adds both numbers to done. It locks the
+// tasks, so their grants cannot change.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id {lock t}`, idsInput(tasks...))
 	if err != nil {
@@ -146,8 +148,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))
 }
 
-// lockRetriable locks each of the tasks that may be made pending again. It locks their pools and batches first: a task that becomes pending
-// in a batch that is cancelled concurrently, or in a pool that is deleted concurrently, would stay pending forever.
+// lockRetriable locks each of tasks that may be made pending again, and returns their ids. It locks their pools and batches first: a task
+// that becomes pending in a batch that is cancelled concurrently, or in a pool that is deleted concurrently, would stay pending forever.
 func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := idsInput(tasks...)
 	for _, query := range []string{
@@ -163,9 +165,9 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 		WHERE `+isRetriableSQL+` ORDER BY t.id {lock t}`, in)
 }
 
-// retryAll makes each of the tasks pending again for which this is allowed. Its earlier attempts stay counted, so attempt numbers continue.
-// A task that had used up all attempts gets one more. The number of attempts that were handed back is reset, but the fact that the task was
-// started before is kept: MaxWait does not apply to such a task.
+// retryAll makes each of tasks pending again for which this is allowed, and adds their number to done. Its earlier attempts stay counted,
+// so attempt numbers continue. A task that had used up all attempts gets one more. The number of attempts that were handed back is reset,
+// but the fact that the task was started before is kept: MaxWait does not apply to such a task.
 func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {

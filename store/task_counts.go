@@ -8,17 +8,17 @@ import (
 // TaskCounts is the number of tasks in each state.
 type TaskCounts struct {
 	ByState map[TaskState]int64
-	More    bool // whether more than heldMax slots are held; the tasks on the uncounted slots are counted as pending
+	More    bool // whether more than maxHeld slots are held; the tasks on the uncounted slots are counted as pending
 }
 
 // TaskCounts counts the tasks of a pool by state. If pool is empty, it counts the tasks of all pools. It uses the stored counts of pools
-// and counts the held slots up to heldMax; it reads no tasks.
-func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
+// and counts the held slots up to maxHeld; it reads no tasks.
+func (s tasks) TaskCounts(ctx context.Context, pool string, maxHeld int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
 		n     int64
 	}
-	in, args := ` WHERE pool = $2`, []any{heldMax, pool}
+	in, args := ` WHERE pool = $2`, []any{maxHeld, pool}
 	if pool == "" {
 		in, args = "", args[:1]
 	}
@@ -33,8 +33,8 @@ func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCo
 		switch {
 		case c.state == queuedState:
 			total = c.n
-		case c.state == Dispatched && c.n > int64(heldMax):
-			counts.ByState[Dispatched], counts.More = int64(heldMax), true
+		case c.state == Dispatched && c.n > int64(maxHeld):
+			counts.ByState[Dispatched], counts.More = int64(maxHeld), true
 		case c.n != 0:
 			counts.ByState[c.state] += c.n
 		}
@@ -49,13 +49,13 @@ type ErrorCount struct {
 	Tasks int64
 }
 
-// TopErrors returns the error texts of the failed and timed-out tasks of a batch with their counts, most frequent first. It reads at most
-// sample failed and at most sample timed-out tasks, and counts those that ended within the times of the filter.
-func (s tasks) TopErrors(ctx context.Context, f ResultFilter, sample, limit int) ([]ErrorCount, error) {
+// TopErrors returns at most limit error texts of the failed and timed-out tasks of a batch with their counts, most frequent first. It
+// reads at most sample failed and at most sample timed-out tasks, and counts those that ended between filter.Since and filter.Until.
+func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
-	q := &query{args: []any{f.Batch, sample}}
+	q := &query{args: []any{filter.Batch, sample}}
 	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
-	f.where(q)
+	filter.where(q)
 	q.text = q.withoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
 	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }

@@ -14,8 +14,9 @@ const (
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. A pair is a
-// batch and one of these two states. It searches only the newest 20 pairs that have tasks, and in each pair only the newest 2,500 tasks.
+// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. It searches the
+// tasks by pairs of a batch and one of these two states: only the newest 20 pairs that have tasks, and in each pair only the newest 2,500
+// tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {
@@ -34,6 +35,7 @@ func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int)
 	return found, nil
 }
 
+// tasksByErrorPrefixSQL returns the statement of TasksByErrorPrefix.
 func tasksByErrorPrefixSQL() string {
 	return `
 		SELECT ` + taskColumns + ` FROM (SELECT id FROM tasks WHERE batch = $1 AND state = $2 ORDER BY batch DESC, state DESC, id DESC LIMIT $4) AS w
@@ -53,6 +55,7 @@ func (s tasks) batchesWithFailures(ctx context.Context) ([]batchState, error) {
 	return collect(ctx, s.customPlanSession(), func(p *batchState) []any { return []any{&p.batch, &p.state} }, batchesWithFailuresSQL(), maxCountsRead, maxFailedPairs)
 }
 
+// batchesWithFailuresSQL returns the statement of batchesWithFailures.
 func batchesWithFailuresSQL() string {
 	return `
 		SELECT DISTINCT batch, state FROM (

@@ -27,6 +27,7 @@ func (e waitingEndRule) findSQL() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
 }
 
+// newExpiryRule returns the rule that ends tasks as expired. The parameters are the fields of waitingEndRule.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, "reaper"}
 }
@@ -50,8 +51,8 @@ func maxWaitRule(tasks []int64) waitingEndRule {
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
 }
 
-// Expire ends at most limit tasks that were not granted before their own NotAfter or the NotAfter of their batch, and returns how many it
-// ended.
+// Expire ends at most limit tasks that were not granted before their own NotAfter or the NotAfter of their batch, and returns the number
+// of ended tasks.
 func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	for _, rule := range expiryRules() {
@@ -99,9 +100,11 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	return expired, next, err
 }
 
-func (s tasks) expireWaited(ctx context.Context, f TaskFilter, maxSearched int) (int, error) {
+// expireWaited ends those tasks that match filter (tasks of one batch) and have waited longer than the MaxWait of the batch, among at most
+// maxSearched tasks. It returns the number of ended tasks.
+func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
-	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+f.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
+	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
 	if err != nil || len(late) == 0 {
 		return 0, err
 	}
@@ -121,6 +124,7 @@ const overdueText = `
 			ORDER BY b.id LIMIT 1), 0),
 		coalesce((SELECT id FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT 1 OFFSET $2), 0)`
 
+// endWaiting ends at most limit waiting tasks that match the rule, in a transaction of its own, and returns the number of ended tasks.
 func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		ended, err = tx.tasks().endWaiting(ctx, rule, limit)
@@ -132,7 +136,7 @@ func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (
 	return ended, nil
 }
 
-// endWaiting ends at most limit waiting tasks that match the rule, and returns how many it ended.
+// endWaiting ends at most limit waiting tasks that match the rule, and returns the number of ended tasks.
 func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (int, error) {
 	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
@@ -148,7 +152,8 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends each of the tasks that still satisfies rule.recheck and is not granted, and returns their ids. The tasks must be locked.
+// endLocked ends each task of ends that still satisfies rule.recheck and is not granted, and returns the ids of the ended tasks. The tasks
+// must be locked.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
 	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
 	// committed just before the lock is visible only in a snapshot that is taken after the lock, as in this statement.

@@ -33,14 +33,15 @@ func (f *TaskFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// ContinueAfter restricts the filter to tasks after the last id that was read. If last is 0, it changes nothing.
-func (f *TaskFilter) ContinueAfter(last int64) {
+// ContinueAfter restricts the filter to tasks after lastRead, the id of the last task that was read, in the order of the filter. If
+// lastRead is 0, it changes nothing.
+func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	switch {
-	case last == 0:
+	case lastRead == 0:
 	case f.Newest:
-		f.Until = cmp.Or(last-1, -1) // 0 would mean no bound
+		f.Until = cmp.Or(lastRead-1, -1) // 0 would mean no bound
 	default:
-		f.After = last
+		f.After = lastRead
 	}
 }
 
@@ -52,9 +53,9 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for the ids of candidate tasks in the order of the filter, at most maxRows of them. The candidates are
-// the tasks of a device, the tasks of a batch, or the running tasks; an index serves each kind. The limits keep Postgres from choosing
-// another index, whatever its statistics are.
+// candidateIDsSQL returns the query for the ids of candidate tasks in the order of the filter, at most maxRows of them, and adds its
+// arguments to q. The candidates are the tasks of a device, the tasks of a batch, or the running tasks; an index serves each kind. The
+// limits keep Postgres from choosing another index, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -68,6 +69,7 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	return f.batchTaskIDsSQL(q, s)
 }
 
+// idRange returns the range of ids of the filter, with at most maxRows rows, and adds its arguments to q.
 func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(maxRows)}
 	if f.Until != 0 {
@@ -85,6 +87,7 @@ func (f TaskFilter) excludeRunningSQL() string {
 	return `(SELECT g.task FROM grants g WHERE g.task = tasks.id) IS NULL AND `
 }
 
+// runningConds returns the conditions for running tasks, and adds their arguments to q.
 func (f TaskFilter) runningConds(q *query) (conds string) {
 	if f.Device != "" {
 		conds += "device = " + q.arg(f.Device) + " AND "
@@ -99,6 +102,7 @@ func (f TaskFilter) runningConds(q *query) (conds string) {
 	return conds
 }
 
+// deviceConds returns the conditions for the tasks of the device, and adds their arguments to q.
 func (f TaskFilter) deviceConds(q *query) string {
 	conds := "device = " + q.arg(f.Device) + " AND "
 	if f.State != "" {
@@ -110,32 +114,33 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks. It merges the ids of the states, because the index orders ids
-// separately for each state. The condition on the state is outside of the limited query: inside, Postgres would read a batch to its end if
-// few of its tasks have the state.
-func (f TaskFilter) batchTaskIDsSQL(q *query, s idRange) string {
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. It merges the ids of
+// the states, because the index orders ids separately for each state. The condition on the state is outside of the limited query: inside,
+// Postgres would read a batch to its end if few of its tasks have the state.
+func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
 		states = storedStates()
 	}
-	return f.stateTaskIDsSQL(q, s, states)
+	return f.stateTaskIDsSQL(q, span, states)
 }
 
-func (f TaskFilter) stateTaskIDsSQL(q *query, s idRange, states []TaskState) string {
+// stateTaskIDsSQL returns the query for the ids of a batch's tasks in each of states, in the range span, and adds its arguments to q.
+func (f TaskFilter) stateTaskIDsSQL(q *query, span idRange, states []TaskState) string {
 	batch := q.arg(f.Batch)
 	parts := make([]string, len(states))
 	for i, state := range states {
 		name := string(state)
-		bound, rest := `(batch, state, id) > (`+batch+`, '`+name+`', `+s.after+`) AND batch <= `+batch, `id < `+s.before
+		bound, rest := `(batch, state, id) > (`+batch+`, '`+name+`', `+span.after+`) AND batch <= `+batch, `id < `+span.before
 		if f.Newest {
-			bound, rest = `(batch, state, id) < (`+batch+`, '`+name+`', `+s.before+`) AND batch >= `+batch, `id > `+s.after
+			bound, rest = `(batch, state, id) < (`+batch+`, '`+name+`', `+span.before+`) AND batch >= `+batch, `id > `+span.after
 		}
 		parts[i] = `SELECT id FROM (
 			SELECT batch, state, id FROM tasks WHERE ` + f.excludeRunningSQL() + bound + `
-			ORDER BY batch` + s.direction + `, state` + s.direction + `, id` + s.direction + ` LIMIT ` + s.limit + `) AS ` + name + `
+			ORDER BY batch` + span.direction + `, state` + span.direction + `, id` + span.direction + ` LIMIT ` + span.limit + `) AS ` + name + `
 			WHERE batch = ` + batch + ` AND state = '` + name + `' AND ` + rest
 	}
-	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
+	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + span.direction + ` LIMIT ` + span.limit
 }
 
 // isIndexed reports whether candidatesSQL selects exactly the tasks that match, so that no other condition of the filter has to be checked.
@@ -152,7 +157,7 @@ func (f TaskFilter) isIndexed() bool {
 	return f == TaskFilter{}
 }
 
-// where adds the conditions on task t, its batch b and its grant g.
+// where adds to q the conditions on task t, its batch b and its grant g.
 func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.device = %s", f.Device)
 	whereSet(q, "t.batch = %s", f.Batch)
@@ -178,8 +183,8 @@ func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// candidatesSQL returns the FROM clause for the candidate tasks t. If the filter uses the primary key, it reads their rows directly instead
-// of looking them up by id.
+// candidatesSQL returns the FROM clause for at most maxRows candidate tasks t, and adds its arguments to q. If the filter uses the primary
+// key, it reads their rows directly instead of looking them up by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
 		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
@@ -195,8 +200,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matchingQuery returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty
-// cond adds no condition.
+// matchingQuery returns the query for these columns of the tasks that match and satisfy cond, a condition on task t, its batch b and its
+// grant g. An empty cond adds no condition.
 func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	q := &query{}
 	maxRows := searchLimit
@@ -211,33 +216,34 @@ func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match, in the order of their ids, up to the TaskSearchBound; beyond this bound some tasks may be missing.
-func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	text, args := f.matchingQuery(taskColumns, "").build(f.orderSQL(), f.Limit)
+// Tasks returns the tasks that match filter, in the order of their ids, up to the TaskSearchBound; beyond this bound some tasks may be
+// missing.
+func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
+	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
 	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
 }
 
-// TaskSearchBound returns the id up to which one request searches for tasks, if no index serves the filter. The next request continues
-// after this id.
-func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
-	if f.isIndexed() {
+// TaskSearchBound returns the id up to which one request searches for tasks, if no index serves filter. The next request continues after
+// this id. If an index serves filter, there is no bound.
+func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
+	if filter.isIndexed() {
 		return SearchBound{}, nil
 	}
-	return s.taskSearchBound(ctx, f)
+	return s.taskSearchBound(ctx, filter)
 }
 
-// taskSearchBound returns the SearchBound of the filter. If the filter uses the primary key, the bound is at a constant distance from the
+// taskSearchBound returns the SearchBound of filter. If the filter uses the primary key, the bound is at a constant distance from the
 // first existing id. Rows are not counted then: to count rows, Postgres may read far more of them than it returns.
-func (s tasks) taskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
-	if !f.usesPrimaryKey() {
+func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
+	if !filter.usesPrimaryKey() {
 		q := &query{}
-		return s.searchBound(ctx, q, f.candidateIDsSQL(q, searchLimit), f.direction())
+		return s.searchBound(ctx, q, filter.candidateIDsSQL(q, searchLimit), filter.direction())
 	}
-	from, query := f.After, `
+	from, query := filter.After, `
 		SELECT first.id + $2, (SELECT max(id) FROM tasks) > first.id + $2
 		FROM (SELECT id FROM tasks WHERE id > $1 ORDER BY id LIMIT 1) AS first`
-	if f.Newest {
-		from, query = cmp.Or(f.Until, math.MaxInt64), `
+	if filter.Newest {
+		from, query = cmp.Or(filter.Until, math.MaxInt64), `
 			SELECT CASE WHEN first.id > $2 THEN first.id - $2 ELSE 1 END, (SELECT min(id) FROM tasks) < first.id - $2
 			FROM (SELECT id FROM tasks WHERE id <= $1 ORDER BY id DESC LIMIT 1) AS first`
 	}

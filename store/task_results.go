@@ -35,7 +35,7 @@ type ResultFilter struct {
 // timed reports whether the filter has Since or Until. No index serves these two.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
-// where adds the conditions for Since and Until to a query of tasks t.
+// where adds to q, a query of tasks t, the conditions for Since and Until.
 func (f ResultFilter) where(q *query) {
 	if !f.Since.IsZero() {
 		q.where("t.finished_at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
@@ -48,16 +48,18 @@ func (f ResultFilter) where(q *query) {
 // endedStates returns the states of tasks that have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for the ids of the ended tasks that the filter may select, in ascending order, at most maxRows of them.
-func (f ResultFilter) candidateIDsSQL(q *query, until int64, maxRows int) string {
+// candidateIDsSQL returns the query for the ids <= lastID of the ended tasks that the filter may select, in ascending order, at most
+// maxRows of them. It adds its arguments to q.
+func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
 		states = endedStates()
 	}
-	tasks := TaskFilter{Batch: f.Batch, After: f.After, Until: until}
+	tasks := TaskFilter{Batch: f.Batch, After: f.After, Until: lastID}
 	return tasks.stateTaskIDsSQL(q, tasks.idRange(q, maxRows), states)
 }
 
+// resultsQuery returns the query for the results that match.
 func (f ResultFilter) resultsQuery() *query {
 	q := &query{}
 	limit := clampLimit(f.Limit)
@@ -72,14 +74,14 @@ func (f ResultFilter) resultsQuery() *query {
 	return q
 }
 
-// ResultSearchBound returns the id up to which one call of Results searches. If the filter has Since or Until, one call searches 50,000
+// ResultSearchBound returns the id up to which one call of Results searches. If filter has Since or Until, one call searches 50,000
 // results; otherwise there is no bound.
-func (s tasks) ResultSearchBound(ctx context.Context, f ResultFilter) (SearchBound, error) {
-	if !f.timed() {
+func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (SearchBound, error) {
+	if !filter.timed() {
 		return SearchBound{}, nil
 	}
 	q := &query{}
-	ids := f.candidateIDsSQL(q, f.LastTask, searchLimit)
+	ids := filter.candidateIDsSQL(q, filter.LastTask, searchLimit)
 	stretch, err := s.searchBound(ctx, q, ids, "")
 	if err != nil {
 		return SearchBound{}, fmt.Errorf("searching results: %w", err)
@@ -87,9 +89,9 @@ func (s tasks) ResultSearchBound(ctx context.Context, f ResultFilter) (SearchBou
 	return stretch, nil
 }
 
-// Results returns the results that match, in the order of their tasks' ids.
-func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error) {
-	q := f.resultsQuery()
+// Results returns the results that match filter, in the order of their tasks' ids.
+func (s tasks) Results(ctx context.Context, filter ResultFilter) ([]TaskResult, error) {
+	q := filter.resultsQuery()
 	list, err := collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
 		return []any{&r.Task, &r.Device, &r.State, optionalTime{&r.Ended}, optionalTime{&r.Granted}, optionalTime{&r.Freed}, document{&r.Output}, &r.Dropped, &r.Error}
 	}, q.text, q.args...)
@@ -123,9 +125,9 @@ const (
 	sampleBytes = 64 << 20 // approximate limit of the outputs of a sample, in bytes
 )
 
-// SampleResults calls each with a sample of the results of a batch. It divides the range of task ids into 20 parts and takes the same
-// number of results from each part. If the batch has few results, it takes all. It stops after about 64 MiB of outputs.
-func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, each func(SampledResult)) error {
+// SampleResults calls handle with each result of a sample of the results of a batch. It divides the range of task ids into 20 parts and
+// takes the same number of results from each part. If the batch has few results, it takes all. It stops after about 64 MiB of outputs.
+func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(SampledResult)) error {
 	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {
 		return err
@@ -138,24 +140,25 @@ func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, each func(Sam
 	for i := range parts {
 		spec.After = low - 1 + i*wide
 		maxResults := (spec.MaxResults + int(parts-i) - 1) / int(parts)
-		if err := s.samplePart(ctx, spec, spec.After+wide, maxResults, sampleBytes/int(parts), each); err != nil {
+		if err := s.samplePart(ctx, spec, spec.After+wide, maxResults, sampleBytes/int(parts), handle); err != nil {
 			return fmt.Errorf("sampling results: %w", err)
 		}
 	}
 	return nil
 }
 
-func (s tasks) samplePart(ctx context.Context, spec SampleSpec, until int64, maxResults, maxBytes int, each func(SampledResult)) error {
+// samplePart calls handle with at most maxResults results with task ids up to lastID, and with at most about maxBytes bytes of outputs.
+func (s tasks) samplePart(ctx context.Context, spec SampleSpec, lastID int64, maxResults, maxBytes int, handle func(SampledResult)) error {
 	for maxResults > 0 && maxBytes > 0 {
 		chunk := min(maxResults, sampleChunk)
-		q := spec.chunkQuery(until, chunk)
+		q := spec.chunkQuery(lastID, chunk)
 		read := 0
 		err := forEach(ctx, s.customPlanSession(), func(r *SampledResult) []any {
 			return []any{&r.Task, &r.State, optionalTime{&r.Ended}, document{&r.Output}, fromJSON(&r.Tags)}
 		}, func(r SampledResult) bool {
 			read++
 			spec.After, maxBytes = r.Task, maxBytes-len(r.Output)
-			each(r)
+			handle(r)
 			return maxBytes > 0
 		}, q.text, q.args...)
 		if err != nil || read < chunk {
@@ -166,24 +169,26 @@ func (s tasks) samplePart(ctx context.Context, spec SampleSpec, until int64, max
 	return nil
 }
 
-func (s SampleSpec) chunkQuery(until int64, maxRows int) *query {
+// chunkQuery returns the query for at most maxRows results with task ids up to lastID.
+func (s SampleSpec) chunkQuery(lastID int64, maxRows int) *query {
 	q, tags, device := &query{}, "NULL", ""
 	if s.WithTags {
 		tags, device = "d.tags", " {device of t}"
 	}
-	q.text = `SELECT t.id, t.state, t.finished_at, t.output, ` + tags + ` FROM (` + s.candidateIDsSQL(q, until, maxRows) + `) AS w {task w}` + device + ` ORDER BY w.id`
+	q.text = `SELECT t.id, t.state, t.finished_at, t.output, ` + tags + ` FROM (` + s.candidateIDsSQL(q, lastID, maxRows) + `) AS w {task w}` + device + ` ORDER BY w.id`
 	return q
 }
 
-// resultIDBounds returns the lowest and the highest task id with a result. Both are 0 if there are no results.
-func (s tasks) resultIDBounds(ctx context.Context, f ResultFilter) (low, high int64, err error) {
-	ends, err := queryOne(ctx, s.customPlanSession(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.idBoundsSQL(), f.Batch)
+// resultIDBounds returns the lowest and the highest task id with a result that filter may select. Both are 0 if there are no results.
+func (s tasks) resultIDBounds(ctx context.Context, filter ResultFilter) (low, high int64, err error) {
+	ends, err := queryOne(ctx, s.customPlanSession(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, filter.idBoundsSQL(), filter.Batch)
 	if err != nil {
 		return 0, 0, fmt.Errorf("finding results: %w", err)
 	}
 	return ends[0], ends[1], nil
 }
 
+// idBoundsSQL returns the statement of resultIDBounds.
 func (f ResultFilter) idBoundsSQL() string {
 	states := []TaskState{f.State}
 	if f.State == "" {

@@ -18,10 +18,11 @@ type stratum struct {
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks, spread evenly over all waiting tasks of the scope, and returns the total number of
-// waiting tasks. Two points of the sample may find the same task, so it may return fewer than maxTasks tasks.
-func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
-	oldest, others, err := s.batchesToSample(ctx, scope, pool)
+// spreadSample reads at most maxTasks waiting tasks, spread evenly over all waiting tasks of a pool or a batch (where), and returns the
+// total number of waiting tasks. pool is the name of the pool in both cases. Two points of the sample may find the same task, so it may
+// return fewer than maxTasks tasks.
+func (s tasks) spreadSample(ctx context.Context, where WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
+	oldest, others, err := s.batchesToSample(ctx, where, pool)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -29,8 +30,8 @@ func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string
 	if err != nil {
 		return nil, 0, err
 	}
-	total := pending[scope.Batch]
-	if scope.Batch == 0 {
+	total := pending[where.Batch]
+	if where.Batch == 0 {
 		counts, err := s.TaskCounts(ctx, pool, maxCapacity)
 		if err != nil {
 			return nil, 0, err
@@ -49,10 +50,11 @@ func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks: the oldest ones in oldest and, if there are more, some of the later ones in others.
-func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool string) (oldest, others []int64, err error) {
-	if scope.Batch != 0 {
-		return []int64{scope.Batch}, nil, nil
+// batchesToSample returns batches with waiting tasks of a pool or a batch (where): the oldest ones in oldest and, if there are more, some
+// of the later ones in others. pool is the name of the pool in both cases.
+func (s tasks) batchesToSample(ctx context.Context, where WaitingScope, pool string) (oldest, others []int64, err error) {
+	if where.Batch != 0 {
+		return []int64{where.Batch}, nil, nil
 	}
 	oldest, err = collect(ctx, s.readSession(), singleColumn[int64], `
 		WITH RECURSIVE open(n, batch) AS (
@@ -79,18 +81,19 @@ func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool str
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The separate lookup of each task's grant makes
-// Postgres choose the index that finds the fewest rows. The ORDER BY has all columns of this index, which saves a sort. Both hold whatever
-// the statistics were when Postgres planned the statement.
-func nextWaitingBatchSQL(pool, operator, batch string) string {
-	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batch + ` AND ` + isNotRunningSQL + `
+// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr: the first one whose id compares to
+// batchExpr by operator, such as >. The separate lookup of each task's grant makes Postgres choose the index that finds the fewest rows.
+// The ORDER BY has all columns of this index, which saves a sort. Both hold whatever the statistics were when Postgres planned the
+// statement.
+func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
+	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// countPending returns the number of waiting tasks of each batch.
-func (s tasks) countPending(ctx context.Context, list []int64) (map[int64]int64, error) {
+// countPending returns the number of waiting tasks of each batch in batchIDs, by the id of the batch.
+func (s tasks) countPending(ctx context.Context, batchIDs []int64) (map[int64]int64, error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
-		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(list...))
+		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(batchIDs...))
 	if err == nil {
 		err = batches(s).fillCounts(ctx, found)
 	}
@@ -108,23 +111,24 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum: how much of the sample comes from its batch. The strata after the oldest ones share the
-// waiting tasks of all later batches.
-func setWeights(spans []stratum, pending map[int64]int64, oldest int, total int64) {
+// setWeights sets the weight of each stratum: how much of the sample comes from its batch. pending has the number of waiting tasks by
+// batch, oldest is the number of strata for the oldest batches, and total the number of all waiting tasks. The strata after the oldest
+// ones share the waiting tasks of all later batches.
+func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int64) {
 	var oldestWeight, othersWeight float64
-	for i := range spans {
-		spans[i].weight = float64(pending[spans[i].batch])
+	for i := range strata {
+		strata[i].weight = float64(pending[strata[i].batch])
 		if i < oldest {
-			oldestWeight += spans[i].weight
+			oldestWeight += strata[i].weight
 		} else {
-			othersWeight += spans[i].weight
+			othersWeight += strata[i].weight
 		}
 	}
 	if othersWeight == 0 {
 		return
 	}
-	for i := oldest; i < len(spans); i++ {
-		spans[i].weight *= max(0, float64(total)-oldestWeight) / othersWeight
+	for i := oldest; i < len(strata); i++ {
+		strata[i].weight *= max(0, float64(total)-oldestWeight) / othersWeight
 	}
 }
 
@@ -135,19 +139,19 @@ type point struct {
 }
 
 // points returns count points at equal distances, as if the waiting tasks of all strata were in one row.
-func points(spans []stratum, count int) []point {
+func points(strata []stratum, count int) []point {
 	var all float64
-	for _, t := range spans {
+	for _, t := range strata {
 		all += t.weight
 	}
 	list, before, i := make([]point, 0, count), 0.0, 0
 	for k := range count {
 		at := all * (float64(k) + 0.5) / float64(count)
-		for i < len(spans)-1 && at >= before+spans[i].weight {
-			before += spans[i].weight
+		for i < len(strata)-1 && at >= before+strata[i].weight {
+			before += strata[i].weight
 			i++
 		}
-		t := spans[i]
+		t := strata[i]
 		share := (at - before) / max(t.weight, 1)
 		list = append(list, point{t.batch, t.first + int64(share*float64(t.last-t.first+1))})
 	}

@@ -11,33 +11,34 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends those of the listed tasks that wait, with the reason as their error. The result has one value per entry of list: whether
-// this entry ended its task. If several calls or entries name the same task, only one of them gets true.
-func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error) {
-	if len(list) == 0 {
+// Suppress ends those tasks of suppressions that wait, with the reason as their error. The result has one value per entry of suppressions:
+// whether this entry ended its task. If several calls or entries name the same task, only one of them gets true.
+func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool, error) {
+	if len(suppressions) == 0 {
 		return nil, nil
 	}
 	var ended map[int64]bool
 	err := s.write(ctx, func(tx session) (err error) {
-		ended, err = tx.tasks().suppress(ctx, list)
+		ended, err = tx.tasks().suppress(ctx, suppressions)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("suppressing tasks: %w", err)
 	}
-	done := make([]bool, len(list))
-	for i, one := range list {
+	done := make([]bool, len(suppressions))
+	for i, one := range suppressions {
 		done[i] = ended[one.Task]
 		delete(ended, one.Task) // so that a task that is listed twice gets true only once
 	}
 	return done, nil
 }
 
-// suppress ends those of the listed tasks that wait. It locks the tasks in the order of their ids, as all code does, to avoid deadlocks.
-func (s tasksIn) suppress(ctx context.Context, list []Suppression) (map[int64]bool, error) {
-	ends := make([]taskEnd, 0, len(list))
+// suppress ends those tasks of suppressions that wait, and returns which it ended, by task id. It locks the tasks in the order of their
+// ids, as all code does, to avoid deadlocks.
+func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[int64]bool, error) {
+	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)
-	for _, one := range list {
+	for _, one := range suppressions {
 		if !named[one.Task] {
 			ends = append(ends, taskEnd(one))
 		}

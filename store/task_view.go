@@ -36,43 +36,44 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	return v, nil
 }
 
-func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
+// view reads the TaskView of one task.
+func (s tasksIn) view(ctx context.Context, id int64) (read TaskView, err error) {
 	var running Grant
 	if err := s.scanRowArgs(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
-		append(taskDest(&v.Task), grantDest(&running)...)...); err != nil {
-		return v, err
+		append(taskDest(&read.Task), grantDest(&running)...)...); err != nil {
+		return read, err
 	}
 	if running.Task != 0 {
-		v.RunningGrant = &running
+		read.RunningGrant = &running
 	}
-	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{v.Task.Device}, []int64{id})
+	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{read.Task.Device}, []int64{id})
 	if err != nil {
-		return v, fmt.Errorf("reading its device: %w", err)
+		return read, fmt.Errorf("reading its device: %w", err)
 	}
-	v.DeviceView = views[0]
-	if v.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
-		return v, fmt.Errorf("reading its batch: %w", err)
+	read.DeviceView = views[0]
+	if read.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, read.Task.Batch); err != nil {
+		return read, fmt.Errorf("reading its batch: %w", err)
 	}
-	if v.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
-		return v, fmt.Errorf("reading its pool: %w", err)
+	if read.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, read.Task.Pool); err != nil {
+		return read, fmt.Errorf("reading its pool: %w", err)
 	}
-	if v.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
-		return v, fmt.Errorf("reading the slots of its pool: %w", err)
+	if read.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, read.Task.Pool); err != nil {
+		return read, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
-	return v, s.fillHistory(ctx, &v)
+	return read, s.fillHistory(ctx, &read)
 }
 
-// fillHistory sets the fields of v about the past of the task: its last attempt, its late result and who cancelled it.
-func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
-	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
+// fillHistory sets the fields of read about the past of the task: its last attempt, its late result and who cancelled it.
+func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
+	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, read.Task.ID)
 	switch {
 	case err == nil:
-		v.LastAttempt = &last
+		read.LastAttempt = &last
 	case !errors.Is(err, ErrNotFound):
 		return fmt.Errorf("reading its last attempt: %w", err)
 	}
 	if err := s.scanRowArgs(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
-		[]any{v.Task.Device, v.Task.ID}, optionalTime{&v.LateResultAt}); err != nil {
+		[]any{read.Task.Device, read.Task.ID}, optionalTime{&read.LateResultAt}); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
 	// If the device ended the task after a request to stop, then its event task.cancelled has a token and names the device as the actor,
@@ -81,7 +82,7 @@ func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID, v.Task.Device, searchLimit}, &v.CancelledBy, &v.CancelNote)
+		ORDER BY id DESC LIMIT 1`, []any{read.Task.ID, read.Task.Device, searchLimit}, &read.CancelledBy, &read.CancelNote)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("reading who cancelled it: %w", err)
 	}

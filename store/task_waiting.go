@@ -39,25 +39,26 @@ type waitingTask struct {
 	notBefore, notAfter *time.Time
 }
 
-func waitingTaskDest(w *waitingTask) []any {
-	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, optionalTime{&w.notBefore}, optionalTime{&w.notAfter}}
+// waitingTaskDest returns the destinations in task for the columns of a waiting task in a query.
+func waitingTaskDest(task *waitingTask) []any {
+	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, optionalTime{&task.notBefore}, optionalTime{&task.notAfter}}
 }
 
-// SampleWaiting reads all waiting tasks or, if there are more than maxTasks, at most maxTasks of them, spread evenly over all. Its cost
-// depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
-func (s tasks) SampleWaiting(ctx context.Context, scope WaitingScope, maxTasks int) (found WaitingTasks, err error) {
+// SampleWaiting reads all waiting tasks of a pool or a batch (where) or, if there are more than maxTasks, at most maxTasks of them, spread
+// evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
+func (s tasks) SampleWaiting(ctx context.Context, where WaitingScope, maxTasks int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, scope)
+		pool, err := s.scopePool(ctx, where)
 		if err != nil {
 			return err
 		}
-		list, err := s.readWaiting(ctx, pool.Name, scope.firstPosition(), scope.lastBatch(), maxTasks+1)
+		list, err := s.readWaiting(ctx, pool.Name, where.firstPosition(), where.lastBatch(), maxTasks+1)
 		if err != nil {
 			return err
 		}
 		found = WaitingTasks{Total: int64(len(list)), IsComplete: len(list) <= maxTasks}
 		if !found.IsComplete {
-			if list, found.Total, err = s.spreadSample(ctx, scope, pool.Name, maxTasks); err != nil {
+			if list, found.Total, err = s.spreadSample(ctx, where, pool.Name, maxTasks); err != nil {
 				return err
 			}
 		}
@@ -70,17 +71,18 @@ func (s tasks) SampleWaiting(ctx context.Context, scope WaitingScope, maxTasks i
 	return found, nil
 }
 
-// NextWaiting reads at most limit waiting tasks after a position. It returns ErrNotFound if there is no such pool or batch.
-func (s tasks) NextWaiting(ctx context.Context, scope WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
+// NextWaiting reads at most limit waiting tasks of a pool or a batch (where) after a position. It returns ErrNotFound if there is no such
+// pool or batch.
+func (s tasks) NextWaiting(ctx context.Context, where WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, scope)
+		pool, err := s.scopePool(ctx, where)
 		if err != nil {
 			return err
 		}
 		if after == (WaitingPosition{}) {
-			after = scope.firstPosition()
+			after = where.firstPosition()
 		}
-		list, err := s.readWaiting(ctx, pool.Name, after, scope.lastBatch(), limit)
+		list, err := s.readWaiting(ctx, pool.Name, after, where.lastBatch(), limit)
 		if err != nil {
 			return err
 		}
@@ -118,17 +120,17 @@ func (of WaitingScope) lastBatch() int64 {
 	return of.Batch
 }
 
-// scopePool returns the pool in which the tasks wait. The pool of a batch that has ended may be deleted.
-func (s tasks) scopePool(ctx context.Context, scope WaitingScope) (Pool, error) {
-	if scope.Batch == 0 {
-		return s.readSession().pools().poolByName(ctx, scope.Pool)
+// scopePool returns the pool in which the tasks of a pool or a batch (where) wait. The pool of a batch that has ended may be deleted.
+func (s tasks) scopePool(ctx context.Context, where WaitingScope) (Pool, error) {
+	if where.Batch == 0 {
+		return s.readSession().pools().poolByName(ctx, where.Pool)
 	}
-	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
+	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, where.Batch)
 }
 
-// readWaiting reads the waiting tasks of a pool after a position, in their order, up to the batch last.
-func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, last int64, limit int) ([]waitingTask, error) {
-	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, last)
+// readWaiting reads at most limit waiting tasks of a pool after a position, in their order, up to the batch lastBatch.
+func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
+	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
 // isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, as in
@@ -151,20 +153,21 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why these tasks of a pool wait.
-func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
-	if len(list) == 0 {
+// waitingViews reads everything that decides why the tasks in waiting, which belong to pool, wait. It returns one view per task, in the
+// same order.
+func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTask) ([]TaskView, error) {
+	if len(waiting) == 0 {
 		return nil, nil
 	}
-	devices, ids := make([]string, len(list)), make([]int64, len(list))
-	for i, w := range list {
+	devices, ids := make([]string, len(waiting)), make([]int64, len(waiting))
+	for i, w := range waiting {
 		devices[i], ids[i] = w.device, w.Task
 	}
 	views, err := s.readSession().grants().readViewsWithTasks(ctx, waitingViewText, devices, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading their devices: %w", err)
 	}
-	batches, err := s.batchesByID(ctx, list)
+	batches, err := s.batchesByID(ctx, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("reading their batches: %w", err)
 	}
@@ -172,8 +175,8 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	if err != nil {
 		return nil, fmt.Errorf("reading the slots of their pool: %w", err)
 	}
-	all := make([]TaskView, len(list))
-	for i, w := range list {
+	all := make([]TaskView, len(waiting))
+	for i, w := range waiting {
 		all[i] = TaskView{
 			DeviceView: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
 			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority, NotBefore: w.notBefore, NotAfter: w.notAfter},
@@ -182,10 +185,10 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks, without payloads. The key is the id of the batch.
-func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
-	wanted := make([]int64, len(list))
-	for i, w := range list {
+// batchesByID returns the batches of the tasks in waiting, without payloads. The key is the id of the batch.
+func (s tasks) batchesByID(ctx context.Context, waiting []waitingTask) (map[int64]Batch, error) {
+	wanted := make([]int64, len(waiting))
+	for i, w := range waiting {
 		wanted[i] = w.Batch
 	}
 	slices.Sort(wanted)
@@ -197,7 +200,7 @@ func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]B
 	return all, err
 }
 
-// fillLastAttempts fills in the newest attempt of the tasks that wait for a retry.
+// fillLastAttempts sets LastAttempt in those of views whose tasks wait for a retry.
 func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	var waitingForRetry []int64
 	for _, v := range views {
@@ -231,12 +234,13 @@ const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// WaitingPositionOf returns the WaitingPosition of a task from the Views of a WaitingTasks.
-func WaitingPositionOf(t Task) WaitingPosition {
-	return WaitingPosition{Batch: t.Batch, Priority: t.Priority, Task: t.ID}
+// WaitingPositionOf returns the WaitingPosition of a task from the Views of a WaitingTasks: its place among the waiting tasks of the pool.
+func WaitingPositionOf(task Task) WaitingPosition {
+	return WaitingPosition{Batch: task.Batch, Priority: task.Priority, Task: task.ID}
 }
 
-// Compare orders positions: by batch, then highest priority first, then by task.
+// Compare orders positions among waiting tasks: by batch, then highest priority first, then by task. It is negative if m comes before
+// other.
 func (m WaitingPosition) Compare(other WaitingPosition) int {
 	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

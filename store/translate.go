@@ -14,6 +14,7 @@ type sqlTranslator struct {
 	texts map[string]string // key: text with words in braces; value: translated text
 }
 
+// newSQLTranslator returns a translator. words are words in braces, each followed by its replacement.
 func newSQLTranslator(words []string) *sqlTranslator {
 	return &sqlTranslator{words: strings.NewReplacer(words...), texts: map[string]string{}}
 }

@@ -19,9 +19,9 @@ type warmedConns struct {
 	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections until half of the allowed number are open. On each new one it runs the statements that every report needs, for
-// data that does not exist. The first run of a statement on a connection takes Postgres ten times as long as later ones, and new
-// connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
+// Warm opens connections to the database until half of the allowed number are open. On each new connection it runs the statements that
+// every report needs, for data that does not exist. The first run of a statement on a connection takes Postgres ten times as long as later
+// ones, and new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -81,7 +81,7 @@ func (s *Store) mayTakeConn(held int) bool {
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearse on a connection unless that was done before, and returns the identity of the connection.
+// warmUp runs rehearse on conn unless that was done before, and returns the identity of the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		id = driverConn

@@ -18,11 +18,11 @@ type advisedError struct {
 	advice string
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the error without the advice.
 func (e advisedError) Unwrap() error { return e.error }
 
-// adviceFor returns a text about what the user can do after err. It is empty if the error itself
-// contains the advice, or if there is no advice.
+// adviceFor returns a text about what the user can do after err, the error of a command. It is empty if the error itself contains the
+// advice, or if there is no advice.
 func adviceFor(err error) string {
 	if advised, ok := errors.AsType[advisedError](err); ok {
 		return advised.advice
@@ -43,7 +43,7 @@ func adviceFor(err error) string {
 	return ""
 }
 
-// adviceAfterLoss returns what the user can do if no answer arrived.
+// adviceAfterLoss returns what the user can do after lost: a request to which no answer arrived.
 func adviceAfterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {
@@ -59,15 +59,16 @@ func adviceAfterLoss(lost *operators.LostError) string {
 	return "start one with `dispatcher dev`, or set DISPATCHER_URL to a running dispatcher"
 }
 
-func adviceAfterProblem(p *operators.Problem) string {
-	switch p.Status {
+// adviceAfterProblem returns what the user can do after problem, a refusal by the server. It is empty if there is no advice.
+func adviceAfterProblem(problem *operators.Problem) string {
+	switch problem.Status {
 	case http.StatusUnauthorized:
 		return "set DISPATCHER_TOKEN to an operator's token; an admin creates one with `dispatcher tokens create --name you --role operator`"
 	case http.StatusNotFound:
-		if before, _, isSlotPath := strings.Cut(p.Path, "/slots/"); isSlotPath {
+		if before, _, isSlotPath := strings.Cut(problem.Path, "/slots/"); isSlotPath {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
-		if noun := nounInPath(p.Path); noun != "" {
+		if noun := nounInPath(problem.Path); noun != "" {
 			return "to list them: dispatcher " + noun + " list"
 		}
 	case http.StatusServiceUnavailable:
@@ -76,6 +77,7 @@ func adviceAfterProblem(p *operators.Problem) string {
 	return ""
 }
 
+// nounInPath returns the kind of object (such as pool) in the path of an API request.
 func nounInPath(path string) string {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
 	noun, _, _ := strings.Cut(rest, "/")

@@ -16,6 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newBatches returns the command `batches` with its subcommands.
 func newBatches() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
@@ -37,6 +38,7 @@ func newBatches() *cobra.Command {
 	return o.newGroup("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
 
+// addBatchFilters adds the flags by which a command filters batches.
 func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("name", "", "only batches whose name contains this text, ignoring case")
 	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")
@@ -46,7 +48,7 @@ func addBatchFilters(command *cobra.Command) {
 	complete(command, "lane", "normal", "urgent")
 }
 
-// exactlyOneID accepts exactly one argument, an id of at least 1.
+// exactlyOneID returns an error unless args has exactly one argument, an id of at least 1.
 func exactlyOneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
@@ -57,9 +59,10 @@ func exactlyOneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func getBatch(b noun) *cobra.Command {
+// getBatch returns the command `batches get`.
+func getBatch(batches noun) *cobra.Command {
 	var watch bool
-	command := b.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
+	command := batches.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
 			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}
@@ -69,14 +72,15 @@ func getBatch(b noun) *cobra.Command {
 	return command
 }
 
-func setBatch(b noun) *cobra.Command {
+// setBatch returns the command `batches set`, which changes the settings of a batch.
+func setBatch(batches noun) *cobra.Command {
 	var priority, weight, attempts int
 	var notAfter, lane string
 	var opens windowsFlag
 	var policies limitsFlag
 	var always, never, noWait bool
 	var maxWait time.Duration
-	command := b.objectCommand("set", "Change the settings of a batch that are given as flags; the others stay unchanged", func(s *session, batch string) error {
+	command := batches.objectCommand("set", "Change the settings of a batch that are given as flags; the others stay unchanged", func(s *session, batch string) error {
 		body := changedFields(s.cmd.Flags(), map[string]field{
 			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
@@ -113,9 +117,10 @@ func setBatch(b noun) *cobra.Command {
 // exampleTime shows the format of times on the command line.
 const exampleTime = "2027-01-31T22:00:00Z"
 
-func cancelBatch(b noun) *cobra.Command {
+// cancelBatch returns the command `batches cancel`.
+func cancelBatch(batches noun) *cobra.Command {
 	var yes bool
-	command := b.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
+	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
 		var current operators.Batch
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &current); err != nil {
@@ -132,9 +137,9 @@ func cancelBatch(b noun) *cobra.Command {
 	return command
 }
 
-// conditionAsState replaces the state of a batch by its condition, which describes better what the batch does
-// now. An object without a condition is no batch, and stays as it is. The state and the condition of a batch are
-// next to each other, before its payload.
+// conditionAsState returns object, a batch of the API, with its state replaced by its condition, which describes better what the batch
+// does now. An object without a condition is no batch, and is returned unchanged. The state and the condition of a batch are next to each
+// other, before its payload.
 func conditionAsState(object json.RawMessage) json.RawMessage {
 	var batch struct {
 		Condition string `json:"condition"`
@@ -146,8 +151,8 @@ func conditionAsState(object json.RawMessage) json.RawMessage {
 	return slices.Concat(object[:found[0]], []byte(`"state":`), object[found[1]:])
 }
 
-// batchSettingNames returns the members of a batch that are settings. Actions such as cancel and watch do
-// not show them.
+// batchSettingNames returns the names of the members of a batch that are settings. Actions such as cancel and watch do not show these
+// members.
 func batchSettingNames() []string {
 	return []string{
 		"kind", "priority", "weight", "lane", "not_before", "not_after", "max_wait_ms", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",

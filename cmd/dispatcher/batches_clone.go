@@ -19,10 +19,10 @@ import (
 const payloadInQuery = 2 << 10
 
 // cloneBatch returns the command that queues a copy of a batch.
-func cloneBatch(b noun) *cobra.Command {
+func cloneBatch(batches noun) *cobra.Command {
 	var name string
 	var failed, dryRun bool
-	command := b.objectCommand("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
+	command := batches.objectCommand("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
 		var from operators.Batch
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &from); err != nil {
 			return err
@@ -57,24 +57,24 @@ func cloneBatch(b noun) *cobra.Command {
 	return command
 }
 
-// taskSelection selects the tasks of a batch in some states, to queue them in a new batch. The state ""
-// selects the tasks of all states.
+// taskSelection selects the tasks of a batch in some states, to queue them in a new batch. The state "" selects the tasks of all states.
 type taskSelection struct {
 	batch  operators.Batch
 	now    time.Time
 	states []string
 }
 
-// open returns the tasks as NDJSON, read from the server page by page.
-func (t taskSelection) open(ctx context.Context, tasks operators.Tasks) (io.ReadCloser, error) {
-	next, stop := iter.Pull2(t.selectTasks(ctx, tasks))
+// open returns the selected tasks as NDJSON, read from the server page by page while the caller reads.
+func (t taskSelection) open(ctx context.Context, client operators.Tasks) (io.ReadCloser, error) {
+	next, stop := iter.Pull2(t.selectTasks(ctx, client))
 	return &taskLines{next: next, stop: stop}, nil
 }
 
-func (t taskSelection) selectTasks(ctx context.Context, tasks operators.Tasks) iter.Seq2[operators.NewTask, error] {
+// selectTasks yields a new task for each selected task, read from the server page by page. After an error it yields nothing more.
+func (t taskSelection) selectTasks(ctx context.Context, client operators.Tasks) iter.Seq2[operators.NewTask, error] {
 	return func(yield func(operators.NewTask, error) bool) {
 		for _, state := range t.states {
-			for task, err := range tasks.List(ctx, operators.TaskFilter{Batch: t.batch.ID, State: state}) {
+			for task, err := range client.List(ctx, operators.TaskFilter{Batch: t.batch.ID, State: state}) {
 				if !yield(t.batch.CloneTask(task, t.now), err) || err != nil {
 					return
 				}
@@ -83,15 +83,16 @@ func (t taskSelection) selectTasks(ctx context.Context, tasks operators.Tasks) i
 	}
 }
 
-// taskLines is a reader of tasks as lines of JSON.
+// taskLines is a reader that returns tasks as lines of JSON.
 type taskLines struct {
 	next func() (operators.NewTask, error, bool)
 	stop func()
 	line bytes.Buffer
 }
 
-// Read returns the next bytes, and io.EOF after the last task.
-func (l *taskLines) Read(to []byte) (int, error) {
+// Read copies the next bytes of the tasks, one line of JSON for each task, into buffer and returns their number. After the last task, it
+// returns io.EOF.
+func (l *taskLines) Read(buffer []byte) (int, error) {
 	for l.line.Len() == 0 {
 		task, err, more := l.next()
 		if err == nil && !more {
@@ -104,7 +105,7 @@ func (l *taskLines) Read(to []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return l.line.Read(to)
+	return l.line.Read(buffer)
 }
 
 // Close stops the reading from the server.
@@ -114,9 +115,9 @@ func (l *taskLines) Close() error {
 }
 
 // retryBatch returns the command that retries the tasks of a batch that ended without success.
-func retryBatch(b noun) *cobra.Command {
+func retryBatch(batches noun) *cobra.Command {
 	var yes, dryRun bool
-	command := b.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
+	command := batches.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
 		return bulkChange{s.Client, s.console, "retry", operators.Query("batch", batch)}.run(s.cmd.Context(), yes, dryRun)
 	})
 	addYesFlag(command, &yes)

@@ -44,7 +44,8 @@ type batchFlags struct {
 	dryRun, wait bool
 }
 
-func createBatch(o *operatorFlags) *cobra.Command {
+// createBatch returns the command `batches create`.
+func createBatch(operator *operatorFlags) *cobra.Command {
 	b := &batchFlags{}
 	command := &cobra.Command{
 		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: from a file, for named devices, or for all devices with certain tags",
@@ -62,7 +63,7 @@ unless every task succeeded.`,
 		Example: `  dispatcher batches create -f tasks.csv --pool ar:330100 --wait
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: o.withSession(func(s *session, _ []string) error {
+		RunE: operator.withSession(func(s *session, _ []string) error {
 			r, err := b.request(s.cmd.Flags(), s.console.in)
 			if err != nil {
 				return err
@@ -80,8 +81,8 @@ unless every task succeeded.`,
 		}),
 	}
 	b.add(command.Flags())
-	o.pools().completeFlag(command, "pool")
-	o.devices().completeFlag(command, "device")
+	operator.pools().completeFlag(command, "pool")
+	operator.devices().completeFlag(command, "device")
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "retry-on", "failed", "timed_out")
 	complete(command, "on-lost", "retry", "fail")
@@ -94,6 +95,7 @@ unless every task succeeded.`,
 	return requireFlag(command, "pool")
 }
 
+// add adds the flags of a batch to flags.
 func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&b.file, "file", "f", "", "tasks as CSV or NDJSON; -: standard input")
 	flags.StringVar(&b.format, "format", "", "format of the file: csv or ndjson (default: from its name)")
@@ -126,7 +128,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&b.wait, "wait", false, "wait until the batch has ended, and show its progress")
 }
 
-// fields returns the fields whose flags were given, by their names in the API.
+// fields returns the fields of the batch whose flags were given, by their names in the API.
 func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	fields := changedFields(flags, map[string]field{
 		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
@@ -149,8 +151,8 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	return fields, errors.Join(err, b.limits.addTo(fields))
 }
 
-// readJSONFlag returns the JSON in text, or the JSON in the file FILE if text is @FILE. If text is
-// empty, it returns nil.
+// readJSONFlag returns the JSON in text, the value of the flag with the name flag, or the JSON in the file FILE if text is @FILE. If text
+// is empty, it returns nil.
 func readJSONFlag(flag, text string) (json.RawMessage, error) {
 	value := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
@@ -168,7 +170,7 @@ func readJSONFlag(flag, text string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// request returns the request that creates the batch.
+// request returns the request that creates the batch. It reads the tasks from stdin if the file is "-".
 func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.Request, error) {
 	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newIdempotencyKey()}
 	fields, err := b.fields(flags)
@@ -192,19 +194,18 @@ func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.R
 	return r, err
 }
 
-// stream makes r send the file unchanged, and the fields in the query.
-func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
-	if err := operators.AddToQuery(fields, r.Query); err != nil {
+// stream makes request send the file of tasks (stdin if the file is "-") unchanged in its body, and fields in its query.
+func (b *batchFlags) stream(request *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
+	if err := operators.AddToQuery(fields, request.Query); err != nil {
 		return err
 	}
-	if r.ContentType, err = mediaType(b.file, b.format); err != nil {
+	if request.ContentType, err = mediaType(b.file, b.format); err != nil {
 		return err
 	}
-	return openFile(r, b.file, stdin)
+	return openFile(request, b.file, stdin)
 }
 
-// mediaType returns the media type of a file of tasks or devices. If format is empty, the extension
-// of the file name determines the type.
+// mediaType returns the media type of a file of tasks or devices. If format is empty, the extension of the file name determines the type.
 func mediaType(file, format string) (string, error) {
 	if format == "" {
 		format = strings.TrimPrefix(filepath.Ext(file), ".")
@@ -218,23 +219,22 @@ func mediaType(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// openFile makes r read a file. The file is opened again each time the request is sent. Standard
-// input can be sent only once.
-func openFile(r *operators.Request, file string, stdin io.Reader) error {
+// openFile makes request send a file (stdin if file is "-"). The file is opened again each time the request is sent. Standard input can be
+// sent only once.
+func openFile(request *operators.Request, file string, stdin io.Reader) error {
 	if file == "-" {
-		r.NoRetry = true
-		r.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }
+		request.NoRetry = true
+		request.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }
 		return nil
 	}
 	if _, err := os.Stat(file); err != nil {
 		return usageError{fmt.Errorf("--file: %w", err)}
 	}
-	r.OpenBody = func() (io.ReadCloser, error) { return os.Open(file) }
+	request.OpenBody = func() (io.ReadCloser, error) { return os.Open(file) }
 	return nil
 }
 
-// newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has
-// one effect.
+// newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has one effect.
 func newIdempotencyKey() string { return "cli-" + rand.Text() }
 
 // queuedBatch is the answer to the request that queued a batch, or checked it in a dry run.
@@ -245,7 +245,7 @@ type queuedBatch struct {
 	console *console
 }
 
-// noteWarnings notes the warnings, and the number of tasks for unregistered devices, whose ids may be
+// noteWarnings writes to standard error the warnings of the answer, and the number of tasks for unregistered devices, whose ids may be
 // mistyped.
 func (q queuedBatch) noteWarnings() {
 	q.console.noteWarnings("", q.text)
@@ -255,8 +255,7 @@ func (q queuedBatch) noteWarnings() {
 	}
 }
 
-// show writes the answer. After a dry run it writes only the number of tasks, unless the output is
-// JSON.
+// show writes the answer. After a dry run it writes only the number of tasks, unless the output is JSON.
 func (q queuedBatch) show(dryRun bool) error {
 	if !dryRun || q.console.isJSON {
 		return q.console.show(q.text, "unknown", "warnings")
@@ -265,8 +264,7 @@ func (q queuedBatch) show(dryRun bool) error {
 	return err
 }
 
-// skippedText returns the number of skipped duplicates as text. It is empty if the request did not
-// ask to skip duplicates.
+// skippedText returns the number of skipped duplicates as text. It is empty if the request did not ask to skip duplicates.
 func (q queuedBatch) skippedText() string {
 	if q.Skipped == nil {
 		return ""

@@ -30,9 +30,10 @@ type resultFlags struct {
 	csv, asJSON bool
 }
 
-func batchResults(b noun) *cobra.Command {
+// batchResults returns the command `batches results`.
+func batchResults(batches noun) *cobra.Command {
 	r := &resultFlags{}
-	command := b.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", func(s *session, batch string) error {
+	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", func(s *session, batch string) error {
 		s.console.isJSON = s.console.isJSON || r.asJSON
 		r.Since, r.Until = r.since.value, r.until.value
 		path := operators.Path("batches", batch, "results")
@@ -73,16 +74,14 @@ func batchResults(b noun) *cobra.Command {
 	return command
 }
 
-// filters returns the query for the table. It asks for no summary, because the command has shown
-// the summary before.
+// filters returns the query for the table of results. The query asks for no summary, because the command has shown the summary before.
 func (r *resultFlags) filters(*pflag.FlagSet) url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
-// firstFields returns the names of the first fields that have a column, at most shownFields.
-// Lists and objects are left out.
-func firstFields(found []operators.OutputField) (names []string) {
-	for _, f := range found {
+// firstFields returns the names of those of fields that become columns of the table: the first shownFields, without lists and objects.
+func firstFields(fields []operators.OutputField) (names []string) {
+	for _, f := range fields {
 		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
 			names = append(names, f.Name)
 		}
@@ -90,6 +89,7 @@ func firstFields(found []operators.OutputField) (names []string) {
 	return names
 }
 
+// resultColumns returns the columns of the table of results: the columns of every result, and one column for each of fields.
 func resultColumns(fields []string) []column {
 	columns := []column{memberColumn("TASK", "task"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"), memberColumn("ENDED", "ended_at"), memberColumn("RAN", "duration_ms")}
 	for _, name := range fields {
@@ -117,16 +117,16 @@ func plainValue(value json.RawMessage) string {
 // resultReport writes the progress and the summary of the results of a batch for people.
 type resultReport struct{ out io.Writer }
 
-// summarize reads the batch and the summary that query selects, and writes both.
-func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch string, query url.Values) (*operators.ResultSummary, error) {
+// summarize reads the batch and the summary that query selects, and writes both. It returns the summary.
+func (r resultReport) summarize(ctx context.Context, client *operators.Client, batch string, query url.Values) (*operators.ResultSummary, error) {
 	var batchProgress progress
 	path := operators.Path("batches", batch)
-	if err := c.Do(ctx, operators.Request{Method: http.MethodGet, Path: path}, &batchProgress); err != nil {
+	if err := client.Do(ctx, operators.Request{Method: http.MethodGet, Path: path}, &batchProgress); err != nil {
 		return nil, err
 	}
 	query.Set("page_size", "1")
 	var first operators.Results
-	if _, err := readAnswer(ctx, c, operators.Request{Method: http.MethodGet, Path: path + "/results", Query: query}, &first); err != nil {
+	if _, err := readAnswer(ctx, client, operators.Request{Method: http.MethodGet, Path: path + "/results", Query: query}, &first); err != nil {
 		return nil, err
 	}
 	_, _ = fmt.Fprintln(r.out, terminal.EscapeUnprintable(batchProgress.summaryLine()))
@@ -134,43 +134,43 @@ func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch 
 }
 
 // writeSummary writes the size of the sample, the aggregate, the counts by tag and the errors.
-func (r resultReport) writeSummary(sum operators.ResultSummary) error {
+func (r resultReport) writeSummary(summary operators.ResultSummary) error {
 	switch {
-	case sum.Sampled < sum.Scanned:
-		_, _ = fmt.Fprintf(r.out, "%d of %d scanned results ended in that time; %d results match\n", sum.Sampled, sum.Scanned, sum.Matching)
-	case sum.Scanned < sum.Matching:
-		_, _ = fmt.Fprintf(r.out, "summary of a sample: %d of %d results\n", sum.Sampled, sum.Matching)
+	case summary.Sampled < summary.Scanned:
+		_, _ = fmt.Fprintf(r.out, "%d of %d scanned results ended in that time; %d results match\n", summary.Sampled, summary.Scanned, summary.Matching)
+	case summary.Scanned < summary.Matching:
+		_, _ = fmt.Fprintf(r.out, "summary of a sample: %d of %d results\n", summary.Sampled, summary.Matching)
 	}
-	if a := sum.Aggregate; a != nil {
+	if a := summary.Aggregate; a != nil {
 		if err := r.writeAggregate(*a); err != nil {
 			return err
 		}
 	}
-	if len(sum.ByTag) > 0 {
+	if len(summary.ByTag) > 0 {
 		t := r.startTable("", "TAG", "ENDED", "FAILED")
-		for _, c := range sum.ByTag {
+		for _, c := range summary.ByTag {
 			name := "(without)"
 			if c.Value != nil {
 				name = *c.Value
 			}
 			t.AddRow(name, fmt.Sprint(c.Ended), fmt.Sprint(c.Failed))
 		}
-		if rest := sum.ByTagRest; rest != nil {
+		if rest := summary.ByTagRest; rest != nil {
 			t.AddRow("(others)", fmt.Sprint(rest.Ended), fmt.Sprint(rest.Failed))
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
-	if len(sum.Errors) == 0 {
+	if len(summary.Errors) == 0 {
 		return nil
 	}
 	title := ""
-	if sum.ErrorsSampled < sum.ErrorsTotal {
-		title = fmt.Sprintf("errors of a sample: %d of %d tasks", sum.ErrorsSampled, sum.ErrorsTotal)
+	if summary.ErrorsSampled < summary.ErrorsTotal {
+		title = fmt.Sprintf("errors of a sample: %d of %d tasks", summary.ErrorsSampled, summary.ErrorsTotal)
 	}
 	t := r.startTable(title, "FAILED", "ERROR")
-	for _, e := range sum.Errors {
+	for _, e := range summary.Errors {
 		t.AddRow(fmt.Sprint(e.Tasks), e.Error)
 	}
 	return t.Flush()
@@ -185,38 +185,40 @@ func (r resultReport) startTable(title string, heads ...string) *terminal.Table 
 	return terminal.NewTable(r.out, heads...)
 }
 
-func (r resultReport) writeAggregate(a operators.Aggregate) error {
-	title := a.Field + ", of " + countText(a.Tasks, "task", "tasks")
-	if a.Other > 0 {
-		title += fmt.Sprintf(" (%d with a list, an object or a number beyond 64 bits)", a.Other)
+// writeAggregate writes the summary of the values of one field of the outputs.
+func (r resultReport) writeAggregate(aggregate operators.Aggregate) error {
+	title := aggregate.Field + ", of " + countText(aggregate.Tasks, "task", "tasks")
+	if aggregate.Other > 0 {
+		title += fmt.Sprintf(" (%d with a list, an object or a number beyond 64 bits)", aggregate.Other)
 	}
-	if n := a.Number; n != nil {
-		if err := r.writeNumbers(title, *n); err != nil || len(a.Values) == 0 {
+	if n := aggregate.Number; n != nil {
+		if err := r.writeNumbers(title, *n); err != nil || len(aggregate.Values) == 0 {
 			return err
 		}
 	}
 	t := r.startTable(title, "TASKS", "VALUE")
-	for _, v := range a.Values {
+	for _, v := range aggregate.Values {
 		t.AddRow(fmt.Sprint(v.Tasks), v.Value)
 	}
-	if a.Rest > 0 {
-		t.AddRow(fmt.Sprint(a.Rest), "(others)")
+	if aggregate.Rest > 0 {
+		t.AddRow(fmt.Sprint(aggregate.Rest), "(others)")
 	}
 	return t.Flush()
 }
 
-func (r resultReport) writeNumbers(title string, n operators.NumberValues) error {
+// writeNumbers writes a table with the minimum, the maximum, the mean and the percentiles of numbers under the title.
+func (r resultReport) writeNumbers(title string, numbers operators.NumberValues) error {
 	t := r.startTable(title, "MIN", "P5", "P50", "P95", "P99", "MAX", "MEAN", "NUMBERS")
-	t.AddRow(formatNumber(n.Min), formatNumber(n.P5), formatNumber(n.P50), formatNumber(n.P95), formatNumber(n.P99), formatNumber(n.Max), formatNumber(n.Mean), fmt.Sprint(n.Count))
+	t.AddRow(formatNumber(numbers.Min), formatNumber(numbers.P5), formatNumber(numbers.P50), formatNumber(numbers.P95), formatNumber(numbers.P99), formatNumber(numbers.Max), formatNumber(numbers.Mean), fmt.Sprint(numbers.Count))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	t = r.startTable("", "FROM", "TO", "TASKS", "")
-	for _, bin := range n.Histogram {
-		t.AddRow(formatNumber(bin.From), formatNumber(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, n.Count, barWidth))
+	for _, bin := range numbers.Histogram {
+		t.AddRow(formatNumber(bin.From), formatNumber(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, numbers.Count, barWidth))
 	}
 	return t.Flush()
 }
 
-// formatNumber formats a number with six digits.
-func formatNumber(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
+// formatNumber returns number as text with six digits.
+func formatNumber(number float64) string { return strconv.FormatFloat(number, 'g', 6, 64) }

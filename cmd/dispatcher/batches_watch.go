@@ -21,9 +21,10 @@ const (
 // progress describes how many tasks of a batch have ended.
 type progress struct{ operators.Batch }
 
-func readProgress(e entry) progress {
+// readProgress decodes a batch of the API as its progress.
+func readProgress(batch entry) progress {
 	var p progress
-	text, err := json.Marshal(e)
+	text, err := json.Marshal(batch)
 	if err == nil {
 		_ = json.Unmarshal(text, &p) // fields that do not fit stay empty
 	}
@@ -33,7 +34,7 @@ func readProgress(e entry) progress {
 // unsuccessful returns the number of tasks that ended without success.
 func (p progress) unsuccessful() int64 { return p.EndedTasks() - p.Counts[operators.Succeeded] }
 
-// commonFailureState returns the state that most tasks without success have.
+// commonFailureState returns the most frequent state among the tasks that ended without success.
 func (p progress) commonFailureState() string {
 	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
@@ -72,9 +73,8 @@ func (p progress) summaryLine() string {
 	return text
 }
 
-// batchWatch shows a batch until it has ended. On a terminal it draws a bar. Otherwise it writes a
-// line at each change of the state, and at other changes at most every lineEvery. As JSON it writes
-// the batch at each change.
+// batchWatch shows a batch until it has ended. On a terminal it draws a bar. Otherwise it writes a line at each change of the state, and
+// at other changes at most every lineEvery. As JSON it writes the batch at each change.
 type batchWatch struct {
 	client     *operators.Client
 	console    *console
@@ -89,8 +89,9 @@ type batchWatch struct {
 	isOver     bool // whether follow read that the batch has ended
 }
 
-func newBatchWatch(client *operators.Client, c *console, batch string) *batchWatch {
-	return &batchWatch{client: client, console: c, batch: batch, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
+// newBatchWatch returns a batchWatch for the batch with this id.
+func newBatchWatch(client *operators.Client, output *console, batch string) *batchWatch {
+	return &batchWatch{client: client, console: output, batch: batch, bar: terminal.NewProgress(output.errs), isTerminal: terminal.IsTerminal(output.errs)}
 }
 
 // follow shows the batch until it has ended, then its final counts as a table. If ctx ends first
@@ -126,7 +127,7 @@ func (w *batchWatch) requireSuccess(ctx context.Context) error {
 	return nil
 }
 
-// update reads the batch and shows the changes.
+// update reads the batch and shows the changes since the last update. isOver reports whether the batch has ended.
 func (w *batchWatch) update(ctx context.Context) (isOver bool, err error) {
 	var p progress
 	text, err := readAnswer(ctx, w.client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)

@@ -30,30 +30,29 @@ type console struct {
 	isJSON bool      // whether data is written as JSON instead of tables
 }
 
-// note writes a message for people to errs.
-func (c *console) note(format string, a ...any) {
-	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, a...)))
+// note writes a message for people to errs, formatted as in fmt.Fprintf.
+func (c *console) note(format string, args ...any) {
+	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// show writes the members of object, one per line, except the members named in without. It shows the
-// condition of a batch as its state. With --output json it writes the whole object unchanged.
-func (c *console) show(object json.RawMessage, without ...string) error {
+// show writes the members of object, one per line, except the members named in omitted. It shows the condition of a batch as its state.
+// With --output json it writes the whole object unchanged.
+func (c *console) show(object json.RawMessage, omitted ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
 	}
-	return terminal.WriteFields(c.out, conditionAsState(object), without...)
+	return terminal.WriteFields(c.out, conditionAsState(object), omitted...)
 }
 
-// writeJSON writes object as JSON. If indent is empty, it writes one line.
-func writeJSON(to io.Writer, object any, indent string) error {
-	e := json.NewEncoder(to)
+// writeJSON writes object as JSON to out. If indent is empty, it writes one line.
+func writeJSON(out io.Writer, object any, indent string) error {
+	e := json.NewEncoder(out)
 	e.SetIndent("", indent)
 	e.SetEscapeHTML(false)
 	return e.Encode(object)
 }
 
-// noteWarnings notes the warnings in answer, the answer to a successful request, and returns them. Each note
-// begins with subject.
+// noteWarnings notes the warnings in answer, the answer to a successful request, and returns them. Each note begins with subject.
 func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings []string) {
 	var warned operators.WarningList
 	_ = json.Unmarshal(answer, &warned) // an answer without this member has no warnings
@@ -63,10 +62,10 @@ func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings
 	return warned.Warnings
 }
 
-// confirm asks the user whether to make a change, usually of many tasks or devices. If yes is true
-// (the flag --yes), it does not ask. It fails if the user does not agree, or if in is not a terminal.
-func (c *console) confirm(yes bool, question string) error {
-	if yes {
+// confirm asks the user question, usually whether to change many tasks or devices. If isConfirmed is true (the flag --yes), it does not
+// ask. It fails if the user does not agree, or if in is not a terminal.
+func (c *console) confirm(isConfirmed bool, question string) error {
+	if isConfirmed {
 		return nil
 	}
 	if !terminal.IsTerminal(c.in) {

@@ -17,8 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// contexts contains the named installations of a user. They are stored in a file that only this
-// user can read.
+// contexts contains the named installations of a user. They are stored in a file that only this user can read.
 type contexts struct {
 	Current  string                  `json:"current,omitempty"`
 	Contexts map[string]installation `json:"contexts"`
@@ -30,6 +29,7 @@ type installation struct {
 	TokenFile string `json:"token_file,omitempty"`
 }
 
+// contextsFile returns the path of the file with the contexts (the named installations) of this user.
 func contextsFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -39,29 +39,29 @@ func contextsFile() (string, error) {
 }
 
 // readContexts reads the file of the contexts. If there is no file, it returns no contexts.
-func readContexts() (all contexts, err error) {
-	all.Contexts = map[string]installation{}
+func readContexts() (read contexts, err error) {
+	read.Contexts = map[string]installation{}
 	path, err := contextsFile()
 	if err != nil {
-		return all, nil //nolint:nilerr // a user without a home has none
+		return read, nil //nolint:nilerr // a user without a home has none
 	}
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return all, nil
+		return read, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(content, &all)
+		err = json.Unmarshal(content, &read)
 	}
 	if err != nil {
-		return all, fmt.Errorf("reading the contexts in %s: %w", path, err)
+		return read, fmt.Errorf("reading the contexts in %s: %w", path, err)
 	}
-	if all.Contexts == nil { // "contexts": null
-		all.Contexts = map[string]installation{}
+	if read.Contexts == nil { // "contexts": null
+		read.Contexts = map[string]installation{}
 	}
-	return all, nil
+	return read, nil
 }
 
-// write replaces the file only after the new content is complete.
+// write writes the contexts to their file. It replaces the file only after the new content is complete.
 func (c contexts) write() error {
 	path, err := contextsFile()
 	if err != nil {
@@ -97,21 +97,22 @@ func (c contexts) find(name string) (installation, error) {
 	return found, nil
 }
 
-// applyTo returns to with the URL and the token of the installation. It reads the token from the
-// file each time, because the token may have been replaced.
-func (i installation) applyTo(to operators.Config) (operators.Config, error) {
-	to.URL = i.URL
+// applyTo returns config with the URL and the token of the installation. It reads the token from the file each time, because the token may
+// have been replaced.
+func (i installation) applyTo(config operators.Config) (operators.Config, error) {
+	config.URL = i.URL
 	if i.TokenFile == "" {
-		return to, nil
+		return config, nil
 	}
 	content, err := os.ReadFile(i.TokenFile)
 	if err != nil {
-		return to, fmt.Errorf("reading the token of the context: %w", err)
+		return config, fmt.Errorf("reading the token of the context: %w", err)
 	}
-	to.Token = strings.TrimSpace(string(content))
-	return to, nil
+	config.Token = strings.TrimSpace(string(content))
+	return config, nil
 }
 
+// newContext returns the command `context` with its subcommands.
 func newContext() *cobra.Command {
 	command := &cobra.Command{
 		Use: "context", Short: "Name installations, and select the one that commands use", GroupID: groupOperate,
@@ -170,7 +171,8 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 	return command
 }
 
-// changeContexts returns a command that changes the file of the contexts.
+// changeContexts returns a command that reads the file of the contexts, calls change with them and with the arguments of the command, and
+// writes the file.
 func changeContexts(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
 		all, err := readContexts()
@@ -184,6 +186,7 @@ func changeContexts(use, short string, args cobra.PositionalArgs, change func(al
 	}}
 }
 
+// listContexts returns the command that lists the contexts.
 func listContexts() *cobra.Command {
 	return &cobra.Command{Use: "list", Short: "List the installations; * marks the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		all, err := readContexts()
@@ -202,7 +205,7 @@ func listContexts() *cobra.Command {
 	}}
 }
 
-// completeContexts completes a flag with the names of the contexts.
+// completeContexts makes the shell complete the flag with the names of the contexts.
 func completeContexts(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		all, _ := readContexts() // errors are not shown, because the shell waits for the completion

@@ -27,6 +27,7 @@ const (
 	demoSilent = 0.02
 )
 
+// newDev returns the command `dispatcher dev`.
 func newDev() *cobra.Command {
 	options := app.DevOptions{Version: version}
 	var simulatedDevices int
@@ -64,6 +65,7 @@ func invocationName() string {
 	return "dispatcher"
 }
 
+// sameFile reports whether the paths a and b name the same file.
 func sameFile(a, b string) bool {
 	one, err := os.Stat(a)
 	if err != nil {
@@ -73,6 +75,8 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
+// runDev runs an embedded dispatcher with these options until the command is interrupted. If simulatedDevices is not 0, it also runs a
+// fleet of this number of simulated devices.
 func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) error {
 	if simulatedDevices < 0 {
 		return usageError{errors.New("--simulate: must not be negative")}
@@ -93,9 +97,9 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
-// withDemo runs a server until ctx ends. If demo is not nil, demo runs too, after the server has
-// started. The first failure ends both.
-func withDemo(ctx context.Context, run func(context.Context, func()) error, onStarted func(), demo func(context.Context) error) error {
+// withDemo calls run, which runs a server until ctx ends and calls its argument after the server has started. Then onStarted is called
+// and, if runDemo is not nil, runDemo too. The first failure ends both.
+func withDemo(ctx context.Context, run func(context.Context, func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var group rescue.Group
@@ -111,8 +115,8 @@ func withDemo(ctx context.Context, run func(context.Context, func()) error, onSt
 	startWork(func() error {
 		return run(ctx, func() {
 			onStarted()
-			if demo != nil {
-				startWork(func() error { return demo(ctx) })
+			if runDemo != nil {
+				startWork(func() error { return runDemo(ctx) })
 			}
 		})
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newDevices returns the command `devices` with its subcommands.
 func newDevices() *cobra.Command {
 	o := &operatorFlags{}
 	d := o.devices()
@@ -31,6 +32,7 @@ func newDevices() *cobra.Command {
 	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
 }
 
+// addDeviceFilters adds the flags by which a command filters devices.
 func addDeviceFilters(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringToString("tag", nil, "only devices with all of these tags: area=330100,city=hz")
@@ -44,8 +46,7 @@ func addDeviceFilters(command *cobra.Command) {
 	complete(command, "blocked", "true", "false")
 }
 
-// deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of
-// them.
+// deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of them.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
 	q := flagQuery(flags, "blocked", "prefix", "part", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
@@ -61,10 +62,11 @@ func deviceFilters(flags *pflag.FlagSet) url.Values {
 	return q
 }
 
-func createDevice(d noun) *cobra.Command {
+// createDevice returns the command `devices create`.
+func createDevice(devices noun) *cobra.Command {
 	var tags map[string]string
 	var profile string
-	command := d.objectCommand("create", "Register a device, and show its token once", func(s *session, device string) error {
+	command := devices.objectCommand("create", "Register a device, and show its token once", func(s *session, device string) error {
 		text, _, err := s.createWithSecret(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
@@ -75,21 +77,23 @@ func createDevice(d noun) *cobra.Command {
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
-	profileFlag(d.operatorFlags, command, &profile)
+	profileFlag(devices.operatorFlags, command, &profile)
 	return command
 }
 
-func profileFlag(o *operatorFlags, command *cobra.Command, profile *string) {
+// profileFlag adds the flag --profile, which stores the name of a profile in profile.
+func profileFlag(operator *operatorFlags, command *cobra.Command, profile *string) {
 	command.Flags().StringVar(profile, "profile", "", "profile whose policies apply to the starts of the device")
-	o.profiles().completeFlag(command, "profile")
+	operator.profiles().completeFlag(command, "profile")
 }
 
-func setDevice(d noun) *cobra.Command {
+// setDevice returns the command `devices set`, which changes the tags and the profile of a device.
+func setDevice(devices noun) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	var profile string
 	var removeProfile bool
-	command := d.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
+	command := devices.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
 		merge := map[string]*string{}
 		for name, value := range tags {
 			merge[name] = &value
@@ -109,7 +113,7 @@ func setDevice(d noun) *cobra.Command {
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
-	profileFlag(d.operatorFlags, command, &profile)
+	profileFlag(devices.operatorFlags, command, &profile)
 	command.Flags().BoolVar(&removeProfile, "no-profile", false, "remove the profile")
 	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
@@ -117,9 +121,10 @@ func setDevice(d noun) *cobra.Command {
 	return command
 }
 
-func newDeviceToken(d noun) *cobra.Command {
+// newDeviceToken returns the command that makes a new token of a device.
+func newDeviceToken(devices noun) *cobra.Command {
 	overlap := 24 * time.Hour
-	command := d.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
+	command := devices.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
 		return s.sendAndShow(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(overlap.Milliseconds())},
 		})
@@ -128,9 +133,10 @@ func newDeviceToken(d noun) *cobra.Command {
 	return command
 }
 
-func deleteDevice(d noun) *cobra.Command {
+// deleteDevice returns the command `devices delete`.
+func deleteDevice(devices noun) *cobra.Command {
 	var cancel bool
-	command := d.objectCommand("delete", "Delete a device and its tokens", func(s *session, device string) error {
+	command := devices.objectCommand("delete", "Delete a device and its tokens", func(s *session, device string) error {
 		q := url.Values{}
 		if cancel {
 			q.Set("cancel", "true")
@@ -141,7 +147,8 @@ func deleteDevice(d noun) *cobra.Command {
 	return command
 }
 
-func importDevices(o *operatorFlags) *cobra.Command {
+// importDevices returns the command `devices import`.
+func importDevices(operator *operatorFlags) *cobra.Command {
 	var file, format, existing string
 	command := &cobra.Command{
 		Use: "import -f FILE", Short: "Register the devices of a file, and print their tokens once",
@@ -154,7 +161,7 @@ A CSV file begins with a header: device, then the names of tags, and :profile fo
 the profile. NDJSON has one line for each device, such as
 {"id":"ar-7","profile":"meter","tags":{"area":"330100"}}.`,
 		Args: cobra.NoArgs,
-		RunE: o.withSession(func(s *session, _ []string) error {
+		RunE: operator.withSession(func(s *session, _ []string) error {
 			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newIdempotencyKey(), Accept: operators.TypeCSV}
 			if s.console.isJSON {
 				r.Accept = operators.TypeNDJSON

@@ -18,7 +18,8 @@ type retagFlags struct {
 	yes, dryRun bool
 }
 
-func retagDevices(o *operatorFlags) *cobra.Command {
+// retagDevices returns the command `devices retag`, which changes the tags of many devices.
+func retagDevices(operator *operatorFlags) *cobra.Command {
 	r := &retagFlags{}
 	command := &cobra.Command{
 		Use: "retag", Short: "Set or remove tags of all devices that match",
@@ -29,7 +30,7 @@ func retagDevices(o *operatorFlags) *cobra.Command {
 At least one of --where, --prefix, --profile and --blocked is required. The devices are
 counted first. The audit log gets one event for each changed device.`,
 		Args: cobra.NoArgs,
-		RunE: o.withSession(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
+		RunE: operator.withSession(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
 	}
 	flags := command.Flags()
 	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only devices with this tag, name:value; may be repeated: devices with all of the tags")
@@ -43,11 +44,12 @@ counted first. The audit log gets one event for each changed device.`,
 	complete(command, "blocked", "true", "false")
 	command.MarkFlagsOneRequired("set", "unset")
 	command.MarkFlagsOneRequired("where", "prefix", "profile", "blocked")
-	o.profiles().completeFlag(command, "profile")
+	operator.profiles().completeFlag(command, "profile")
 	return command
 }
 
-func (r *retagFlags) run(ctx context.Context, devices operators.Devices, c *console) error {
+// run counts the devices, asks for confirmation, and changes their tags. If dryRun is set, it only counts.
+func (r *retagFlags) run(ctx context.Context, devices operators.Devices, output *console) error {
 	change := operators.Retag{Set: map[string]string{}, Unset: r.unset}
 	for _, tag := range r.set {
 		name, value, ok := strings.Cut(tag, ":")
@@ -58,25 +60,26 @@ func (r *retagFlags) run(ctx context.Context, devices operators.Devices, c *cons
 	}
 	n, err := devices.Retag(ctx, r.filter, change, true)
 	if err != nil || r.dryRun {
-		return r.writeCount(c, n, "would be retagged", err)
+		return r.writeCount(output, n, "would be retagged", err)
 	}
 	if n > 0 {
-		if err := c.confirm(r.yes, "Retag "+countText(int64(n), "device", "devices")); err != nil {
+		if err := output.confirm(r.yes, "Retag "+countText(int64(n), "device", "devices")); err != nil {
 			return err
 		}
 		n, err = devices.Retag(ctx, r.filter, change, false)
 	}
-	return r.writeCount(c, n, "retagged", err)
+	return r.writeCount(output, n, "retagged", err)
 }
 
-// writeCount writes the number of devices, also if err interrupted the change after some devices.
-func (r *retagFlags) writeCount(c *console, n int, action string, err error) error {
-	if err != nil && n == 0 {
+// writeCount writes count, the number of devices, and what was done with them (action, such as "retagged"), also if err interrupted the
+// change after some devices. It returns err.
+func (r *retagFlags) writeCount(output *console, count int, action string, err error) error {
+	if err != nil && count == 0 {
 		return err
 	}
-	if c.isJSON {
-		return cmp.Or(writeJSON(c.out, operators.Retagged{Devices: n}, jsonIndent), err)
+	if output.isJSON {
+		return cmp.Or(writeJSON(output.out, operators.Retagged{Devices: count}, jsonIndent), err)
 	}
-	_, failed := fmt.Fprintln(c.out, countText(int64(n), "device", "devices"), action)
+	_, failed := fmt.Fprintln(output.out, countText(int64(count), "device", "devices"), action)
 	return cmp.Or(failed, err)
 }

@@ -27,6 +27,7 @@ type doctorFlags struct {
 	device, tokenFile string
 }
 
+// newDoctor returns the command `dispatcher doctor`.
 func newDoctor() *cobra.Command {
 	e := &doctorFlags{}
 	command := &cobra.Command{
@@ -56,6 +57,7 @@ Exit status 1 if a check failed, else 0.`,
 	return command
 }
 
+// run examines the installation and writes the findings. It fails if a check has failed.
 func (e *doctorFlags) run(cmd *cobra.Command) error {
 	if e.output != outputTable && e.output != outputJSON {
 		return usageError{fmt.Errorf("--output: %q is neither table nor json", e.output)}
@@ -78,7 +80,8 @@ func (e *doctorFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-func (e *doctorFlags) examine(cmd *cobra.Command, p doctor.Installation) []doctor.Finding {
+// examine runs the checks of an installation.
+func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installation) []doctor.Finding {
 	config, configErr := e.settings.load(cmd.Flags())
 	if configErr != nil {
 		return []doctor.Finding{doctor.Misconfigured(configErr)}
@@ -93,8 +96,8 @@ func (e *doctorFlags) examine(cmd *cobra.Command, p doctor.Installation) []docto
 		}
 	}
 	app.LogRedis(newLogger(cmd.ErrOrStderr(), "text", "error"))
-	p.Config = config
-	return p.Examine(cmd.Context())
+	installation.Config = config
+	return installation.Examine(cmd.Context())
 }
 
 // examineDev examines the dispatcher dev that runs here. It checks no database and no broker, because
@@ -118,6 +121,7 @@ func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []d
 	return append(findings, ready, doctor.CheckDisk("disk of dev", server.DataDir, devDiskBytes))
 }
 
+// writeFindings writes findings as a table, or as JSON with --output json.
 func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Finding) error {
 	out := cmd.OutOrStdout()
 	if e.output == outputJSON {

@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newEvents returns the command `events` with its subcommands.
 func newEvents() *cobra.Command {
 	o := &operatorFlags{}
 	l := listSpec{path: operators.Path("events"), filters: eventFilters, columns: []column{
@@ -39,17 +40,18 @@ func newEvents() *cobra.Command {
 }
 
 // eventSubject returns the pool, the batch, the task and the device of an event.
-func eventSubject(e entry) string {
+func eventSubject(event entry) string {
 	var parts []string
 	for _, name := range []string{"pool", "batch", "task", "device"} {
-		if value := e.text(name); value != "" && value != "0" {
+		if value := event.text(name); value != "" && value != "0" {
 			parts = append(parts, name+" "+value)
 		}
 	}
 	return strings.Join(parts, " ")
 }
 
-func addEventFilters(o *operatorFlags, command *cobra.Command) {
+// addEventFilters adds the flags by which a command filters events.
+func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("kind", "", "only events of this kind: task.granted, batch.paused, ...")
 	flags.String("actor", "", "only events caused by this operator, device or part of the dispatcher")
@@ -57,22 +59,22 @@ func addEventFilters(o *operatorFlags, command *cobra.Command) {
 	flags.String("batch", "", "only events about this batch")
 	flags.String("task", "", "only events about this task")
 	flags.String("device", "", "only events about this device")
-	o.pools().completeFlag(command, "pool")
-	o.batches().completeFlag(command, "batch")
-	o.devices().completeFlag(command, "device")
+	operator.pools().completeFlag(command, "pool")
+	operator.batches().completeFlag(command, "batch")
+	operator.devices().completeFlag(command, "device")
 }
 
-// eventFilters returns the query for the flags of addEventFilters. An event has to match all of
-// them.
+// eventFilters returns the query for the flags of addEventFilters. An event has to match all of them.
 func eventFilters(flags *pflag.FlagSet) url.Values {
 	return flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
 }
 
-func watchEvents(o *operatorFlags) *cobra.Command {
+// watchEvents returns the command `events watch`, which writes events as they happen.
+func watchEvents(operator *operatorFlags) *cobra.Command {
 	after := ""
 	command := &cobra.Command{
 		Use: "watch", Short: "Show new events until Ctrl-C; no event is missed if the connection is lost", Args: cobra.NoArgs,
-		RunE: o.withSession(func(s *session, _ []string) error {
+		RunE: operator.withSession(func(s *session, _ []string) error {
 			live := operators.LivePosition{LastID: after}
 			if after == "" {
 				live.OnConnected = func() { s.console.note("Waiting for events.") }
@@ -84,7 +86,7 @@ func watchEvents(o *operatorFlags) *cobra.Command {
 			return err
 		}),
 	}
-	addEventFilters(o, command)
+	addEventFilters(operator, command)
 	command.Flags().StringVar(&after, "after", "", "also show the earlier events after this id; 0: all events")
 	return command
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newFind returns the command `dispatcher find`, which searches pools, batches, tasks and devices.
 func newFind() *cobra.Command {
 	o := &operatorFlags{}
 	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by name, number, tag or error")
@@ -36,9 +37,8 @@ type foundPart struct {
 // searchHits is the answer to a search.
 type searchHits struct{ operators.Found }
 
-// writeTable writes a table of the hits, and notes the commands that list the hits that are not in
-// the table.
-func (h searchHits) writeTable(c *console, text string) error {
+// writeTable writes a table of the hits for the searched text, and notes the commands that list the hits that are not in the table.
+func (h searchHits) writeTable(output *console, text string) error {
 	f := h.Distinct()
 	parts := []foundPart{
 		{f.Exact, "exactly", ""},
@@ -49,7 +49,7 @@ func (h searchHits) writeTable(c *console, text string) error {
 		{f.Failed, "error", "tasks list --error"}, // hits whose error begins with the text
 	}
 	quoted := strconv.Quote(text)
-	t := terminal.NewTable(c.out, "KIND", "ID", "BY", "TEXT")
+	t := terminal.NewTable(output.out, "KIND", "ID", "BY", "TEXT")
 	for _, p := range parts {
 		for _, hit := range p.Hits {
 			t.AddRow(hit.Kind, hit.ID, p.matchedBy, hit.Text)
@@ -60,10 +60,10 @@ func (h searchHits) writeTable(c *console, text string) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			c.note("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
+			output.note("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
 		}
 		if p.Scanned > 0 {
-			c.note("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
+			output.note("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
 		}
 	}
 	return nil

@@ -17,8 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newHealthcheck returns the command healthcheck, which serves as the health check of containers
-// without a shell.
+// newHealthcheck returns the command healthcheck, which serves as the health check of containers without a shell.
 func newHealthcheck() *cobra.Command {
 	var url string
 	command := &cobra.Command{
@@ -91,9 +90,8 @@ func localAddress(listen, certFile string) (url string, transport http.RoundTrip
 	return "https://" + address, &http.Transport{TLSClientConfig: pinnedTLSConfig(content)}, nil
 }
 
-// pinnedTLSConfig returns a TLS configuration that trusts only the certificates in certificate and the
-// certificates that they signed. It ignores the names in a certificate, because they do not include
-// the loopback address.
+// pinnedTLSConfig returns a TLS configuration that trusts only the certificates in certificate and the certificates that they signed. It
+// ignores the names in a certificate, because they do not include the loopback address.
 func pinnedTLSConfig(certificate []byte) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)

@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newLeases returns the command `leases` with its subcommands.
 func newLeases() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
@@ -21,6 +22,7 @@ func newLeases() *cobra.Command {
 		listLeases(p), exportLeases(p), acquireLease(p), renewLease(p), releaseLease(p))
 }
 
+// leaseList describes the list of the leases of a pool.
 func leaseList(pool string) listSpec {
 	return listSpec{path: operators.Path("pools", pool, "leases"), columns: []column{
 		memberColumn("LEASE", "lease"), memberColumn("CALLER", "caller"), memberColumn("HOLDER", "holder"), memberColumn("STATE", "state"),
@@ -28,26 +30,29 @@ func leaseList(pool string) listSpec {
 	}}
 }
 
-func listLeases(p noun) *cobra.Command {
+// listLeases returns the command `leases list`.
+func listLeases(pools noun) *cobra.Command {
 	limit := 0
-	command := p.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
+	command := pools.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
 	command.Flags().IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
 	return command
 }
 
-func exportLeases(p noun) *cobra.Command {
+// exportLeases returns the command `leases export`.
+func exportLeases(pools noun) *cobra.Command {
 	format := "csv"
-	command := p.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leaseList(pool), format) })
+	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leaseList(pool), format) })
 	command.Flags().StringVar(&format, "format", format, "csv or ndjson")
 	complete(command, "format", "csv", "ndjson")
 	return command
 }
 
-func acquireLease(p noun) *cobra.Command {
+// acquireLease returns the command `leases acquire`.
+func acquireLease(pools noun) *cobra.Command {
 	var ask operators.NewLease
 	var lease, wait time.Duration
 	var metadata string
-	command := p.objectCommand("acquire", "Get a slot of a pool", func(s *session, pool string) error {
+	command := pools.objectCommand("acquire", "Get a slot of a pool", func(s *session, pool string) error {
 		if lease < 0 || wait < 0 {
 			return usageError{errors.New("--lease and --wait must not be negative")}
 		}
@@ -81,9 +86,9 @@ type leaseQueue struct {
 	lastNote string // text of the latest note
 }
 
-// wait writes the lease when it is held. It fails if no slot is granted within maxWait.
-func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, maxWait time.Duration) error {
-	got, err := q.leases.WaitForSlot(ctx, pool, ask, maxWait, q.note)
+// wait sends request until its lease is held, and then writes the lease. It fails if no slot is granted within maxWait.
+func (q *leaseQueue) wait(ctx context.Context, pool string, request operators.NewLease, maxWait time.Duration) error {
+	got, err := q.leases.WaitForSlot(ctx, pool, request, maxWait, q.note)
 	if err != nil {
 		return err
 	}
@@ -97,12 +102,11 @@ func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLea
 	return q.console.show(text)
 }
 
-// note notes the position of the lease. If err is not nil, it notes the error of a request that
-// will be retried.
-func (q *leaseQueue) note(l operators.Lease, err error) {
-	text := "Waiting: " + l.Detail
-	if l.EstimatedStart != nil {
-		text += "; estimated start " + l.EstimatedStart.UTC().Format("15:04:05Z")
+// note notes the position of the lease in the queue. If err is not nil, it notes err, the error of a request that will be retried.
+func (q *leaseQueue) note(lease operators.Lease, err error) {
+	text := "Waiting: " + lease.Detail
+	if lease.EstimatedStart != nil {
+		text += "; estimated start " + lease.EstimatedStart.UTC().Format("15:04:05Z")
 	}
 	if err != nil {
 		text = "Waiting: " + err.Error()
@@ -113,7 +117,8 @@ func (q *leaseQueue) note(l operators.Lease, err error) {
 	}
 }
 
-// withLease returns a command about one lease of a pool.
+// withLease returns a command about one lease of a pool. verb is the name of the command and short its help. run is called with the pool
+// and the lease of the arguments.
 func (n noun) withLease(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " POOL LEASE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
@@ -127,10 +132,11 @@ func (n noun) withLease(verb, short string, run func(s *session, pool string, le
 	}
 }
 
-func renewLease(p noun) *cobra.Command {
+// renewLease returns the command `leases renew`.
+func renewLease(pools noun) *cobra.Command {
 	var token int64
 	var lease time.Duration
-	command := p.withLease("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
+	command := pools.withLease("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
 		if lease < 0 {
 			return usageError{errors.New("--lease must not be negative")}
 		}
@@ -149,9 +155,10 @@ func renewLease(p noun) *cobra.Command {
 	return requireFlag(command, "token")
 }
 
-func releaseLease(p noun) *cobra.Command {
+// releaseLease returns the command `leases release`.
+func releaseLease(pools noun) *cobra.Command {
 	var token int64
-	command := p.withLease("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
+	command := pools.withLease("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
 		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))
 	})
 	command.Flags().Int64Var(&token, "token", 0, "fencing token of the lease; required if the slot is held")

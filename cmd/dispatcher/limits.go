@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newLimits returns the command `limits` with its subcommands, which is about limit sets.
 func newLimits() *cobra.Command {
 	o := &operatorFlags{}
 	l := o.limitSets()
@@ -36,19 +37,22 @@ type takeFlags struct {
 	operators.Take
 }
 
+// add adds the flags of a take to flags.
 func (t *takeFlags) add(flags *pflag.FlagSet) {
 	addFacts(flags, &t.facts)
 	flags.StringVar(&t.ID, "id", "", "id of the take; a take that is repeated within 10 minutes with the same id, facts and cost is counted once")
 	flags.Int64Var(&t.Cost, "cost", 1, "how much the take uses of each maximum, 1 to 1000")
 }
 
+// addFacts adds the flag --fact, which collects name=value pairs in facts.
 func addFacts(flags *pflag.FlagSet, facts *[]string) {
 	flags.StringArrayVar(facts, "fact", nil, "fact that the policies count by, NAME=VALUE; may be repeated")
 }
 
-func readFacts(args []string) (map[string]string, error) {
-	facts := make(map[string]string, len(args))
-	for _, one := range args {
+// readFacts returns the facts in pairs, each of the form name=value.
+func readFacts(pairs []string) (map[string]string, error) {
+	facts := make(map[string]string, len(pairs))
+	for _, one := range pairs {
 		name, value, ok := strings.Cut(one, "=")
 		if _, isDuplicate := facts[name]; !ok || name == "" || isDuplicate {
 			return nil, usageError{fmt.Errorf("--fact %s: must be NAME=VALUE, with each name once", one)}
@@ -58,20 +62,20 @@ func readFacts(args []string) (map[string]string, error) {
 	return facts, nil
 }
 
-// request returns the request that sends the take to the path of the action of the set.
-func (t *takeFlags) request(set, action string) (r operators.Request, err error) {
+// request returns the request that sends the take to a limit set. action is the last part of the path: what the set does with the take.
+func (t *takeFlags) request(set, action string) (httpRequest operators.Request, err error) {
 	if t.Cost == 0 { // in the API, 0 means the default
-		return r, usageError{errors.New("--cost: must be between 1 and 1000")}
+		return httpRequest, usageError{errors.New("--cost: must be between 1 and 1000")}
 	}
 	t.Facts, err = readFacts(t.facts)
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFrom returns a command that fails if the take is refused, so that a shell can run another
-// command after && only if the take is allowed.
-func takeFrom(l noun, verb, short string) *cobra.Command {
+// takeFrom returns the command take or peek (verb) with the help short. The command fails if the take is refused, so that a shell can run
+// another command after && only if the take is allowed.
+func takeFrom(limitSets noun, verb, short string) *cobra.Command {
 	var t takeFlags
-	command := l.objectCommand(verb, short, func(s *session, set string) error {
+	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {
 		r, err := t.request(set, verb)
 		if err != nil {
 			return err
@@ -96,7 +100,7 @@ type takeAnswer operators.Taken
 
 // show writes text, the answer as received. As tables it leaves out the members that contain no new
 // information, and adds a table of the policies.
-func (t takeAnswer) show(c *console, text json.RawMessage) error {
+func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	without := []string{"limits", "cost", "retry_after_ms"} // limits is the table below; retry_after_ms is in the error
 	if !t.Repeated {
 		without = append(without, "repeated")
@@ -104,17 +108,17 @@ func (t takeAnswer) show(c *console, text json.RawMessage) error {
 	if !t.Unchecked {
 		without = append(without, "unchecked")
 	}
-	if err := c.show(text, without...); err != nil || c.isJSON || len(t.Limits) == 0 {
+	if err := output.show(text, without...); err != nil || output.isJSON || len(t.Limits) == 0 {
 		return err
 	}
-	table := terminal.NewTable(c.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
+	table := terminal.NewTable(output.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
 	for _, l := range t.Limits {
 		table.AddRow(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), durationText(l.ResetMS))
 	}
 	return table.Flush()
 }
 
-// refusal returns an error if the take is not allowed, and nil if it is.
+// refusal returns an error if the take is not allowed, else nil.
 func (t takeAnswer) refusal() error {
 	switch {
 	case t.Allowed:
@@ -133,9 +137,10 @@ func durationText(ms int64) string {
 	return terminal.FormatDuration((time.Duration(ms) * time.Millisecond).Round(time.Second))
 }
 
-func returnTake(l noun) *cobra.Command {
+// returnTake returns the command `limits return`, which gives back the unused part of a take.
+func returnTake(limitSets noun) *cobra.Command {
 	var t takeFlags
-	command := l.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
+	command := limitSets.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
 		r, err := t.request(set, "return")
 		if err != nil {
 			return err
@@ -147,10 +152,11 @@ func returnTake(l noun) *cobra.Command {
 	return requireFlag(command, "id")
 }
 
-func showSetUsage(l noun) *cobra.Command {
+// showSetUsage returns the command `limits usage`.
+func showSetUsage(limitSets noun) *cobra.Command {
 	var facts []string
 	limit := 0
-	command := l.objectCommand("usage", "Show the usage of a subject, or without facts the subjects with the highest usage", func(s *session, set string) error {
+	command := limitSets.objectCommand("usage", "Show the usage of a subject, or without facts the subjects with the highest usage", func(s *session, set string) error {
 		namedFacts, err := readFacts(facts)
 		if err != nil {
 			return err

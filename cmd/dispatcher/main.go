@@ -42,13 +42,14 @@ const (
 // usageError is a mistake on the command line or in the configuration.
 type usageError struct{ error }
 
-// Unwrap returns the cause.
+// Unwrap returns the error without its type usageError.
 func (e usageError) Unwrap() error { return e.error }
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// run runs the program with the command-line arguments args and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, releaseSignals, stop := untilSignal()
 	defer stop()
@@ -73,9 +74,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// errorLines returns the lines in which err is printed. If the text of err is that of errors.Join, with
-// nothing added around it, each joined error has its own line. Any other error is one line, even if its
-// text contains line breaks.
+// errorLines returns the lines in which err is printed. If the text of err is that of errors.Join, with nothing added around it, each
+// joined error has its own line. Any other error is one line, even if its text contains line breaks.
 func errorLines(err error) []string {
 	type several interface {
 		error
@@ -92,8 +92,8 @@ func errorLines(err error) []string {
 	return lines
 }
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends
-// the process at once with status 1. A command that handles signals itself calls releaseSignals.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends the process at once with status 1. A
+// command that handles signals itself calls releaseSignals. stop ends the handling of signals.
 func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -112,6 +112,7 @@ func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	}
 }
 
+// newRoot returns the command `dispatcher` with all its subcommands. releaseSignals lets a command handle signals itself.
 func newRoot(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
@@ -180,7 +181,8 @@ func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	return unknownCommandError(found, rest)
 }
 
-// unknownCommandError returns an error that suggests similar commands. It returns nil if words is empty.
+// unknownCommandError returns an error about words[0], which is no command below parent. The error suggests similar commands. It returns
+// nil if words is empty.
 func unknownCommandError(parent *cobra.Command, words []string) error {
 	if len(words) == 0 {
 		return nil
@@ -193,6 +195,7 @@ func unknownCommandError(parent *cobra.Command, words []string) error {
 	return advisedError{err, "to list the commands: " + parent.CommandPath() + " --help"}
 }
 
+// newVersion returns the command `dispatcher version`.
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -204,14 +207,14 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// newLogger returns a logger that writes to w, the standard error: standard output is only for
-// data.
-func newLogger(w io.Writer, format, level string) *slog.Logger {
+// newLogger returns a logger that writes to stderr, because standard output is only for data. format and level are the settings log_format
+// and log_level.
+func newLogger(stderr io.Writer, format, level string) *slog.Logger {
 	var l slog.Level
 	_ = l.UnmarshalText([]byte(level)) // level was validated with the configuration
 	options := &slog.HandlerOptions{Level: l}
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(slog.NewJSONHandler(stderr, options))
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(slog.NewTextHandler(stderr, options))
 }

@@ -18,7 +18,7 @@ func (m *timeFlag) String() string {
 	return m.value.UTC().Format(time.RFC3339Nano)
 }
 
-// Set parses a time or a duration.
+// Set parses text, a time in RFC 3339 or a duration before now (such as 90m or 2d), and stores it as the value of the flag.
 func (m *timeFlag) Set(text string) error {
 	at, err := time.Parse(time.RFC3339, text)
 	if err == nil {
@@ -33,5 +33,5 @@ func (m *timeFlag) Set(text string) error {
 	return nil
 }
 
-// Type returns the word that the help shows for a value.
+// Type returns "time", the name of the value in the help of the flag.
 func (m *timeFlag) Type() string { return "time" }

@@ -25,31 +25,39 @@ type noun struct {
 	idMember, descriptionMember string
 }
 
+// pools returns the noun for commands about one pool.
 func (o *operatorFlags) pools() noun {
 	return noun{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
+// batches returns the noun for commands about one batch.
 func (o *operatorFlags) batches() noun {
 	return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"}
 }
 
+// tasks returns the noun for commands about one task.
 func (o *operatorFlags) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
 
+// devices returns the noun for commands about one device.
 func (o *operatorFlags) devices() noun {
 	return noun{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
+// profiles returns the noun for commands about one profile.
 func (o *operatorFlags) profiles() noun {
 	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
+// limitSets returns the noun for commands about one limit set.
 func (o *operatorFlags) limitSets() noun {
 	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
 }
 
+// tokens returns the noun for commands about one operator token.
 func (o *operatorFlags) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
 
-// objectCommand returns a command about one object.
+// objectCommand returns a command about one object, such as one pool. verb is the name of the command and short its help. run is called
+// with the name or id of the object.
 func (n noun) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.argName, Short: short, Args: n.args,
@@ -61,19 +69,19 @@ func (n noun) objectCommand(verb, short string, run func(s *session, name string
 	return command
 }
 
-// requestCommand returns a command that sends a request without a body to the path of an object, extended by
-// end. The command shows the answer except the members in without.
-func (n noun) requestCommand(verb, short, method, end string, without ...string) *cobra.Command {
+// requestCommand returns a command that sends a request without a body to the path of an object, extended by pathEnd. The command shows
+// the answer except the members in omitted. verb is the name of the command and short its help.
+func (n noun) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
 	return n.objectCommand(verb, short, func(s *session, name string) error {
-		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + end}, without...)
+		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)
 	})
 }
 
-// pauseCommand returns the command that pauses an object.
-func (n noun) pauseCommand(short string, without ...string) *cobra.Command {
+// pauseCommand returns the command that pauses an object, with the help short. The command shows the answer except the members in omitted.
+func (n noun) pauseCommand(short string, omitted ...string) *cobra.Command {
 	var reason string
 	command := n.objectCommand("pause", short, func(s *session, name string) error {
-		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, without...)
+		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, omitted...)
 	})
 	command.Flags().StringVar(&reason, "reason", "", "reason of the pause; shown as the reason why tasks wait")
 	return command
@@ -102,20 +110,19 @@ const (
 	maxCompletions    = 5000 // maximum number of completed names
 )
 
-// complete completes a flag with these values.
+// complete makes the shell complete the flag with these values.
 func complete(command *cobra.Command, flag string, values ...string) {
 	// The registration fails only for a flag that does not exist, which a test would detect.
 	_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeFlag completes a flag with the names of objects.
+// completeFlag makes the shell complete the flag with the names of the objects on the server.
 func (n noun) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
 }
 
-// completeNames returns a function that completes at most maxArgs arguments with the names of objects on the
-// server. If maxArgs is -1, the number of arguments is not limited. Errors are not shown, because the
-// shell waits for the completion.
+// completeNames returns a function that completes at most maxArgs arguments with the names of objects on the server. If maxArgs is -1, the
+// number of arguments is not limited. Errors are not shown, because the shell waits for the completion.
 func (n noun) completeNames(maxArgs int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
 		if maxArgs >= 0 && len(args) >= maxArgs {
@@ -130,12 +137,13 @@ func (n noun) completeNames(maxArgs int) cobra.CompletionFunc {
 	}
 }
 
-func (n noun) findNames(ctx context.Context, c *operators.Client, typed string) (names []cobra.Completion) {
+// findNames returns the names of the objects on the server that begin with prefix, the text that the user has typed.
+func (n noun) findNames(ctx context.Context, client *operators.Client, prefix string) (names []cobra.Completion) {
 	var narrowed url.Values
 	if n.plural == "devices" { // the server filters, because there may be very many devices
-		narrowed = operators.Query("prefix", typed)
+		narrowed = operators.Query("prefix", prefix)
 	}
-	entries, _ := c.List(ctx, operators.Path(n.plural), narrowed, maxCompletions)
+	entries, _ := client.List(ctx, operators.Path(n.plural), narrowed, maxCompletions)
 	for text, err := range entries {
 		if err != nil {
 			return names
@@ -144,7 +152,7 @@ func (n noun) findNames(ctx context.Context, c *operators.Client, typed string) 
 		if err != nil {
 			return names
 		}
-		if value := e.text(n.idMember); strings.HasPrefix(value, typed) {
+		if value := e.text(n.idMember); strings.HasPrefix(value, prefix) {
 			names = append(names, cobra.CompletionWithDesc(value, e.text(n.descriptionMember)))
 		}
 	}

@@ -29,7 +29,7 @@ const (
 // --context and --output. Each group of commands has its own operator.
 type operatorFlags struct{ url, context, output string }
 
-// newGroup returns a command with the subcommands verbs, which inherit the flags of o.
+// newGroup returns the command name, with the help short and the subcommands verbs, which inherit the flags of o.
 func (o *operatorFlags) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -66,9 +66,10 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects. It sends nothing yet.
-func (o *operatorFlags) connect(notice func(error, time.Duration)) (*operators.Client, error) {
-	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, OnRetry: notice})
+// connect returns a client for the server that destination selects. The client calls onRetry before it sends a request again. connect
+// sends nothing yet.
+func (o *operatorFlags) connect(onRetry func(error, time.Duration)) (*operators.Client, error) {
+	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, OnRetry: onRetry})
 	if err != nil {
 		return nil, err
 	}
@@ -160,38 +161,38 @@ func (s *session) getAndShow(path string, query url.Values, answer any, writeTex
 	return writeText()
 }
 
-// readAnswer sends r, decodes the answer into answer, and returns the answer as received.
-func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, answer any) (json.RawMessage, error) {
-	text, err := c.Call(ctx, r)
+// readAnswer sends request, decodes the answer into answer, and returns the answer as received.
+func readAnswer(ctx context.Context, client *operators.Client, request operators.Request, answer any) (json.RawMessage, error) {
+	text, err := client.Call(ctx, request)
 	if err == nil {
 		err = json.Unmarshal(text, answer)
 	}
 	return text, err
 }
 
-// sendAndShow sends a request, notes the warnings in the response, and shows the response. A table
-// leaves out the members in without. A response without a body shows nothing.
-func (s *session) sendAndShow(r operators.Request, without ...string) error {
-	object, err := s.Call(s.cmd.Context(), r)
+// sendAndShow sends request, notes the warnings in the response, and shows the response. A table leaves out the members in omitted. A
+// response without a body shows nothing.
+func (s *session) sendAndShow(request operators.Request, omitted ...string) error {
+	object, err := s.Call(s.cmd.Context(), request)
 	if err != nil || object == nil {
 		return err
 	}
 	s.console.noteWarnings("", object)
-	return s.console.show(object, append(without, "warnings")...)
+	return s.console.show(object, append(omitted, "warnings")...)
 }
 
-// createWithSecret sends a request that creates a token. If the answer has no token because the
-// first answer was lost, the error contains advice: how to get another token.
-func (s *session) createWithSecret(r operators.Request, advice string) (json.RawMessage, entry, error) {
+// createWithSecret sends request, which creates a token, and returns the answer as received and decoded. If the answer has no token
+// because the first answer was lost, the error contains advice: how to get another token.
+func (s *session) createWithSecret(request operators.Request, advice string) (json.RawMessage, entry, error) {
 	var made entry
-	text, err := readAnswer(s.cmd.Context(), s.Client, r, &made)
+	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
 	if err == nil && made.stringMember("token") == "" {
 		err = advisedError{errors.New("it was created, but the response with its token was lost"), advice}
 	}
 	return text, made, err
 }
 
-// countText returns a number with the word for it: singular for 1, else plural.
+// countText returns n with the word for it, such as "1 task" or "2 tasks": singular for 1, else plural.
 func countText(n int64, singular, plural string) string {
 	if n == 1 {
 		plural = singular
@@ -199,12 +200,12 @@ func countText(n int64, singular, plural string) string {
 	return fmt.Sprintf("%d %s", n, plural)
 }
 
-// addYesFlag adds the flag --yes.
-func addYesFlag(command *cobra.Command, yes *bool) {
-	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
+// addYesFlag adds the flag --yes, which sets isConfirmed: then confirm does not ask.
+func addYesFlag(command *cobra.Command, isConfirmed *bool) {
+	command.Flags().BoolVarP(isConfirmed, "yes", "y", false, "do not ask for confirmation")
 }
 
-// requireFlag makes a flag required.
+// requireFlag makes a flag of the command required, and returns the command.
 func requireFlag(command *cobra.Command, flag string) *cobra.Command {
 	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would detect
 	return command

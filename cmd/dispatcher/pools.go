@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newPools returns the command `pools` with its subcommands.
 func newPools() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
@@ -41,13 +42,14 @@ func newPools() *cobra.Command {
 	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
-// troubleCodes returns the codes of a pool's trouble for a cell.
-func troubleCodes(e entry) string {
+// troubleCodes returns the codes of a pool's trouble as the text of a cell.
+func troubleCodes(pool entry) string {
 	var codes []string
-	_ = json.Unmarshal(e["trouble"], &codes) // an absent member means no trouble
+	_ = json.Unmarshal(pool["trouble"], &codes) // an absent member means no trouble
 	return strings.Join(codes, " ")
 }
 
+// addPoolFilters adds the flags by which a command filters pools.
 func addPoolFilters(command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("name", "", "only pools whose name contains this text, ignoring case")
@@ -81,7 +83,7 @@ type poolFlags struct {
 // callersFlag is a flag for a maximum number of slots. A nil maxSlots means "all".
 type callersFlag struct{ maxSlots *int }
 
-// Set parses a number of slots or "all".
+// Set parses text, a number of slots or "all", and stores it as the value of the flag.
 func (f *callersFlag) Set(text string) error {
 	if f.maxSlots = nil; text == "all" {
 		return nil
@@ -94,12 +96,13 @@ func (f *callersFlag) Set(text string) error {
 	return nil
 }
 
-// String returns the default that the help shows: none.
+// String returns an empty text, so that the help shows no default for the flag.
 func (f *callersFlag) String() string { return "" }
 
-// Type returns the word that the help shows for a value.
+// Type returns "number", the name of the value in the help of the flag.
 func (f *callersFlag) Type() string { return "number" }
 
+// add adds the flags of the settings of a pool to flags.
 func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&p.capacity, "capacity", 0, "number of slots: how many devices and callers may hold one at once")
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
@@ -110,7 +113,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 	p.windows.add(flags)
 }
 
-// body returns the fields whose flags were given.
+// body returns the fields of a request whose flags were given, by their names in the API.
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := changedFields(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
@@ -124,9 +127,10 @@ func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	return body, p.limits.addTo(body)
 }
 
-func createPool(p noun) *cobra.Command {
+// createPool returns the command `pools create`.
+func createPool(pools noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := p.objectCommand("create", "Create a pool", func(s *session, pool string) error {
+	command := pools.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
@@ -146,9 +150,10 @@ func createPool(p noun) *cobra.Command {
 	return requireFlag(command, "capacity")
 }
 
-func setPool(p noun) *cobra.Command {
+// setPool returns the command `pools set`, which changes the settings of a pool.
+func setPool(pools noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := p.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay unchanged", func(s *session, pool string) error {
+	command := pools.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay unchanged", func(s *session, pool string) error {
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
 			return err
@@ -165,9 +170,10 @@ func setPool(p noun) *cobra.Command {
 	return command
 }
 
-func showSlots(p noun) *cobra.Command {
+// showSlots returns the command that shows the slots of a pool.
+func showSlots(pools noun) *cobra.Command {
 	all := false
-	command := p.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
+	command := pools.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
 		var slots slotList
 		return s.getAndShow(operators.Path("pools", pool, "slots"), nil, &slots, func() error { return slots.writeTable(s.console.out, all) })
 	})
@@ -182,39 +188,40 @@ type slotList struct {
 	Slots             []entry
 }
 
-// writeTable writes the counts and a table of the slots that are held or offered. If all is true,
-// the table also contains the free slots.
-func (l slotList) writeTable(out io.Writer, all bool) error {
+// writeTable writes the counts and a table of the slots that are held or offered. If withFree is true, the table also contains the free
+// slots.
+func (l slotList) writeTable(out io.Writer, withFree bool) error {
 	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", countText(l.Capacity, "slot", "slots"), l.Held, l.Reserved, countText(l.Waiting, "device waits", "devices wait"))
-	if !all && l.Held+l.Reserved == 0 {
+	if !withFree && l.Held+l.Reserved == 0 {
 		return nil
 	}
 	t := terminal.NewTable(out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
 	for _, e := range l.Slots {
-		if all || e.text("state") != "free" {
+		if withFree || e.text("state") != "free" {
 			t.AddRow(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
 	}
 	return t.Flush()
 }
 
-// slotHolder returns the device or the caller that has the slot.
-func slotHolder(e entry) string {
-	if caller := e.text("caller"); caller != "" {
+// slotHolder returns the name of the device or the caller that has the slot. It is empty for a free slot.
+func slotHolder(slot entry) string {
+	if caller := slot.text("caller"); caller != "" {
 		return caller + " (caller)"
 	}
-	return e.text("device")
+	return slot.text("device")
 }
 
-// slotState returns the state of a slot, and whether its device was asked to stop.
-func slotState(e entry) string {
-	if e.text("cancel") != "" {
-		return e.text("state") + ", asked to stop"
+// slotState returns the state of a slot as the text of a cell, and in it whether the device was asked to stop.
+func slotState(slot entry) string {
+	if slot.text("cancel") != "" {
+		return slot.text("state") + ", asked to stop"
 	}
-	return e.text("state")
+	return slot.text("state")
 }
 
-func releaseSlot(p noun) *cobra.Command {
+// releaseSlot returns the command that takes a slot back from its holder.
+func releaseSlot(pools noun) *cobra.Command {
 	var reason string
 	var now bool
 	var token int64
@@ -226,8 +233,8 @@ func releaseSlot(p noun) *cobra.Command {
 The reply to its next report asks the device to stop. The slot is free when the device
 sends the result, or at the end of its lease: the capacity is never exceeded. With --now
 the slot is free at once, and the device may use the external system until its lease ends.`,
-		Args: cobra.ExactArgs(2), ValidArgsFunction: p.completeNames(1),
-		RunE: p.withSession(func(s *session, args []string) error {
+		Args: cobra.ExactArgs(2), ValidArgsFunction: pools.completeNames(1),
+		RunE: pools.withSession(func(s *session, args []string) error {
 			body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
 			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
@@ -238,11 +245,12 @@ the slot is free at once, and the device may use the external system until its l
 	return requireFlag(command, "reason")
 }
 
-func checkGrant(p noun) *cobra.Command {
+// checkGrant returns the command that checks whether a grant is in force.
+func checkGrant(pools noun) *cobra.Command {
 	return &cobra.Command{
 		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
-		ValidArgsFunction: p.completeNames(1),
-		RunE: p.withSession(func(s *session, args []string) error {
+		ValidArgsFunction: pools.completeNames(1),
+		RunE: pools.withSession(func(s *session, args []string) error {
 			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
 			if err != nil {
 				return err
@@ -255,8 +263,9 @@ func checkGrant(p noun) *cobra.Command {
 	}
 }
 
-func watchPool(p noun) *cobra.Command {
-	return p.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
+// watchPool returns the command `pools watch`.
+func watchPool(pools noun) *cobra.Command {
+	return pools.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last [4]int
 		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
 		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {

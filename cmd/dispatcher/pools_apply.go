@@ -22,7 +22,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func applyPools(o *operatorFlags) *cobra.Command {
+// applyPools returns the command `pools apply`.
+func applyPools(operator *operatorFlags) *cobra.Command {
 	var file string
 	var dryRun bool
 	command := &cobra.Command{
@@ -43,7 +44,7 @@ Pools that the file does not name are not changed. The whole file is checked bef
 first change. If the server refuses a change, the command stops: earlier changes remain,
 and the same file can be applied again.`,
 		Args: cobra.NoArgs,
-		RunE: o.withSession(func(s *session, _ []string) error {
+		RunE: operator.withSession(func(s *session, _ []string) error {
 			wanted, err := readPools(file, s.console.in)
 			if err != nil {
 				return err
@@ -64,6 +65,7 @@ type poolChange struct {
 	Warned  []string      `json:"warnings,omitempty"`
 }
 
+// fieldChange is the change of one field of a pool. From is nil if the pool did not have the field.
 type fieldChange struct {
 	Field string          `json:"field"`
 	From  json.RawMessage `json:"from,omitempty"`
@@ -76,15 +78,15 @@ type poolUpdate struct {
 	console *console
 }
 
-// apply lets the server check all changes before it sends the first one. So a file with an error
-// changes nothing, and a dry run reports the same errors as a real run.
-func (u poolUpdate) apply(ctx context.Context, wanted []poolFileEntry, dryRun bool) error {
+// apply makes the pools on the server equal to entries, the pools of the file. It lets the server check all changes before it sends the
+// first one. So a file with an error changes nothing, and a dry run reports the same errors as a real run.
+func (u poolUpdate) apply(ctx context.Context, entries []poolFileEntry, dryRun bool) error {
 	existing, err := u.listPools(ctx)
 	if err != nil {
 		return err
 	}
-	changes := make([]poolChange, len(wanted))
-	for i, pool := range wanted {
+	changes := make([]poolChange, len(entries))
+	for i, pool := range entries {
 		if changes[i], err = pool.diff(existing[pool.Name]); err != nil {
 			return err
 		}
@@ -124,6 +126,7 @@ func (u poolUpdate) send(ctx context.Context, changes []poolChange, dryRun bool)
 	return len(changes), nil
 }
 
+// request returns the request that makes the change, or only checks it if dryRun is true.
 func (c *poolChange) request(dryRun bool) operators.Request {
 	body := entry{}
 	for _, field := range c.Changes {
@@ -139,8 +142,7 @@ func (c *poolChange) request(dryRun bool) operators.Request {
 	return r
 }
 
-// writeChanges writes the changes, and notes their numbers after the text prefix. A table leaves
-// out the pools that stay unchanged.
+// writeChanges writes the changes, and notes their numbers after the text prefix. A table leaves out the pools that stay unchanged.
 func (u poolUpdate) writeChanges(prefix string, changes []poolChange) error {
 	writer := u.console.newListWriter([]column{memberColumn("POOL", "pool"), memberColumn("ACTION", "action"), {"CHANGES", describeChanges}})
 	counts := map[string]int{}
@@ -184,8 +186,7 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// diff returns the change that the file makes to the existing pool. If existing is nil, the pool does
-// not exist and is created.
+// diff returns the change that the file makes to the existing pool. If existing is nil, the pool does not exist and is created.
 func (p poolFileEntry) diff(existing entry) (poolChange, error) {
 	change := poolChange{Pool: p.Name, Action: actionUnchanged}
 	fields, err := p.fields()
@@ -204,7 +205,8 @@ func (p poolFileEntry) diff(existing entry) (poolChange, error) {
 	return change, nil
 }
 
-// canonical returns JSON with its members in a fixed order. It returns "" if text is not JSON.
+// canonical returns the JSON in text with its members in a fixed order, so that equal values have equal text. It returns "" if text is not
+// JSON.
 func canonical(text json.RawMessage) string {
 	var value any
 	if json.Unmarshal(text, &value) != nil {
@@ -214,10 +216,10 @@ func canonical(text json.RawMessage) string {
 	return string(normalized)
 }
 
-// describeChanges returns the cell of the changes, such as: capacity 60 -> 80, lease 5m.
-func describeChanges(e entry) string {
+// describeChanges returns the text of the cell for a change of a pool, such as: capacity 60 -> 80, lease 5m.
+func describeChanges(change entry) string {
 	var changes []fieldChange
-	_ = json.Unmarshal(e["changes"], &changes) // cannot fail: this program encoded it
+	_ = json.Unmarshal(change["changes"], &changes) // cannot fail: this program encoded it
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		from := ""
@@ -229,6 +231,7 @@ func describeChanges(e entry) string {
 	return strings.Join(texts, ", ")
 }
 
+// orNone returns text, or "none" if text is empty.
 func orNone(text string) string {
 	if text == "" {
 		return "none"
@@ -260,7 +263,7 @@ type poolFileEntry struct {
 // callersBound is a number of slots or "all" in a file.
 type callersBound struct{ callersFlag }
 
-// MarshalYAML returns the number, or "all".
+// MarshalYAML returns the value for a YAML file: the number of slots, or "all".
 func (f callersBound) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
 	if f.maxSlots == nil {
 		return "all", nil
@@ -268,7 +271,7 @@ func (f callersBound) MarshalYAML() (any, error) { //nolint:unparam // the inter
 	return *f.maxSlots, nil
 }
 
-// UnmarshalYAML parses the number, or "all".
+// UnmarshalYAML parses the value of a YAML file: a number of slots, or "all".
 func (f *callersBound) UnmarshalYAML(node *yaml.Node) error {
 	if err := f.Set(node.Value); err != nil {
 		return fmt.Errorf("callers: %w", err)
@@ -276,10 +279,10 @@ func (f *callersBound) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// MarshalJSON returns the JSON that the API uses.
+// MarshalJSON returns the JSON that the API uses: the number of slots, or null for "all".
 func (f callersBound) MarshalJSON() ([]byte, error) { return json.Marshal(f.maxSlots) }
 
-// readPools reads a file of pools. Only the server validates the values.
+// readPools reads the file of pools at path (stdin if path is "-"). Only the server validates the values.
 func readPools(path string, stdin io.Reader) ([]poolFileEntry, error) {
 	text := stdin
 	if path != "-" {

@@ -13,7 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func showHistory(p noun) *cobra.Command {
+// showHistory returns the command `pools history`.
+func showHistory(pools noun) *cobra.Command {
 	since, limit := time.Duration(0), 0
 	filters := func(flags *pflag.FlagSet) url.Values {
 		q := flagQuery(flags, "slot", "order")
@@ -22,7 +23,7 @@ func showHistory(p noun) *cobra.Command {
 		}
 		return q
 	}
-	command := p.objectCommand("history", "Show who held a pool's slots, since when, and how it ended", func(s *session, pool string) error {
+	command := pools.objectCommand("history", "Show who held a pool's slots, since when, and how it ended", func(s *session, pool string) error {
 		if limit < 0 || since < 0 {
 			return usageError{errors.New("--limit and --since must not be negative")}
 		}
@@ -41,17 +42,19 @@ func showHistory(p noun) *cobra.Command {
 	return command
 }
 
-// endReason returns how the holder lost or gave back the slot, or "holds it" if it still has the slot.
-func endReason(e entry) string {
-	if how := e.text("ended_by"); how != "" {
+// endReason returns how the holder in holding, an entry of the history of a pool, lost or gave back the slot, or "holds it" if it still
+// has the slot.
+func endReason(holding entry) string {
+	if how := holding.text("ended_by"); how != "" {
 		return how
 	}
 	return "holds it"
 }
 
-func showSeries(p noun) *cobra.Command {
+// showSeries returns the command that shows the number of held slots of a pool over time.
+func showSeries(pools noun) *cobra.Command {
 	span := ""
-	command := p.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
+	command := pools.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		var found struct{ Points []entry }
 		return s.getAndShow(operators.Path("pools", pool, "series"), operators.Query("range", span), &found, func() error {
 			t := terminal.NewTable(s.console.out, "UNTIL", "HELD", "LEAST", "MOST", "CAPACITY", "GRANTED", "ENDED", "LAPSED")

@@ -22,11 +22,12 @@ type limitsFlag struct {
 	removeAll bool
 }
 
+// add adds the flag --limits to flags.
 func (l *limitsFlag) add(flags *pflag.FlagSet) {
 	flags.StringVar(&l.text, "limits", "", "policies that limit how often tasks may start: a JSON list, or @FILE with one")
 }
 
-// addChange also adds the flag that removes all policies.
+// addChange adds the flag --limits, and the flag --no-limits, which removes all policies.
 func (l *limitsFlag) addChange(command *cobra.Command) {
 	l.add(command.Flags())
 	command.Flags().BoolVar(&l.removeAll, "no-limits", false, "remove all policies")
@@ -45,9 +46,10 @@ func (l *limitsFlag) addTo(body map[string]any) error {
 	return err
 }
 
-func showLimited(p noun) *cobra.Command {
+// showLimited returns the command `pools limited`, which shows the subjects that policies refused most.
+func showLimited(pools noun) *cobra.Command {
 	limit := 0
-	command := p.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+	command := pools.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		var limited operators.LimitedList
 		return s.getAndShow(operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(limit)}}, &limited, func() error {
 			t := terminal.NewTable(s.console.out, "POLICY", "SUBJECT", "TIMES")
@@ -62,9 +64,10 @@ func showLimited(p noun) *cobra.Command {
 	return command
 }
 
-func showPoolUsage(p noun) *cobra.Command {
+// showPoolUsage returns the command `pools usage`.
+func showPoolUsage(pools noun) *cobra.Command {
 	limit, device := 0, ""
-	command := p.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
+	command := pools.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
 		var usage policyUsage
 		query := operators.Query("limit", strconv.Itoa(limit), "device", device)
 		return s.getAndShow(operators.Path("pools", pool, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
@@ -78,6 +81,7 @@ func showPoolUsage(p noun) *cobra.Command {
 // policyUsage is the usage of the policies of a pool or of a limit set, by subject.
 type policyUsage operators.Usage
 
+// writeTable writes the usage as a table, one row for each policy and subject.
 func (u policyUsage) writeTable(out io.Writer) error {
 	t := terminal.NewTable(out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
 	for _, use := range append(u.Highest, u.Usage...) {
@@ -86,6 +90,7 @@ func (u policyUsage) writeTable(out io.Writer) error {
 	return t.Flush()
 }
 
+// newProfiles returns the command `profiles` with its subcommands.
 func newProfiles() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profiles()
@@ -97,15 +102,16 @@ func newProfiles() *cobra.Command {
 	return o.newGroup("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
-// putPolicies returns the command that stores a list of policies under a name.
-func putPolicies(p noun, short string) *cobra.Command {
+// putPolicies returns the command `put` of profiles or limit sets (owner), which stores a list of policies under a name. short is its
+// help.
+func putPolicies(owner noun, short string) *cobra.Command {
 	var policies limitsFlag
-	command := p.objectCommand("put", short, func(s *session, name string) error {
+	command := owner.objectCommand("put", short, func(s *session, name string) error {
 		body := map[string]any{}
 		if err := policies.addTo(body); err != nil {
 			return err
 		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: operators.Path(p.plural, name), Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: operators.Path(owner.plural, name), Body: body})
 	})
 	policies.addChange(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")
@@ -116,11 +122,12 @@ func putPolicies(p noun, short string) *cobra.Command {
 // fields, a duration and a time zone. The time zone may be left out.
 type windowsFlag []windows.Window
 
+// add adds the flag --window to flags.
 func (w *windowsFlag) add(flags *pflag.FlagSet) {
 	flags.Var(w, "window", `when tasks may start: "0 1 * * * 4h Asia/Shanghai" is cron, duration, time zone (UTC if left out); may be repeated`)
 }
 
-// String returns all windows as text.
+// String returns all windows as text, separated by commas.
 func (w *windowsFlag) String() string {
 	texts := make([]string, len(*w))
 	for i, one := range *w {
@@ -129,18 +136,18 @@ func (w *windowsFlag) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// Type returns the word that the help shows for a value.
+// Type returns "window", the name of the value in the help of the flag.
 func (w *windowsFlag) Type() string { return "window" }
 
-// Set parses one window and adds it.
+// Set parses text as one window and appends the window to the value of the flag.
 func (w *windowsFlag) Set(text string) error {
-	one, err := windows.FromText(text)
+	window, err := windows.FromText(text)
 	if err != nil {
 		return err
 	}
-	if _, err := windows.Parse([]windows.Window{one}); err != nil {
+	if _, err := windows.Parse([]windows.Window{window}); err != nil {
 		return fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "windows[0]."))
 	}
-	*w = append(*w, one)
+	*w = append(*w, window)
 	return nil
 }

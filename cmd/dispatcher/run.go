@@ -25,7 +25,7 @@ const (
 // statusError ends the program with this exit status and without an error message.
 type statusError int
 
-// Error returns the status as text.
+// Error returns the exit status as text, such as "exit status 2".
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // shortestLease is the shortest lease that leaves time to renew it, and to end the command before
@@ -39,6 +39,8 @@ type runner struct {
 	releaseSignals     func() // lets this command handle signals itself
 }
 
+// newRun returns the command `dispatcher run`, which runs a command while it holds a slot. releaseSignals lets this command handle signals
+// itself.
 func newRun(releaseSignals func()) *cobra.Command {
 	o, r := &operatorFlags{}, &runner{releaseSignals: releaseSignals}
 	command := o.newGroup("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
@@ -85,6 +87,7 @@ func newGuard() *cobra.Command {
 	}
 }
 
+// checkFlags returns an error if the flags of the command are invalid.
 func (r *runner) checkFlags(cmd *cobra.Command) error {
 	if r.lease < shortestLease {
 		return fmt.Errorf("--lease %s: want at least %s", r.lease, shortestLease)
@@ -101,13 +104,14 @@ func (r *runner) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-func (r *runner) run(s *session, args []string) error {
-	if err := r.checkFlags(s.cmd); err != nil {
+// run acquires a lease, runs the command in args while the lease is held, and gives the slot back.
+func (r *runner) run(connection *session, args []string) error {
+	if err := r.checkFlags(connection.cmd); err != nil {
 		return usageError{err}
 	}
 	r.holder = holderName(r.holder)
-	k := &leaseKeeper{runner: r, leases: s.Leases, console: s.console}
-	if err := k.waitForLease(s.cmd.Context()); err != nil {
+	k := &leaseKeeper{runner: r, leases: connection.Leases, console: connection.console}
+	if err := k.waitForLease(connection.cmd.Context()); err != nil {
 		return err
 	}
 	// From here on signals are passed to the command and do not end this program.
@@ -118,28 +122,28 @@ func (r *runner) run(s *session, args []string) error {
 	}
 	defer signal.Stop(signals)
 	r.releaseSignals()
-	ctx := context.WithoutCancel(s.cmd.Context())
+	ctx := context.WithoutCancel(connection.cmd.Context())
 	defer k.release(ctx)
-	if err := s.cmd.Context().Err(); err != nil { // a signal arrived before releaseSignals was called
+	if err := connection.cmd.Context().Err(); err != nil { // a signal arrived before releaseSignals was called
 		return err
 	}
 	if k.remaining() <= r.grace { // the answer was so slow that too little of the lease is left
-		s.console.note("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
+		connection.console.note("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.start(k, args)
 	switch {
 	case errors.Is(err, child.ErrDeadlinePassed):
-		s.console.note("dispatcher: the lease has ended: the command was not started")
+		connection.console.note("dispatcher: the lease has ended: the command was not started")
 		return statusError(exitLeaseLost)
 	case err != nil:
-		s.console.note("dispatcher: %v", err)
+		connection.console.note("dispatcher: %v", err)
 		return statusError(child.StartErrorCode(err))
 	}
 	k.keep(ctx, c, signals)
 	switch code := c.WaitExitCode(); {
 	case k.lossReason != nil:
-		s.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
+		connection.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
 		return statusError(exitLeaseLost)
 	case code != 0:
 		return statusError(code)
@@ -147,23 +151,24 @@ func (r *runner) run(s *session, args []string) error {
 	return nil
 }
 
-func (r *runner) start(k *leaseKeeper, args []string) (*child.Child, error) {
+// start starts the command in args with the environment and the remaining time of the lease that keeper holds.
+func (r *runner) start(keeper *leaseKeeper, args []string) (*child.Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	return child.Start(child.Config{
-		Args: args, Env: k.environment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		GuardArgs: []string{self, "run-guard", r.grace.String()}, Deadline: k.held.UsableUntil,
+		Args: args, Env: keeper.environment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		GuardArgs: []string{self, "run-guard", r.grace.String()}, Deadline: keeper.held.UsableUntil,
 	})
 }
 
-// holderName returns a name that no other process uses. A process that runs again after a crash
-// must not get the earlier lease, because the guard may still be ending the earlier command.
-func holderName(begin string) string {
+// holderName returns a name that begins with prefix and that no other process uses. A process that runs again after a crash must not get
+// the earlier lease, because the guard may still be ending the earlier command.
+func holderName(prefix string) string {
 	number := fmt.Sprintf("-%d-%04x", os.Getpid(), rand.IntN(1<<16))
-	if begin != "" {
-		return begin + number
+	if prefix != "" {
+		return prefix + number
 	}
 	host, _ := os.Hostname()
 	host = strings.Map(func(c rune) rune {

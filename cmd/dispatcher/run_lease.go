@@ -52,14 +52,14 @@ func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	return statusError(exitNotGranted)
 }
 
+// hasProblemCode reports whether err is a refusal by the server with this code.
 func hasProblemCode(err error, code string) bool {
 	p, ok := errors.AsType[*operators.Problem](err)
 	return ok && p.Code == code
 }
 
-// keep renews the lease, and passes the signals that this program receives to the command, until the
-// command has ended.
-func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Signal) {
+// keep renews the lease, and passes the signals that this program receives to the command, until the command has ended.
+func (k *leaseKeeper) keep(ctx context.Context, command *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command
@@ -67,14 +67,14 @@ func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan o
 	defer renew.Stop()
 	for {
 		select {
-		case <-c.Ended():
+		case <-command.Ended():
 			if k.remaining() <= k.grace && k.lossReason == nil {
 				k.lossReason = errors.New("the lease could not be renewed")
 			}
 			return
 		case s := <-signals:
 			if s, ok := s.(syscall.Signal); ok {
-				c.Signal(s)
+				command.Signal(s)
 			}
 		case <-renew.C:
 			held := k.held
@@ -83,7 +83,7 @@ func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan o
 				return nil
 			})
 		case r := <-renewed:
-			if pause := k.applyRenewal(r, c); pause >= 0 {
+			if pause := k.applyRenewal(r, command); pause >= 0 {
 				renew.Reset(pause)
 			}
 		}
@@ -101,6 +101,7 @@ type renewal struct {
 	err   error
 }
 
+// renew renews the lease held once and returns the result.
 func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.UsableUntil)/3, retryPause))
 	defer cancel()
@@ -108,29 +109,27 @@ func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 	return renewal{l, err}
 }
 
-// applyRenewal extends the time of the command. If the slot must be given back, it ends the command
-// instead. It returns the time until the next renewal. A negative time means that no renewal
-// follows.
-func (k *leaseKeeper) applyRenewal(r renewal, c *child.Child) time.Duration {
+// applyRenewal extends the time of the command after a renewal of the lease. If the slot must be given back, it ends the command instead.
+// It returns the time until the next renewal. A negative time means that no renewal follows.
+func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) time.Duration {
 	switch {
-	case r.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
-		k.held, k.lossReason = r.lease, errors.New("the lease was renewed too late")
+	case result.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
+		k.held, k.lossReason = result.lease, errors.New("the lease was renewed too late")
 		return -1
-	case r.err == nil:
-		k.held = r.lease
-		c.SetTimeLeft(k.remaining())
+	case result.err == nil:
+		k.held = result.lease
+		command.SetTimeLeft(k.remaining())
 		return k.untilRenewal()
-	case hasProblemCode(r.err, "lease_lost"):
-		k.lossReason = r.err
-		c.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
+	case hasProblemCode(result.err, "lease_lost"):
+		k.lossReason = result.err
+		command.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
 		return -1
 	}
-	k.console.note("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), r.err)
+	k.console.note("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), result.err)
 	return retryPause
 }
 
-// release gives the slot back. If the server cannot be reached now, the slot is free at the end of
-// the lease.
+// release gives the slot back. If the server cannot be reached now, the slot is free at the end of the lease.
 func (k *leaseKeeper) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -146,11 +145,10 @@ func (k *leaseKeeper) release(ctx context.Context) {
 	}
 }
 
-// environment returns the environment of the command: ours, the environment of this program, with the
-// variables of the slot. It leaves out the address and the token of the API. In the environment of the
-// command, DISPATCHER_TOKEN is the fencing token.
-func (k *leaseKeeper) environment(ours []string) []string {
-	env := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
+// environment returns the environment of the command: own, the environment of this program, with the variables of the slot. It leaves out
+// the address and the token of the API. In the environment of the command, DISPATCHER_TOKEN is the fencing token.
+func (k *leaseKeeper) environment(own []string) []string {
+	env := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains([]string{"DISPATCHER_URL", "DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"}, name)
 	})

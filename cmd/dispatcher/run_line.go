@@ -17,21 +17,23 @@ type queueView struct {
 	shownAt    time.Time // time of the latest line
 }
 
-func newQueueView(c *console) *queueView {
-	return &queueView{console: c, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
+// newQueueView returns a queueView that has shown nothing yet.
+func newQueueView(output *console) *queueView {
+	return &queueView{console: output, bar: terminal.NewProgress(output.errs), isTerminal: terminal.IsTerminal(output.errs)}
 }
 
-// show writes why there is no slot yet, and the estimated time until the start.
-func (v *queueView) show(l operators.Lease, err error) {
-	text := l.Detail
+// show writes why there is no slot yet, and the estimated time until the start. lease is the last answer of the server; err is the error
+// of the last request, or nil.
+func (v *queueView) show(lease operators.Lease, err error) {
+	text := lease.Detail
 	switch {
 	case err != nil:
 		text = err.Error()
-	case l.Position != nil:
-		text = fmt.Sprintf("position %d in the queue", *l.Position)
+	case lease.Position != nil:
+		text = fmt.Sprintf("position %d in the queue", *lease.Position)
 	}
-	if l.EstimatedStart != nil {
-		if left := time.Until(l.EstimatedStart.Time).Round(time.Second); left > 0 {
+	if lease.EstimatedStart != nil {
+		if left := time.Until(lease.EstimatedStart.Time).Round(time.Second); left > 0 {
 			text += fmt.Sprintf(", estimated start in %s", left)
 		}
 	}

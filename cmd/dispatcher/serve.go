@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// newServe returns the command `dispatcher serve`.
 func newServe() *cobra.Command {
 	var settings *settings
 	var restored restoreFlag
@@ -51,20 +52,21 @@ fails, 0 after SIGTERM or SIGINT.`,
 	return command
 }
 
-// restoreFlag is the value of the flag --after-restore. If minStandstill is 0, the operator gave no
-// duration.
+// restoreFlag is the value of the flag --after-restore. If minStandstill is 0, the operator gave no duration.
 type restoreFlag struct {
 	isRestored    bool
 	minStandstill time.Duration
 }
 
+// add adds the flag --after-restore to flags.
 func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Var(f, "after-restore",
 		"use once after Postgres was restored or lost commits: each pool grants nothing, on any replica, for the longest lease that it may have given, and for at least this duration, 5m if none is given")
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
-// Set parses a duration, or a boolean that states whether the ledger was restored.
+// Set parses text: the minimum standstill after a restore of the ledger as a duration, or a boolean that states whether the ledger was
+// restored.
 func (f *restoreFlag) Set(text string) (err error) {
 	if f.isRestored, err = strconv.ParseBool(text); err == nil {
 		f.minStandstill = 0
@@ -77,10 +79,10 @@ func (f *restoreFlag) Set(text string) (err error) {
 	return nil
 }
 
-// String returns the default that the help shows: none.
+// String returns an empty text, so that the help shows no default for the flag.
 func (f *restoreFlag) String() string { return "" }
 
-// Type returns the word that the help shows for a value.
+// Type returns "duration", the name of the value in the help of the flag.
 func (f *restoreFlag) Type() string { return "duration" }
 
 // settings reads the configuration of a command. file is the path in --config.
@@ -102,6 +104,7 @@ func addSettingFlags(flags *pflag.FlagSet) {
 	}
 }
 
+// load returns the configuration from the file, the environment and flags.
 func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 	var file []byte
 	if s.file != "" {
@@ -120,6 +123,7 @@ func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 	return app.Load(file, os.Environ(), set)
 }
 
+// newMigrate returns the command `migrate` with its subcommands.
 func newMigrate() *cobra.Command {
 	var s *settings
 	withStore := func(work func(*cobra.Command, *store.Store) error) func(*cobra.Command, []string) error {
@@ -136,9 +140,9 @@ func newMigrate() *cobra.Command {
 	return command
 }
 
-// withLedger opens the configured ledger and runs work with it.
-func withLedger(cmd *cobra.Command, s *settings, work func(*cobra.Command, *store.Store) error) (err error) {
-	config, err := s.load(cmd.Flags())
+// withLedger opens the ledger of the configuration, runs work with it, and closes it.
+func withLedger(cmd *cobra.Command, configuration *settings, work func(*cobra.Command, *store.Store) error) (err error) {
+	config, err := configuration.load(cmd.Flags())
 	if err != nil {
 		return usageError{err}
 	}
@@ -153,16 +157,19 @@ func withLedger(cmd *cobra.Command, s *settings, work func(*cobra.Command, *stor
 	return work(cmd, ledger)
 }
 
+// migrateUp applies the missing migrations of the ledger and writes their number.
 func migrateUp(cmd *cobra.Command, ledger *store.Store) error {
 	applied, err := ledger.Migrate(cmd.Context())
 	_, printErr := fmt.Fprintln(cmd.OutOrStdout(), "applied", applied)
 	return errors.Join(err, printErr)
 }
 
+// migrateDown reverts the newest migration of the ledger.
 func migrateDown(cmd *cobra.Command, ledger *store.Store) error {
 	return ledger.MigrateDown(cmd.Context())
 }
 
+// migrateStatus writes the migrations of the ledger and whether they are applied.
 func migrateStatus(cmd *cobra.Command, ledger *store.Store) error {
 	states, err := ledger.MigrationStatus(cmd.Context())
 	if err != nil {

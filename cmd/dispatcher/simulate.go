@@ -18,6 +18,7 @@ import (
 
 const missingTokensText = "set DISPATCHER_TOKEN (role admin; not required for --idle with a fleet token) and, except with --credentials own, DISPATCHER_FLEET_TOKEN"
 
+// newSimulate returns the command `dispatcher simulate`.
 func newSimulate() *cobra.Command {
 	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
@@ -70,9 +71,8 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
 	return command
 }
 
-// chooseServer sets the addresses and the tokens. If the user gave no address and no token, it uses
-// the dispatcher dev that runs here. It does not mix the two sources, so that a token is sent only
-// to its own server.
+// chooseServer sets the addresses and the tokens. If the user gave no address and no token, it uses the dispatcher dev that runs here. It
+// does not mix the two sources, so that a token is sent only to its own server.
 func chooseServer(config *simulator.Config) error {
 	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
@@ -107,10 +107,10 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	}
 }
 
-// checkIdle refuses combinations of flags that have no meaning together.
-func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
+// checkIdle returns an error if flags are combined that have no meaning together. isIdle is the flag --idle: a fleet without tasks.
+func checkIdle(cmd *cobra.Command, isIdle bool, config simulator.Config) error {
 	flags := cmd.Flags()
-	if !idle {
+	if !isIdle {
 		if flags.Changed("connections") {
 			return errors.New("--connections: only together with --idle, because other devices have their own connections")
 		}
@@ -135,7 +135,8 @@ func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
 	return err
 }
 
-func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
+// runSimulate runs the simulation, or an idle fleet if isIdle is true, and writes the summary.
+func runSimulate(cmd *cobra.Command, config simulator.Config, isIdle bool) error {
 	if err := config.Via.Check(); err != nil {
 		return usageError{fmt.Errorf("--%w", err)}
 	}
@@ -146,10 +147,10 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 		return err
 	}
 	own := config.Credentials == simulator.CredentialsOwn
-	if config.OperatorToken == "" && (own || !idle) || config.FleetToken == "" && !own {
+	if config.OperatorToken == "" && (own || !isIdle) || config.FleetToken == "" && !own {
 		return usageError{errors.New(missingTokensText)}
 	}
-	if idle {
+	if isIdle {
 		summary, err := simulator.RunIdle(cmd.Context(), config, cmd.ErrOrStderr())
 		if err != nil {
 			return err
@@ -173,10 +174,10 @@ type share float64
 // String returns the share as a percentage.
 func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
 
-// Type returns the word that the help shows for a value.
+// Type returns "share", the name of the value in the help of the flag.
 func (s *share) Type() string { return "share" }
 
-// Set parses a number or a percentage.
+// Set parses text, a number from 0 to 1 or a percentage such as 2%, and stores it as the share.
 func (s *share) Set(text string) error {
 	number, percent := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)

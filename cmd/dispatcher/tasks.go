@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// newTasks returns the command `tasks` with its subcommands.
 func newTasks() *cobra.Command {
 	o := &operatorFlags{}
 	t := o.tasks()
@@ -38,7 +39,8 @@ func newTasks() *cobra.Command {
 	return o.newGroup("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
-func addTaskFilters(o *operatorFlags, command *cobra.Command) {
+// addTaskFilters adds the flags by which a command filters tasks.
+func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("device", "", "only tasks of this device")
 	flags.String("batch", "", "only tasks of this batch")
@@ -46,9 +48,9 @@ func addTaskFilters(o *operatorFlags, command *cobra.Command) {
 	flags.String("state", "", "only tasks in this state: "+strings.Join(operators.TaskStates(), ", "))
 	flags.String("kind", "", "only tasks of this kind")
 	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
-	o.devices().completeFlag(command, "device")
-	o.batches().completeFlag(command, "batch")
-	o.pools().completeFlag(command, "pool")
+	operator.devices().completeFlag(command, "device")
+	operator.batches().completeFlag(command, "batch")
+	operator.pools().completeFlag(command, "pool")
 	complete(command, "state", operators.TaskStates()...)
 }
 
@@ -57,8 +59,9 @@ func taskFilters(flags *pflag.FlagSet) url.Values {
 	return flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "order")
 }
 
-func getTask(t noun) *cobra.Command {
-	return t.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
+// getTask returns the command `tasks get`.
+func getTask(tasks noun) *cobra.Command {
+	return tasks.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
 		if err != nil {
 			return err
@@ -100,7 +103,7 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 	return t.Flush()
 }
 
-// outputOf returns the output of an attempt, or a text if the output was dropped.
+// outputOf returns the output of an attempt as text, or a note if the output was dropped.
 func outputOf(attempt entry) string {
 	if attempt.text("output_dropped") != "" {
 		return "dropped: too large"
@@ -115,8 +118,9 @@ type taskExplanation struct {
 	Mark    *operators.Mark
 }
 
-func explainTask(t noun) *cobra.Command {
-	return t.objectCommand("why", "Show why a task does not run, and what would change that", func(s *session, task string) error {
+// explainTask returns the command `tasks why`, which shows why a task does not run.
+func explainTask(tasks noun) *cobra.Command {
+	return tasks.objectCommand("why", "Show why a task does not run, and what would change that", func(s *session, task string) error {
 		var answer taskExplanation
 		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
 	})
@@ -147,13 +151,13 @@ func (w taskExplanation) writeReasons(out io.Writer, task string) error {
 	return nil
 }
 
-// changeTasks returns the command cancel or retry. It changes one task by its id, or all tasks that
+// changeTasks returns the command cancel or retry (verb) with the help short. The command changes one task by its id, or all tasks that
 // match the filters.
-func changeTasks(o *operatorFlags, verb, short string) *cobra.Command {
+func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	command := &cobra.Command{
 		Use: verb + " [TASK]", Short: short,
-		RunE: o.withSession(func(s *session, args []string) error {
+		RunE: operator.withSession(func(s *session, args []string) error {
 			q := taskFilters(s.cmd.Flags())
 			switch {
 			case len(args) == 1 && len(q) > 0:
@@ -172,7 +176,7 @@ func changeTasks(o *operatorFlags, verb, short string) *cobra.Command {
 		}
 		return exactlyOneID(cmd, args)
 	}
-	addTaskFilters(o, command)
+	addTaskFilters(operator, command)
 	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")
 	return command
@@ -186,9 +190,9 @@ type bulkChange struct {
 	filter  url.Values
 }
 
-// run counts the tasks, asks for confirmation, and sends the request until no task matches. If
-// dryRun is true, it only counts.
-func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
+// run counts the tasks, asks for confirmation unless isConfirmed is true, and sends the request until no task matches. If dryRun is true,
+// it only counts.
+func (b bulkChange) run(ctx context.Context, isConfirmed, dryRun bool) error {
 	count, err := b.send(ctx, true)
 	if err != nil {
 		return err
@@ -197,7 +201,7 @@ func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
 		return b.writeResult(count, true)
 	}
 	if count.Tasks > 0 {
-		if err := b.console.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+countText(count.Tasks, "task", "tasks")); err != nil {
+		if err := b.console.confirm(isConfirmed, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+countText(count.Tasks, "task", "tasks")); err != nil {
 			return err
 		}
 	}
@@ -212,6 +216,7 @@ func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
 	return b.writeResult(all, false)
 }
 
+// send sends one request that cancels or retries matching tasks, or only counts them if dryRun is true.
 func (b bulkChange) send(ctx context.Context, dryRun bool) (result operators.Bulk, err error) {
 	query := maps.Clone(b.filter)
 	if dryRun {
@@ -221,17 +226,18 @@ func (b bulkChange) send(ctx context.Context, dryRun bool) (result operators.Bul
 	return result, err
 }
 
-func (b bulkChange) writeResult(r operators.Bulk, dryRun bool) error {
+// writeResult writes how many tasks were changed, or would be changed if dryRun is true.
+func (b bulkChange) writeResult(result operators.Bulk, dryRun bool) error {
 	if b.console.isJSON {
-		return writeJSON(b.console.out, r, jsonIndent)
+		return writeJSON(b.console.out, result, jsonIndent)
 	}
 	words := map[string]string{"cancel": "cancelled", "retry": "will be retried"}
 	if dryRun {
 		words = map[string]string{"cancel": "would be cancelled", "retry": "would be retried"}
 	}
-	text := countText(r.Tasks, "task", "tasks") + " " + words[b.verb]
-	if r.AskedToStop > 0 {
-		text += fmt.Sprintf(", %d run and were asked to stop", r.AskedToStop)
+	text := countText(result.Tasks, "task", "tasks") + " " + words[b.verb]
+	if result.AskedToStop > 0 {
+		text += fmt.Sprintf(", %d run and were asked to stop", result.AskedToStop)
 	}
 	_, err := fmt.Fprintln(b.console.out, text)
 	return err

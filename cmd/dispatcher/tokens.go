@@ -16,6 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// newTokens returns the command `tokens` with its subcommands.
 func newTokens() *cobra.Command {
 	o := &operatorFlags{}
 	verbs := o.newListCommands(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
@@ -28,6 +29,7 @@ func newTokens() *cobra.Command {
 	return o.newGroup("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
+// roles returns the names of the roles that a token can have.
 func roles() []string {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
@@ -35,7 +37,7 @@ func roles() []string {
 // createToken returns the command that creates a token. The server creates the token, or the command
 // itself writes it into the ledger: this is the only way to create the first token. It opens no new
 // way for an attacker, because anyone with the password of the ledger can change everything in it.
-func createToken(o *operatorFlags) *cobra.Command {
+func createToken(operator *operatorFlags) *cobra.Command {
 	var t tokenFlags
 	var ledgerSettings *settings
 	command := &cobra.Command{
@@ -55,14 +57,14 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 			if err := credentials.CheckPatterns(t.Token); err != nil {
 				return usageError{err}
 			}
-			direct, err := o.inDatabase(ledgerSettings)
+			direct, err := operator.inDatabase(ledgerSettings)
 			if err != nil {
 				return err
 			}
 			if direct {
 				return withLedger(cmd, ledgerSettings, t.createInLedger)
 			}
-			return o.withSession(func(s *session, _ []string) error {
+			return operator.withSession(func(s *session, _ []string) error {
 				text, made, err := s.createWithSecret(t.request(), "dispatcher tokens delete ID, and create another one")
 				if err == nil && s.console.isJSON {
 					return writeJSON(s.console.out, text, jsonIndent)
@@ -80,18 +82,18 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: limit set that the token may take from, or a pattern; may be repeated")
 	command.Flags().DurationVar(&t.valid, "valid", 0, "how long the token is valid, e.g. 720h; 0: until it is revoked")
 	complete(command, "role", roles()...)
-	o.pools().completeFlag(command, "pool")
+	operator.pools().completeFlag(command, "pool")
 	ledgerSettings = addSettings(command.Flags())
 	return command
 }
 
 // inDatabase reports whether the token is created in the database. It fails if a context is in use
 // and the environment names a database: both were chosen earlier, and neither takes precedence.
-func (o *operatorFlags) inDatabase(s *settings) (bool, error) {
+func (o *operatorFlags) inDatabase(configuration *settings) (bool, error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
 	}
-	if s.file != "" {
+	if configuration.file != "" {
 		return true, nil
 	}
 	for _, name := range []string{"DISPATCHER_POSTGRES_DSN", "DISPATCHER_POSTGRES_DSN_FILE"} {

@@ -17,14 +17,13 @@ type waitingTasks struct {
 	Parts         []entry
 }
 
-// explainWaiting returns the command why of pools or of batches: it shows the reasons for which the
-// tasks of a pool or a batch wait. With --code it lists the tasks that wait for this reason. (The
-// command tasks why is explainTask.)
-func explainWaiting(n noun, short string) *cobra.Command {
+// explainWaiting returns the command why of pools or of batches (owner), with the help short: it shows the reasons for which the tasks of
+// a pool or a batch wait. With --code it lists the tasks that wait for this reason. (The command tasks why is explainTask.)
+func explainWaiting(owner noun, short string) *cobra.Command {
 	var code string
 	var limit int
-	command := n.objectCommand("why", short, func(s *session, name string) error {
-		path := operators.Path(n.plural, name, "waiting")
+	command := owner.objectCommand("why", short, func(s *session, name string) error {
+		path := operators.Path(owner.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
 			return s.writeList(listSpec{path: path + "/tasks", filters: filterByFlags("code"), columns: []column{
 				memberColumn("TASK", "id"), memberColumn("BATCH", "batch"), memberColumn("DEVICE", "device"), memberColumn("CODE", "code"), memberColumn("UNTIL", "until"), memberColumn("DETAIL", "detail"),
@@ -39,21 +38,21 @@ func explainWaiting(n noun, short string) *cobra.Command {
 }
 
 // writeReasons writes the number of waiting tasks and a table of the reasons.
-func (w waitingTasks) writeReasons(c *console) error {
+func (w waitingTasks) writeReasons(output *console) error {
 	text := countText(w.Total, "task waits", "tasks wait")
 	if w.Sampled {
 		text += fmt.Sprintf("; the counts are from a sample of %d tasks", w.Judged)
 	}
-	if _, err := fmt.Fprintln(c.out, text); err != nil || len(w.Parts) == 0 {
+	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err
 	}
-	t := terminal.NewTable(c.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
+	t := terminal.NewTable(output.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
 	for _, p := range w.Parts {
 		t.AddRow(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	c.note("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
+	output.note("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
 	return nil
 }

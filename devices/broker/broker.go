@@ -70,7 +70,8 @@ type Broker struct {
 	cancel   context.CancelFunc
 }
 
-// New returns a broker that does not serve yet. It refuses wrong options.
+// New returns a broker with these options. The broker accepts no connections before Start. New returns an error if a required option is
+// missing or an option is invalid.
 func New(options Options) (*Broker, error) {
 	switch {
 	case options.Listener == nil || options.Authenticate == nil:
@@ -111,6 +112,7 @@ func New(options Options) (*Broker, error) {
 	return b, nil
 }
 
+// newServer returns mochi's MQTT server, configured for the bounds of this package. It has no listener yet.
 func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumPacketSize = maxPacket
@@ -128,7 +130,7 @@ func newServer(logger *slog.Logger) *mqtt.Server {
 	})
 }
 
-// Start starts to serve in the background.
+// Start accepts and serves connections in background goroutines.
 func (b *Broker) Start() error { return b.server.Serve() }
 
 // Addr returns the address of the listener.

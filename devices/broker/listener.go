@@ -22,7 +22,7 @@ func newListener(inner net.Listener) *listener {
 	return &listener{Listener: inner, conns: map[*conn]struct{}{}}
 }
 
-// Accept returns the next connection within the bounds. It closes connections above maxConnections.
+// Accept returns the next connection, with a deadline for its first packet. It closes the connections that exceed maxConnections.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -38,13 +38,14 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) add(c *conn) bool {
+// add counts an accepted connection. It returns false if the listener is closed or has maxConnections connections.
+func (l *listener) add(connection *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.conns) >= maxConnections {
 		return false
 	}
-	l.conns[c] = struct{}{}
+	l.conns[connection] = struct{}{}
 	return true
 }
 
@@ -72,6 +73,7 @@ func (l *listener) closeAll(ctx context.Context) {
 	}
 }
 
+// conn is a connection of a listener.
 type conn struct {
 	net.Conn
 	listener  *listener
@@ -79,19 +81,20 @@ type conn struct {
 	firstRead chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
-// Read marks the connection as served.
-func (c *conn) Read(b []byte) (int, error) {
+// Read reads into buffer from the connection. The first Read closes firstRead, because mochi has then counted the connection as a client.
+func (c *conn) Read(buffer []byte) (int, error) {
 	c.once.Do(func() { close(c.firstRead) })
-	return c.Conn.Read(b)
+	return c.Conn.Read(buffer)
 }
 
-// SetDeadline sets only the read deadline: mochi calls it to apply the keepalive, which concerns reading.
-func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+// SetDeadline sets deadline as the read deadline only: mochi calls it to apply the keepalive, which concerns reading.
+func (c *conn) SetDeadline(deadline time.Time) error { return c.SetReadDeadline(deadline) }
 
-// Write closes the connection if the client does not read within writeTimeout. mochi would continue to write.
-func (c *conn) Write(b []byte) (int, error) {
+// Write sends packet to the client. It closes the connection if the client does not read within writeTimeout: mochi would continue to
+// write.
+func (c *conn) Write(packet []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-	n, err := c.Conn.Write(b)
+	n, err := c.Conn.Write(packet)
 	if err != nil {
 		_ = c.Close()
 	}

@@ -21,12 +21,12 @@ type rules struct {
 	internal     Credentials
 }
 
-// ID implements mqtt.Hook.
+// ID returns the name of this hook for mochi's log.
 func (r *rules) ID() string { return "rules" }
 
-// Provides implements mqtt.Hook.
-func (r *rules) Provides(method byte) bool {
-	return method == mqtt.OnConnect || method == mqtt.OnConnectAuthenticate || method == mqtt.OnACLCheck
+// Provides reports whether this hook implements hookMethod, one of the constants of mochi for the methods of mqtt.Hook.
+func (r *rules) Provides(hookMethod byte) bool {
+	return hookMethod == mqtt.OnConnect || hookMethod == mqtt.OnConnectAuthenticate || hookMethod == mqtt.OnACLCheck
 }
 
 // OnConnect makes every session clean and limits the keepalive to maxKeepalive, regardless of
@@ -53,19 +53,21 @@ func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet
 	return err == nil
 }
 
-func (r *rules) admit(clientID, user string, packet packets.Packet) error {
-	password := string(packet.Connect.Password)
-	if packet.Connect.WillFlag && !r.mayPublish(user, packet.Connect.WillTopic) {
+// admit returns an error if the client may not open a session with this client id and user name. connect is the CONNECT packet of the
+// client, with its password and will.
+func (r *rules) admit(clientID, userName string, connect packets.Packet) error {
+	password := string(connect.Connect.Password)
+	if connect.Connect.WillFlag && !r.mayPublish(userName, connect.Connect.WillTopic) {
 		return errWill
 	}
-	if r.internal.matches(user, password) {
+	if r.internal.matches(userName, password) {
 		return nil
 	}
-	device, err := devices.ParseID(user)
+	device, err := devices.ParseID(userName)
 	if err != nil {
 		return fmt.Errorf("user name: %w", err)
 	}
-	if !isOwnClientID(clientID, user) {
+	if !isOwnClientID(clientID, userName) {
 		return errClientID
 	}
 	return r.authenticate(device, password)
@@ -76,13 +78,14 @@ var (
 	errClientID = errors.New("client id: must be the user name, or begin with the user name and a /")
 )
 
-// isOwnClientID reports whether the client id belongs to the user: it is the user name, or begins with
-// the user name and a '/', which no device id contains. So no client can take over the session of
-// another device by using its client id.
-func isOwnClientID(id, user string) bool { return id == user || strings.HasPrefix(id, user+"/") }
+// isOwnClientID reports whether clientID belongs to the user: it is userName, or begins with userName and a '/', which no device id
+// contains. So no client can take over the session of another device by using its client id.
+func isOwnClientID(clientID, userName string) bool {
+	return clientID == userName || strings.HasPrefix(clientID, userName+"/")
+}
 
-// OnACLCheck reports whether the client may publish to topic (write is true) or subscribe to it.
-// mochi also calls it for each delivery, with the topic of the message.
+// OnACLCheck reports whether the client may publish to topic (if write is true) or subscribe to topic (if write is false). mochi also
+// calls it for each delivery, with the topic of the message.
 func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	user := string(client.Properties.Username)
 	if write {
@@ -91,19 +94,20 @@ func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	return r.mayRead(user, topic)
 }
 
-// mayPublish reports whether user may publish to topic, also as the topic of its will.
-func (r *rules) mayPublish(user, topic string) bool {
-	if user == r.internal.User {
+// mayPublish reports whether the user with this name may publish to topic, also as the topic of its will.
+func (r *rules) mayPublish(userName, topic string) bool {
+	if userName == r.internal.User {
 		_, err := devices.ParseReplyTopic(topic)
 		return err == nil
 	}
-	return topic == devices.ReportTopic(devices.ID(user))
+	return topic == devices.ReportTopic(devices.ID(userName))
 }
 
-func (r *rules) mayRead(user, filter string) bool {
-	if user != r.internal.User {
-		return filter == devices.ReplyTopic(devices.ID(user))
+// mayRead reports whether the user with this name may subscribe to topicFilter and receive its messages.
+func (r *rules) mayRead(userName, topicFilter string) bool {
+	if userName != r.internal.User {
+		return topicFilter == devices.ReplyTopic(devices.ID(userName))
 	}
-	_, err := devices.ParseReportTopic(filter)
-	return err == nil || filter == devices.SharedReportFilter(devices.DefaultGroup)
+	_, err := devices.ParseReportTopic(topicFilter)
+	return err == nil || topicFilter == devices.SharedReportFilter(devices.DefaultGroup)
 }

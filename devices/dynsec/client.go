@@ -41,7 +41,7 @@ type Client struct {
 	connTurn chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
 }
 
-// New returns a client that is not connected yet. It refuses wrong options.
+// New returns a client that is not connected yet. It returns an error if a required option is missing or an option is invalid.
 func New(options Options) (*Client, error) {
 	dial, err := mqtt.Dialer(options.URL, options.TLS)
 	if err != nil {
@@ -61,10 +61,10 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Set creates or changes accounts of devices and their roles. The open session of an account that already exists ends.
-func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
+// Set creates or changes the accounts of devices and their roles at the broker. If an account already exists, its open session ends.
+func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	return c.withConnection(ctx, func(conn *connection) error {
-		existing, err := conn.create(ctx, list)
+		existing, err := conn.create(ctx, accounts)
 		if err != nil || len(existing) == 0 {
 			return err
 		}
@@ -80,10 +80,10 @@ func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
 	})
 }
 
-// create creates accounts. It returns the accounts that already exist, without changing them.
-func (c *connection) create(ctx context.Context, list []devices.Account) (existing []devices.Account, err error) {
+// create creates accounts at the broker. It returns the accounts that already exist, without changing them.
+func (c *connection) create(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
-	for _, a := range list {
+	for _, a := range accounts {
 		commands = append(commands, createRole(deviceRole(a.Device)), createClient(a))
 		if !a.Enabled { // The broker rewrites its whole list for each command, so no unnecessary command is sent.
 			commands = append(commands, enableClient(a.Device, false))
@@ -94,7 +94,7 @@ func (c *connection) create(ctx context.Context, list []devices.Account) (existi
 		return nil, err
 	}
 	answerIndex := 0
-	for _, a := range list {
+	for _, a := range accounts {
 		if answers[answerIndex+1].hasError(alreadyExists) {
 			existing = append(existing, a)
 		}
@@ -129,7 +129,7 @@ func (c *Client) Check(ctx context.Context) error {
 	return c.withConnection(ctx, func(*connection) error { return nil })
 }
 
-// Close disconnects the client. It can be used again: then it connects again.
+// Close disconnects the client. A later call of another method connects the client again.
 func (c *Client) Close() error {
 	conn := <-c.connTurn
 	if conn != nil {

@@ -20,10 +20,12 @@ type command struct {
 	ACLs          []acl       `json:"acls,omitempty"`
 }
 
+// roleEntry names a role in a command or an answer of the plugin.
 type roleEntry struct {
 	RoleName string `json:"rolename"`
 }
 
+// acl is one right in the format of the plugin: whether clients may do something (Type) with a topic.
 type acl struct {
 	Type  string `json:"acltype"`
 	Topic string `json:"topic,omitempty"`
@@ -60,9 +62,10 @@ const (
 	roleNotFound   = "Role not found"
 )
 
+// hasError reports whether the plugin answered with the error text.
 func (a pluginAnswer) hasError(text string) bool { return a.Error == text }
 
-// unexpectedError returns the answer's error, or nil if the answer has no error or an expected one.
+// unexpectedError returns the answer's error, or nil if the answer has no error or one of the expected errors.
 func (a pluginAnswer) unexpectedError(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil
@@ -110,27 +113,32 @@ func defaultACLs() []acl {
 	}
 }
 
-func createRole(r role) command {
-	return command{Command: "createRole", RoleName: r.name, ACLs: r.acls}
+// createRole returns the command that creates a role.
+func createRole(newRole role) command {
+	return command{Command: "createRole", RoleName: newRole.name, ACLs: newRole.acls}
 }
 
-func modifyRole(r role) command {
-	return command{Command: "modifyRole", RoleName: r.name, ACLs: r.acls}
+// modifyRole returns the command that sets the rights of an existing role.
+func modifyRole(changed role) command {
+	return command{Command: "modifyRole", RoleName: changed.name, ACLs: changed.acls}
 }
 
-func createClient(a devices.Account) command {
+// createClient returns the command that creates an account with the role of its device.
+func createClient(account devices.Account) command {
 	return command{
-		Command: "createClient", Username: string(a.Device), ClientID: string(a.Device), Password: a.Password,
-		Roles: []roleEntry{{roleName(a.Device)}},
+		Command: "createClient", Username: string(account.Device), ClientID: string(account.Device), Password: account.Password,
+		Roles: []roleEntry{{roleName(account.Device)}},
 	}
 }
 
-func modifyClient(a devices.Account) command {
-	c := createClient(a)
+// modifyClient returns the command that sets the password and the role of an existing account.
+func modifyClient(account devices.Account) command {
+	c := createClient(account)
 	c.Command = "modifyClient"
 	return c
 }
 
+// enableClient returns the command that enables the account of a device, or disables it if enabled is false.
 func enableClient(device devices.ID, enabled bool) command {
 	if enabled {
 		return command{Command: "enableClient", Username: string(device)}

@@ -88,17 +88,18 @@ func (c *connection) subscribe(ctx context.Context) error {
 	}
 }
 
-func (c *Client) pahoOptions(network net.Conn, conn *connection) *paho.ClientOptions {
+// pahoOptions returns the options of a paho client that uses networkConn and passes its messages to pluginConn.
+func (c *Client) pahoOptions(networkConn net.Conn, pluginConn *connection) *paho.ClientOptions {
 	return mqtt.PahoOptions(clientID, c.options.User, c.options.Password, mqtt.KeepAlive).
 		AddBroker("tcp://broker"). // required by paho but not used: the network connection is already open
-		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return networkConn, nil }).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			select {
-			case conn.messages <- m.Payload():
+			case pluginConn.messages <- m.Payload():
 			default: // There are more answers than expected: drop this one.
 			}
 		}).
-		SetConnectionLostHandler(func(paho.Client, error) { close(conn.lost) })
+		SetConnectionLostHandler(func(paho.Client, error) { close(pluginConn.lost) })
 }
 
 // run runs work and returns its error. If ctx has ended, run closes the connection: a command
@@ -111,9 +112,10 @@ func (c *connection) run(ctx context.Context, work func(*connection) error) erro
 	return err
 }
 
+// close disconnects the connection from the broker at once.
 func (c *connection) close() { c.paho.Disconnect(0) }
 
-// ask sends commands in one message and returns their answers in the same order.
+// ask sends commands to the plugin in one message and returns their answers in the same order.
 func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnswer, error) {
 	correlationID := rand.Text()
 	for i := range commands {
@@ -141,10 +143,10 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnsw
 	}
 }
 
-// parseAnswers returns the answers in a message of the plugin. ok is false if they do not all have correlationID.
-func parseAnswers(correlationID string, text []byte) ([]pluginAnswer, bool) {
+// parseAnswers returns the answers in received, a message of the plugin. ok is false if they do not all have correlationID.
+func parseAnswers(correlationID string, received []byte) ([]pluginAnswer, bool) {
 	var message struct{ Responses []pluginAnswer }
-	if json.Unmarshal(text, &message) != nil {
+	if json.Unmarshal(received, &message) != nil {
 		return nil, false
 	}
 	for _, a := range message.Responses {

@@ -24,8 +24,9 @@ const (
 // most 4096 incomplete bodies. At most 512 of them are long: at most 32 MiB.
 type bodyLimiter struct{ all, long bodyShares }
 
-func newBodyLimiter(reports int) *bodyLimiter {
-	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*reports, maxBodiesPerDevice), long: newBodyShares(reports, maxLongBodiesPerDevice)}
+// newBodyLimiter returns a bodyLimiter for at most maxReports concurrent reports.
+func newBodyLimiter(maxReports int) *bodyLimiter {
+	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*maxReports, maxBodiesPerDevice), long: newBodyShares(maxReports, maxLongBodiesPerDevice)}
 }
 
 // bodyShares bounds the bodies of each device and the bodies of each fleet token. The second
@@ -37,8 +38,8 @@ func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
-// take counts one body until leave is called. ok is false if a bound is reached.
-func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
+// take counts one body of this caller until end is called. token is the secret that the sender used. ok is false if a bound is reached.
+func (s bodyShares) take(caller devices.Caller, token string) (end func(), ok bool) {
 	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
 		return leaveDevice, ok
@@ -50,19 +51,18 @@ func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok 
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read returns the body of a report. The read timeout of the server bounds its time. If the
-// body broke off, the error is devices.ErrIncomplete, and the device should send the same
-// report again. If a bound of b is reached, the report is refused as busy.
-func (b *bodyLimiter) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
-	leave, ok := b.all.take(caller, bearer(r))
+// read returns the body of request, a report of caller. The read timeout of the server bounds its time. If the body broke off, the error
+// is devices.ErrIncomplete, and the device should send the same report again. If a bound of b is reached, the report is refused as busy.
+func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
+	leave, ok := b.all.take(caller, bearer(request))
 	if !ok {
 		return nil, busyError("too many incomplete bodies: of this device, of its fleet token or in total")
 	}
 	defer leave()
-	from := http.MaxBytesReader(w, r.Body, devices.MaxBody+1)
+	from := http.MaxBytesReader(response, request.Body, devices.MaxBody+1)
 	body, err := io.ReadAll(io.LimitReader(from, shortBody))
 	if err == nil && len(body) == shortBody {
-		leave, ok := b.long.take(caller, bearer(r))
+		leave, ok := b.long.take(caller, bearer(request))
 		if !ok {
 			return nil, busyError("too many long reports at once: of this device, of its fleet token or in total")
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Describe adds the report operation to the OpenAPI document. refusal describes its error responses.
+// Describe adds the report operation of devices to operations, an OpenAPI document. refusal describes the error responses of the
+// operation.
 func Describe(operations huma.API, refusal *huma.Response) {
 	schemas := operations.OpenAPI().Components.Schemas
 	reply := huma.SchemaFromType(schemas, reflect.TypeFor[devices.Reply]())
@@ -48,6 +49,7 @@ type reportBody struct {
 	Attributes map[string]any `json:"attributes,omitempty" doc:"Attributes to merge (RFC 7396) into those of the device"`
 }
 
+// reportResult documents an entry of the list results of a report.
 type reportResult struct {
 	_            struct{} `additionalProperties:"true"`
 	Task         int64    `json:"task" minimum:"1"`
@@ -58,6 +60,7 @@ type reportResult struct {
 	RetryAfterMS int64    `json:"retry_after_ms,omitempty" minimum:"0" maximum:"86400000" doc:"Only with status returned: how long the device wants to wait before another attempt"`
 }
 
+// reportRun documents an entry of the list running of a report.
 type reportRun struct {
 	_        struct{} `additionalProperties:"true"`
 	Task     int64    `json:"task" minimum:"1"`

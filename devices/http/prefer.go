@@ -28,7 +28,7 @@ func PreferredWait(header http.Header) time.Duration {
 	return 0
 }
 
-// cutUnquoted is strings.Cut at the first separator outside of quotes.
+// cutUnquoted returns the parts of text before and after the first separator outside of quotes. If there is none, before is text.
 func cutUnquoted(text string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(text); i++ {
@@ -44,6 +44,7 @@ func cutUnquoted(text string, separator byte) (before, after string) {
 	return text, ""
 }
 
+// parseSeconds returns the duration for value, a number of seconds. It returns 0 if value is invalid.
 func parseSeconds(value string) time.Duration {
 	if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
 		value = value[1 : n-1]

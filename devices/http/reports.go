@@ -36,36 +36,37 @@ type Reports struct {
 }
 
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
-func New(o Options) *Reports {
-	o.MaxReports = cmp.Or(o.MaxReports, 512)
-	return &Reports{Options: o, inProgress: make(chan struct{}, o.MaxReports), bodies: newBodyLimiter(o.MaxReports)}
+func New(options Options) *Reports {
+	options.MaxReports = cmp.Or(options.MaxReports, 512)
+	return &Reports{Options: options, inProgress: make(chan struct{}, options.MaxReports), bodies: newBodyLimiter(options.MaxReports)}
 }
 
 // ServeHTTP answers one report. The reply is sent with its Content-Length, so that a device
 // recognizes a truncated reply.
-func (h *Reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Reports) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	started := time.Now()
-	reply, err := h.answerReport(w, r)
+	reply, err := h.answerReport(response, request)
 	if err != nil {
-		h.refuse(w, r, err, started)
+		h.refuse(response, request, err, started)
 		return
 	}
 	held := time.Duration(reply.HeldMS) * time.Millisecond
 	h.Handler.CountReport(transport, string(reply.Reason), time.Since(started)-held)
-	w.Header().Set("Cache-Control", "no-store")
-	writeResponse(w, http.StatusOK, "application/json", reply.Encode())
+	response.Header().Set("Cache-Control", "no-store")
+	writeResponse(response, http.StatusOK, "application/json", reply.Encode())
 }
 
-func (h *Reports) answerReport(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
-	device, err := devices.ParseID(r.PathValue("device"))
+// answerReport reads and handles the report in request, and returns the reply. It does not write the response, except its deadlines.
+func (h *Reports) answerReport(response http.ResponseWriter, request *http.Request) (devices.Reply, error) {
+	device, err := devices.ParseID(request.PathValue("device"))
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	caller, err := h.authenticate(r, device)
+	caller, err := h.authenticate(request, device)
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	body, err := h.bodies.read(w, r, caller)
+	body, err := h.bodies.read(response, request, caller)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -76,19 +77,19 @@ func (h *Reports) answerReport(w http.ResponseWriter, r *http.Request) (devices.
 	if err := h.enter(); err != nil {
 		return devices.Reply{}, err
 	}
-	wait := min(PreferredWait(r.Header), h.LongPollMax).Truncate(time.Second)
+	wait := min(PreferredWait(request.Header), h.LongPollMax).Truncate(time.Second)
 	if wait == 0 {
 		defer h.leave()
-		return h.Handler.HandleReport(r.Context(), caller, report)
+		return h.Handler.HandleReport(request.Context(), caller, report)
 	}
 	leave := sync.OnceFunc(h.leave)
 	defer leave()
-	reply, couldWait, err := h.Handler.HandleWaiting(r.Context(), caller, report, wait, func() {
+	reply, couldWait, err := h.Handler.HandleWaiting(request.Context(), caller, report, wait, func() {
 		leave()
-		extendWriteDeadline(w, wait)
+		extendWriteDeadline(response, wait)
 	})
 	if couldWait {
-		w.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
+		response.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
 	return reply, err
 }
@@ -103,22 +104,24 @@ func (h *Reports) enter() error {
 	}
 }
 
+// leave ends the count of a report that enter began.
 func (h *Reports) leave() { <-h.inProgress }
 
-// authenticate returns the caller of the report. It runs before the body is read, because a device may send the body slowly.
-func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
+// authenticate returns the caller of the report in request, which names device in its path. It runs before the body is read, because a
+// device may send the body slowly.
+func (h *Reports) authenticate(request *http.Request, device devices.ID) (devices.Caller, error) {
 	if err := h.enter(); err != nil {
 		return devices.Caller{}, err
 	}
 	defer h.leave()
-	return h.Handler.Authenticate(r.Context(), device, bearer(r))
+	return h.Handler.Authenticate(request.Context(), device, bearer(request))
 }
 
-// extendWriteDeadline extends the write deadline by wait, because the server's deadline is meant for
-// requests that are answered at once. The read deadline no longer matters: the body is read.
-func extendWriteDeadline(w http.ResponseWriter, wait time.Duration) {
+// extendWriteDeadline extends the write deadline of response by wait, because the server's deadline is meant for requests that are
+// answered at once. The read deadline no longer matters: the body is read.
+func extendWriteDeadline(response http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
-	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // An error means that w has no deadline, such as the recorder of a test.
+	_ = http.NewResponseController(response).SetWriteDeadline(answerBy) // An error means that response has no deadline, as in a test.
 }
 
 // Bearer returns the bearer token of an Authorization header, or "" if the header has none.
@@ -130,7 +133,8 @@ func Bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
-func bearer(r *http.Request) string { return Bearer(r.Header.Get("Authorization")) }
+// bearer returns the bearer token of request, or "" if there is none.
+func bearer(request *http.Request) string { return Bearer(request.Header.Get("Authorization")) }
 
 // problem is the body of a refusal (RFC 9457).
 type problem struct {
@@ -142,38 +146,39 @@ type problem struct {
 	ReportAfterMS int64  `json:"report_after_ms"`
 }
 
-// Refuse writes the refusal r as the HTTP response. after is the time after which the device
-// should report again.
-func Refuse(w http.ResponseWriter, r devices.ReportRefusal, after time.Duration) {
-	body, _ := json.Marshal(problem{"about:blank", http.StatusText(r.Status), r.Status, r.Code, r.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
-	switch r.Status {
+// Refuse writes refusal as the HTTP response. after is the time after which the device should report again.
+func Refuse(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {
+	body, _ := json.Marshal(problem{"about:blank", http.StatusText(refusal.Status), refusal.Status, refusal.Code, refusal.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
+	switch refusal.Status {
 	case http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+		response.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	case http.StatusUnauthorized:
-		w.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)
+		response.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
-	writeResponse(w, r.Status, "application/problem+json", body)
+	writeResponse(response, refusal.Status, "application/problem+json", body)
 }
 
-func (h *Reports) refuse(w http.ResponseWriter, r *http.Request, err error, started time.Time) {
-	refusal, device := devices.RefusalOf(err), r.PathValue("device")
+// refuse answers the report in request, which began at started, with the refusal for err, and counts it.
+func (h *Reports) refuse(response http.ResponseWriter, request *http.Request, err error, started time.Time) {
+	refusal, device := devices.RefusalOf(err), request.PathValue("device")
 	if refusal.Status >= http.StatusInternalServerError {
-		h.Logger.WarnContext(r.Context(), "report not answered", "device", device, "err", err)
+		h.Logger.WarnContext(request.Context(), "report not answered", "device", device, "err", err)
 	}
 	if refusal.Reason == devices.ReasonForbidden {
-		h.OnRefused(r, device, err)
+		h.OnRefused(request, device, err)
 	}
 	h.Handler.CountReport(transport, refusal.Code, time.Since(started))
-	Refuse(w, refusal, h.Handler.AfterRefusal(refusal.Reason))
+	Refuse(response, refusal, h.Handler.AfterRefusal(refusal.Reason))
 }
 
-func writeResponse(w http.ResponseWriter, status int, contentType string, body []byte) {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
+func writeResponse(response http.ResponseWriter, status int, contentType string, body []byte) {
+	response.Header().Set("Content-Type", contentType)
+	response.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	response.WriteHeader(status)
+	_, _ = response.Write(body)
 }
 
+// busyError returns the error for a report that is refused because the server is busy. detail says with what.
 func busyError(detail string) error {
 	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
 }

@@ -33,6 +33,7 @@ type bufferedConn struct {
 	err    error // the error of the write that failed
 }
 
+// newBufferedConn returns a bufferedConn on conn and starts the goroutine that sends its packets.
 func newBufferedConn(conn net.Conn) *bufferedConn {
 	b := &bufferedConn{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), writerDone: make(chan struct{})}
 	b.change = sync.NewCond(&b.mu)
@@ -43,11 +44,11 @@ func newBufferedConn(conn net.Conn) *bufferedConn {
 	return b
 }
 
-// Read is for one reading goroutine only.
-func (b *bufferedConn) Read(p []byte) (int, error) { return b.in.Read(p) }
+// Read reads into buffer from the connection. Only one goroutine may call it.
+func (b *bufferedConn) Read(buffer []byte) (int, error) { return b.in.Read(buffer) }
 
-// Write appends a packet to the next write. It blocks while more than maxUnsentBytes are waiting.
-func (b *bufferedConn) Write(p []byte) (int, error) {
+// Write buffers packet, which the next write to the connection sends. It blocks while more than maxUnsentBytes are buffered.
+func (b *bufferedConn) Write(packet []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.unsent) > maxUnsentBytes && !b.closed {
@@ -56,9 +57,9 @@ func (b *bufferedConn) Write(p []byte) (int, error) {
 	if b.closed {
 		return 0, cmp.Or(b.err, net.ErrClosed)
 	}
-	b.unsent = append(b.unsent, p...)
+	b.unsent = append(b.unsent, packet...)
 	b.change.Broadcast()
-	return len(p), nil
+	return len(packet), nil
 }
 
 // SetWriteDeadline does nothing: packets of several writers are sent in one write, and the

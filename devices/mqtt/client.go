@@ -46,7 +46,7 @@ type Client struct {
 	stopErr  error
 }
 
-// New returns a client that is not connected yet. It refuses wrong options.
+// New returns a client that is not connected yet. It returns an error if a required option is missing or an option is invalid.
 func New(options Options) (*Client, error) {
 	options, err := options.withDefaults()
 	if err != nil {
@@ -152,6 +152,7 @@ func (c *Client) Stop(ctx context.Context) error {
 	return c.stopErr
 }
 
+// stop does the work of Stop, once.
 func (c *Client) stop(ctx context.Context) error {
 	close(c.stopping)
 	c.stopConnecting()
@@ -170,9 +171,9 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+// sleep waits for this duration. It returns false if ctx ends first.
+func sleep(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -34,12 +34,12 @@ type connection struct {
 // isOpen reports whether the connection is open. It returns false if c is nil.
 func (c *connection) isOpen() bool { return c != nil && c.paho.IsConnectionOpen() }
 
-// runConnection opens a connection, subscribes, and returns when the connection is lost or ctx
-// ends. If ctx ends after the subscription, the connection stays open and err is nil. subscribed
-// reports whether the subscription succeeded, and err is the reason why the connection ended.
-func (c *Client) runConnection(ctx context.Context, id string) (subscribed bool, err error) {
+// runConnection opens a connection with this client id, subscribes, and returns when the connection is lost or ctx ends. If ctx ends after
+// the subscription, the connection stays open and err is nil. subscribed reports whether the subscription succeeded, and err is the reason
+// why the connection ended.
+func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed bool, err error) {
 	conn := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
-	conn.paho = paho.NewClient(c.pahoOptions(ctx, id, conn))
+	conn.paho = paho.NewClient(c.pahoOptions(ctx, clientID, conn))
 	if err := conn.connect(ctx); err != nil {
 		return false, err
 	}
@@ -75,14 +75,15 @@ func (c *connection) connect(ctx context.Context) error {
 	return token.Error()
 }
 
+// newClientID returns a new random MQTT client id.
 func newClientID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
 
-// PahoOptions returns options for paho clients of the broker, also for clients outside of this
-// package. They replace unsuitable defaults of paho: the session is clean, the protocol is MQTT
-// 3.1.1 without a second attempt with 3.1, and paho does not reconnect by itself.
-func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.ClientOptions {
+// PahoOptions returns options for a paho client with the MQTT client id clientID, also for clients outside of this package. They replace
+// unsuitable defaults of paho: the session is clean, the protocol is MQTT 3.1.1 without a second attempt with 3.1, and paho does not
+// reconnect by itself.
+func PahoOptions(clientID, user, password string, keepAlive time.Duration) *paho.ClientOptions {
 	return paho.NewClientOptions().
-		SetClientID(id).
+		SetClientID(clientID).
 		SetUsername(user).
 		SetPassword(password).
 		SetProtocolVersion(4).
@@ -95,9 +96,10 @@ func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.Clien
 		SetWriteTimeout(writeTimeout)
 }
 
-// pahoOptions returns the options of mqttConn. paho delivers messages in order, and intake acknowledges them.
-func (c *Client) pahoOptions(ctx context.Context, id string, mqttConn *connection) *paho.ClientOptions {
-	return PahoOptions(id, c.options.User, c.options.Password, c.options.KeepAlive).
+// pahoOptions returns the options of mqttConn's paho client, which has this client id. paho delivers messages in order, and intake
+// acknowledges them.
+func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *connection) *paho.ClientOptions {
+	return PahoOptions(clientID, c.options.User, c.options.Password, c.options.KeepAlive).
 		AddBroker(c.options.URL).
 		SetOrderMatters(true).
 		SetAutoAckDisabled(true).
@@ -116,25 +118,26 @@ func (c *Client) pahoOptions(ctx context.Context, id string, mqttConn *connectio
 		})
 }
 
-// Dialer returns a function that opens a network connection to the broker, for clients outside
-// of this package. broker has the form of Options.URL. Every write on the connection has a deadline.
-func Dialer(broker string, settings *tls.Config) (func(context.Context) (net.Conn, error), error) {
-	u, err := parseURL(broker)
+// Dialer returns a function that opens a network connection to the broker, for clients outside of this package. brokerURL has the form of
+// Options.URL. tlsSettings applies only to mqtts URLs and may be nil, as Options.TLS. Every write on the connection has a deadline.
+func Dialer(brokerURL string, tlsSettings *tls.Config) (func(context.Context) (net.Conn, error), error) {
+	u, err := parseURL(brokerURL)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, u, settings) }, nil
+	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, u, tlsSettings) }, nil
 }
 
-// dial opens a network connection to the broker. It gives up after connectTimeout or when ctx ends.
-func dial(ctx context.Context, broker *url.URL, settings *tls.Config) (net.Conn, error) {
+// dial opens a network connection to the broker at brokerURL. tlsSettings applies only to mqtts. dial gives up after connectTimeout or
+// when ctx ends.
+func dial(ctx context.Context, brokerURL *url.URL, tlsSettings *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	open := new(net.Dialer).DialContext
-	if broker.Scheme == "mqtts" {
-		open = (&tls.Dialer{Config: settings}).DialContext
+	if brokerURL.Scheme == "mqtts" {
+		open = (&tls.Dialer{Config: tlsSettings}).DialContext
 	}
-	conn, err := open(ctx, "tcp", broker.Host)
+	conn, err := open(ctx, "tcp", brokerURL.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -150,48 +153,49 @@ type deadlineConn struct {
 	timeout time.Duration // the longest time of each write
 }
 
-// Write sends p within b.timeout.
-func (b deadlineConn) Write(p []byte) (int, error) {
+// Write sends data. It fails if sending takes longer than b.timeout.
+func (b deadlineConn) Write(data []byte) (int, error) {
 	if err := b.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
 		return 0, err
 	}
-	return b.Conn.Write(p)
+	return b.Conn.Write(data)
 }
 
-// subscribe subscribes to filter. It refuses a subscription that the broker grants with another QoS than qosReport.
-func (c *connection) subscribe(ctx context.Context, filter string) error {
-	token := c.paho.Subscribe(filter, qosReport, nil)
+// subscribe subscribes to topicFilter. It returns an error if the broker grants the subscription with another QoS than qosReport.
+func (c *connection) subscribe(ctx context.Context, topicFilter string) error {
+	token := c.paho.Subscribe(topicFilter, qosReport, nil)
 	if err := waitToken(token, brokerAnswerTimeout, ctx.Done()); err != nil {
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
 		for _, qos := range granted.Result() {
 			if qos != qosReport {
-				return errors.New("the broker refused the subscription " + filter + ", or offers no QoS 1 for it")
+				return errors.New("the broker refused the subscription " + topicFilter + ", or offers no QoS 1 for it")
 			}
 		}
 	}
 	return nil
 }
 
-// unsubscribe returns nil when the broker has confirmed that it sends no more reports.
-func (c *connection) unsubscribe(ctx context.Context, filter string) error {
+// unsubscribe ends the subscription to topicFilter. It returns nil when the broker has confirmed that it sends no more reports.
+func (c *connection) unsubscribe(ctx context.Context, topicFilter string) error {
 	c.subscribed.Store(false)
-	return waitToken(c.paho.Unsubscribe(filter), brokerAnswerTimeout, ctx.Done())
+	return waitToken(c.paho.Unsubscribe(topicFilter), brokerAnswerTimeout, ctx.Done())
 }
 
-// waitToken waits for the broker's answer and returns its error. It gives up after timeout or when abandon is closed.
-func waitToken(token paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
+// waitToken waits until operation, an operation of paho, has ended with the broker's answer, and returns its error. It gives up after
+// timeout or when abandon is closed.
+func waitToken(operation paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
 	select {
-	case <-token.Done():
-		return token.Error()
+	case <-operation.Done():
+		return operation.Error()
 	default:
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-token.Done():
-		return token.Error()
+	case <-operation.Done():
+		return operation.Error()
 	case <-timer.C:
 		return errors.New("no answer from the broker")
 	case <-abandon:

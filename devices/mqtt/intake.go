@@ -35,6 +35,7 @@ type intake struct {
 	stopped bool
 }
 
+// newIntake returns an intake whose workers do not run yet. Replies are sent through outbox.
 func newIntake(options Options, outbox *outbox) *intake {
 	in := &intake{options: options, workers: rescue.ReportingGroup{OnPanic: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
 	for range options.Workers {
@@ -43,6 +44,7 @@ func newIntake(options Options, outbox *outbox) *intake {
 	return in
 }
 
+// start starts the workers. The contexts of the handler have the values of ctx.
 func (in *intake) start(ctx context.Context) {
 	ctx, in.cancel = context.WithCancel(ctx)
 	for _, queue := range in.queues {
@@ -54,30 +56,29 @@ func (in *intake) start(ctx context.Context) {
 	}
 }
 
-// work handles a report. If the handling takes longer than Patience, work refuses r and the
-// reports that follow it in the queue, and acknowledges them. Unacknowledged, they would fill the
-// broker's window of open messages, and no report of another device would arrive. The handler
-// never receives the refused reports of the queue; the reply to r follows when r is handled. The
-// goroutine that refuses them starts only after Patience.
-func (in *intake) work(ctx context.Context, r receivedReport, queue <-chan receivedReport) {
+// work handles report, which was taken from queue. If the handling takes longer than Patience, work refuses report and the reports that
+// follow it in queue, and acknowledges them. Unacknowledged, they would fill the broker's window of open messages, and no report of
+// another device would arrive. The handler never receives the refused reports of the queue; the reply to report follows when it is
+// handled. The goroutine that refuses them starts only after Patience.
+func (in *intake) work(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
 	done, refused := make(chan struct{}), make(chan struct{})
 	stop := rescue.After(patience, func() error {
 		defer close(refused)
-		in.workers.OnPanic.Run("refusing reports", func() { in.refuseQueued(r, queue, done) })
+		in.workers.OnPanic.Run("refusing reports", func() { in.refuseQueued(report, queue, done) })
 		return nil
 	})
-	in.workers.OnPanic.Run("handling a report", func() { in.handle(ctx, r) })
+	in.workers.OnPanic.Run("handling a report", func() { in.handle(ctx, report) })
 	if !stop() {
 		close(done)
 		<-refused
 	}
 }
 
-// refuseQueued refuses r, and then the reports from queue until done is closed.
-func (in *intake) refuseQueued(r receivedReport, queue <-chan receivedReport, done <-chan struct{}) {
-	in.refuse(r, devices.ReasonUnavailable)
+// refuseQueued refuses report, and then the reports from queue until done is closed.
+func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedReport, done <-chan struct{}) {
+	in.refuse(report, devices.ReasonUnavailable)
 	for {
 		select {
 		case <-done:
@@ -92,19 +93,19 @@ func (in *intake) refuseQueued(r receivedReport, queue <-chan receivedReport, do
 	}
 }
 
-// receive puts a message into the queue of its worker, or refuses or drops it. It never blocks:
-// paho calls it from the goroutine that also reads the broker's acknowledgements.
-func (in *intake) receive(m paho.Message) {
-	device, err := devices.ParseReportTopic(m.Topic())
+// receive puts a received message of a device into the queue of its worker, or refuses or drops it. It never blocks: paho calls it from
+// the goroutine that also reads the broker's acknowledgements.
+func (in *intake) receive(received paho.Message) {
+	device, err := devices.ParseReportTopic(received.Topic())
 	switch {
 	case err != nil:
 		in.countUnhandled("bad_topic")
-		m.Ack()
-	case m.Retained():
+		received.Ack()
+	case received.Retained():
 		in.countUnhandled("retained") // was sent at an unknown time and may be outdated
-		m.Ack()
+		received.Ack()
 	default:
-		in.enqueue(receivedReport{device: device, body: truncateBody(m.Payload()), ack: m.Ack})
+		in.enqueue(receivedReport{device: device, body: truncateBody(received.Payload()), ack: received.Ack})
 	}
 }
 
@@ -119,82 +120,83 @@ func truncateBody(body []byte) []byte {
 
 // enqueue puts a report into the queue of its worker, or refuses it if the queue is full. After stop it drops the report
 // without an acknowledgement.
-func (in *intake) enqueue(r receivedReport) {
+func (in *intake) enqueue(report receivedReport) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	if in.stopped {
 		return
 	}
 	select {
-	case in.queues[maphash.String(in.seed, string(r.device))%uint64(len(in.queues))] <- r:
+	case in.queues[maphash.String(in.seed, string(report.device))%uint64(len(in.queues))] <- report:
 	default:
-		in.refuse(r, devices.ReasonBusyServer)
+		in.refuse(report, devices.ReasonBusyServer)
 	}
 }
 
 // refuse acknowledges a report and answers it with reason in place of the handler. It does not wait for room in the outbox.
-func (in *intake) refuse(r receivedReport, reason devices.Reason) {
+func (in *intake) refuse(report receivedReport, reason devices.Reason) {
 	in.countUnhandled(string(reason))
-	in.outbox.trySend(newReplyMessage(r, in.refusalReply(r, reason)))
-	r.ack()
+	in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, reason)))
+	report.ack()
 }
 
-// countUnhandled counts a report that the handler did not receive or did not finish.
+// countUnhandled counts, under this reason, a report that the handler did not receive or did not finish.
 func (in *intake) countUnhandled(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
-// refusalReply returns the reply that refuses r. It reads only the id of the report.
-func (in *intake) refusalReply(r receivedReport, reason devices.Reason) devices.Reply {
-	decoded, _ := devices.DecodeReport(r.body)                                     // An error does not matter: the report is refused anyway.
+// refusalReply returns the reply that refuses report with this reason. It reads only the id of the report.
+func (in *intake) refusalReply(report receivedReport, reason devices.Reason) devices.Reply {
+	decoded, _ := devices.DecodeReport(report.body)                                // An error does not matter: the report is refused anyway.
 	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter)) //nolint:gosec // jitter
 	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
-// handle answers a report. The outbox acknowledges the report when it has handed the reply to the connection, or lost the
-// reply because no connection is open. If the outbox stops before that, the report is never acknowledged.
-func (in *intake) handle(ctx context.Context, r receivedReport) {
+// handle answers report. The outbox acknowledges the report when it has handed the reply to the connection, or lost the reply because no
+// connection is open. If the outbox stops before that, the report is never acknowledged.
+func (in *intake) handle(ctx context.Context, report receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
-	reply := in.answer(ctx, r)
-	m := newReplyMessage(r, reply)
-	m.onSentOrLost = r.ack
+	reply := in.answer(ctx, report)
+	m := newReplyMessage(report, reply)
+	m.onSentOrLost = report.ack
 	in.outbox.sendWait(m)
 }
 
-// answer returns the reply to r. A panic of the handler becomes a reply with the reason
-// unavailable: one bad report must not end the process and all other reports.
-func (in *intake) answer(ctx context.Context, r receivedReport) (reply devices.Reply) {
+// answer returns the reply to report. A panic of the handler becomes a reply with the reason unavailable: one bad report must not end the
+// process and all other reports.
+func (in *intake) answer(ctx context.Context, report receivedReport) (reply devices.Reply) {
 	err := rescue.Call(func() error {
-		reply = in.decide(ctx, r)
+		reply = in.decide(ctx, report)
 		return nil
 	})
-	if in.workers.OnPanic.Report("handling a report of "+string(r.device), err) != nil {
+	if in.workers.OnPanic.Report("handling a report of "+string(report.device), err) != nil {
 		in.countUnhandled(string(devices.ReasonUnavailable))
-		return in.refusalReply(r, devices.ReasonUnavailable)
+		return in.refusalReply(report, devices.ReasonUnavailable)
 	}
 	return reply
 }
 
-// decide decodes the report and passes it to the handler. It trusts the device id of the topic: the broker has authenticated
-// the device and checked the topic.
-func (in *intake) decide(ctx context.Context, r receivedReport) (reply devices.Reply) {
+// decide decodes the received report and passes it to the handler. It trusts the device id of the topic: the broker has authenticated the
+// device and checked the topic.
+func (in *intake) decide(ctx context.Context, received receivedReport) (reply devices.Reply) {
 	started, handler := time.Now(), in.options.Handler
-	decoded, err := devices.DecodeReport(r.body)
+	decoded, err := devices.DecodeReport(received.body)
 	if err == nil {
-		reply, err = handler.HandleReport(ctx, devices.Caller{Device: r.device, Via: devices.ViaSession}, decoded)
+		reply, err = handler.HandleReport(ctx, devices.Caller{Device: received.device, Via: devices.ViaSession}, decoded)
 	}
 	if err != nil {
 		refusal := devices.RefusalOf(err)
 		reply = refusal.Reply(decoded.ID, handler.AfterRefusal(refusal.Reason))
 		if reply.Reason == devices.ReasonUnavailable {
-			in.options.Logger.WarnContext(ctx, "report not answered", "device", r.device, "err", err)
+			in.options.Logger.WarnContext(ctx, "report not answered", "device", received.device, "err", err)
 		}
 	}
 	handler.CountReport(transport, string(reply.Reason), time.Since(started))
 	return reply
 }
 
-func newReplyMessage(r receivedReport, reply devices.Reply) message {
-	return message{topic: devices.ReplyTopic(r.device), qos: qosReply, body: reply.Encode()}
+// newReplyMessage returns the MQTT message with the reply to report.
+func newReplyMessage(report receivedReport, reply devices.Reply) message {
+	return message{topic: devices.ReplyTopic(report.device), qos: qosReply, body: reply.Encode()}
 }
 
 // stop waits until all queued reports are handled. If ctx ends first, it cancels the contexts of

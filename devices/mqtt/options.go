@@ -77,10 +77,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// parseURL returns the broker's URL with a port. Its errors never repeat the URL, because it may
-// contain a password.
-func parseURL(raw string) (*url.URL, error) {
-	u, err := url.Parse(raw)
+// parseURL returns rawURL, the broker's URL, with a port. Its errors never repeat the URL, because it may contain a password.
+func parseURL(rawURL string) (*url.URL, error) {
+	u, err := url.Parse(rawURL)
 	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
 		return nil, errors.New("mqtt: the URL must be mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]")
 	}

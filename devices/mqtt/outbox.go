@@ -47,14 +47,17 @@ type outbox struct {
 	giveUp  func()        // closes abandon
 }
 
-func newOutbox(newest func() *connection, onLost func(), panicked rescue.PanicHandler) *outbox {
+// newOutbox returns an outbox that publishes nothing yet. newestConnection returns the connection to use, and onLost is called for each
+// lost message.
+func newOutbox(newestConnection func() *connection, onLost func(), panicked rescue.PanicHandler) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
-		newestConnection: newest, onLost: onLost, messages: make(chan message, unsentMax),
+		newestConnection: newestConnection, onLost: onLost, messages: make(chan message, unsentMax),
 		goroutines: rescue.ReportingGroup{OnPanic: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
 
+// start starts the goroutine that publishes the messages.
 func (o *outbox) start() {
 	o.goroutines.Go("publishing", func() {
 		tick := time.NewTicker(confirmEvery)
@@ -74,8 +77,8 @@ func (o *outbox) start() {
 	})
 }
 
-// sendWait queues a message and waits for room. If the outbox is stopped or gives up, the message is lost.
-func (o *outbox) sendWait(m message) {
+// sendWait queues a message and waits for room in the queue. If the outbox is stopped or gives up, the message is lost.
+func (o *outbox) sendWait(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if o.stopped {
@@ -83,19 +86,19 @@ func (o *outbox) sendWait(m message) {
 		return
 	}
 	select {
-	case o.messages <- m:
+	case o.messages <- msg:
 	case <-o.abandon:
 		o.onLost()
 	}
 }
 
-// trySend queues a message. If there is no room, or if the outbox is stopped, the message is lost.
-func (o *outbox) trySend(m message) {
+// trySend queues a message. If there is no room in the queue, or if the outbox is stopped, the message is lost.
+func (o *outbox) trySend(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if !o.stopped {
 		select {
-		case o.messages <- m:
+		case o.messages <- msg:
 			return
 		default:
 		}
@@ -105,9 +108,9 @@ func (o *outbox) trySend(m message) {
 
 // publish hands a message to the open connection. Without an open connection the message is
 // lost: if it were kept for the next connection, the reply would be outdated.
-func (o *outbox) publish(m message) {
-	if m.onSentOrLost != nil {
-		defer m.onSentOrLost()
+func (o *outbox) publish(msg message) {
+	if msg.onSentOrLost != nil {
+		defer msg.onSentOrLost()
 	}
 	conn := o.newestConnection()
 	if !conn.isOpen() {
@@ -115,19 +118,19 @@ func (o *outbox) publish(m message) {
 		return
 	}
 	o.removeConfirmedOrLost(unconfirmedMax - 1)
-	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(m.topic, m.qos, false, m.body), deadline: time.Now().Add(brokerAnswerTimeout)})
+	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(msg.topic, msg.qos, false, msg.body), deadline: time.Now().Add(brokerAnswerTimeout)})
 }
 
-// removeConfirmedOrLost removes the oldest messages from unconfirmed: those that the broker has acknowledged, and
-// those that are lost because their connection ended or their deadline is over. For each lost message it
-// calls onLost. While more than maxLeft messages are left, removeConfirmedOrLost waits for the oldest one.
-func (o *outbox) removeConfirmedOrLost(maxLeft int) {
+// removeConfirmedOrLost removes the oldest messages from unconfirmed: those that the broker has acknowledged, and those that are lost
+// because their connection ended or their deadline is over. For each lost message it calls onLost. While more than maxUnconfirmed messages
+// remain, it waits for the oldest one.
+func (o *outbox) removeConfirmedOrLost(maxUnconfirmed int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
 		select {
 		case <-oldest.token.Done():
 		default:
-			if len(o.unconfirmed) <= maxLeft && time.Now().Before(oldest.deadline) {
+			if len(o.unconfirmed) <= maxUnconfirmed && time.Now().Before(oldest.deadline) {
 				return
 			}
 		}

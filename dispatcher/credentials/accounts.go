@@ -25,7 +25,7 @@ const (
 // at the broker. Every call ends with its context and can be repeated.
 type Accounts interface {
 	// Set creates or changes accounts, each with its new password.
-	Set(ctx context.Context, list ...devices.Account) error
+	Set(ctx context.Context, accounts ...devices.Account) error
 	// Enable allows the account to open sessions again. A missing account is not an error.
 	Enable(ctx context.Context, device devices.ID) error
 	// Disable ends the account's sessions and prevents new ones. A missing account is not an error.
@@ -48,16 +48,18 @@ type accounts struct {
 	turn   chan struct{} // holds one element, which a goroutine takes before its transaction and returns after it
 }
 
-func newAccounts(a Accounts, ledger accountLedger) *accounts {
+// newAccounts returns accounts for brokerAccounts, which is nil if the broker has no accounts.
+func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
 	turn := make(chan struct{}, 1)
 	turn <- struct{}{}
-	return &accounts{Accounts: a, ledger: ledger, turn: turn}
+	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}
 }
 
 // brokerAsksLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself
 // and does not pass it on; the secret is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
+// acquireTurn waits until this goroutine may use the broker, at most for the duration limit. The caller then calls releaseTurn.
 func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -69,10 +71,11 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	}
 }
 
+// releaseTurn lets the next goroutine use the broker.
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially runs change, one call at a time over all devices in this process. It passes a function that sets the account of
-// the device, or nil if the broker has no accounts.
+// runSerially runs change, one call at a time over all devices in this process. It passes to change a function that gives the device's
+// account at the broker this secret, or nil if the broker has no accounts.
 func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
@@ -86,20 +89,20 @@ func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret st
 	})
 }
 
-// set sets accounts at the broker. The caller must hold the turn.
-func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
+// set creates or changes accounts at the broker. The caller must hold the turn (see acquireTurn).
+func (a *accounts) set(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
-	if err := a.Set(ctx, list...); err != nil {
+	if err := a.Set(ctx, brokerAccounts...); err != nil {
 		return fmt.Errorf("%w: %w", ErrBroker, err)
 	}
 	return nil
 }
 
 // applyChange applies to the account at the broker one change that the ledger has recorded.
-func (a *accounts) applyChange(ctx context.Context, c store.AccountChange) error {
-	device := devices.ID(c.Device)
-	switch c.Wanted {
+func (a *accounts) applyChange(ctx context.Context, recorded store.AccountChange) error {
+	device := devices.ID(recorded.Device)
+	switch recorded.Wanted {
 	case store.AccountEnabled:
 		return a.Enable(ctx, device)
 	case store.AccountDisabled:

@@ -16,9 +16,9 @@ type Admission struct {
 	Credential string        // the new token of the device; empty if it gets none
 }
 
-// Admit checks that the caller may act for the device, which was read as view. If the caller has a fleet
-// token and the device is unknown, Admit registers the device. It returns devices.ErrForbidden for a caller
-// that it refuses, and then changes nothing.
+// Admit checks that the caller may act for its device. view is what the ledger returned for the device. If the caller has a fleet token
+// and the device is unknown, Admit registers the device. It returns devices.ErrForbidden for a caller that it refuses, and then changes
+// nothing.
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
@@ -44,9 +44,9 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 	return r.register(ctx, caller.Device)
 }
 
-// IsStillAdmitted reports whether a caller that was admitted may still act for its device. The device may have
-// been deleted since, or its token revoked. It is called for parked reports; a report of a session is never
-// parked, and IsStillAdmitted would refuse it if the device uses a token of its own.
+// IsStillAdmitted reports whether a caller that was admitted may still act for its device, according to view, which was read from the
+// ledger after the admission. The device may have been deleted since, or its token revoked. It is called for parked reports; a report of a
+// session is never parked, and IsStillAdmitted would refuse it if the device uses a token of its own.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)
@@ -79,15 +79,16 @@ func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (boo
 	return err == nil, err
 }
 
-// LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about
-// the admission remains to be recorded. It also returns the reach of the device at that time (how the device can
-// be notified of work). The result is valid only while this replica calls ForgetAdmission for all news of the
-// ledger. Therefore use it only together with a trusted mark (marks.DeviceMark).
+// LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about the admission remains to
+// be recorded. It also returns the reach of the device at that time: how the device can be notified of work. The result is valid only
+// while this replica calls ForgetAdmission for all news of the ledger. Therefore use it only together with a trusted mark
+// (marks.DeviceMark).
 func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	return r.cache.lastAdmission(caller)
 }
 
-// RecordAdmission records that the caller was admitted, so that LastAdmission can return it.
+// RecordAdmission records that the caller was admitted and how its device can be notified of work (reach), so that LastAdmission can
+// return both.
 func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
 }
@@ -113,16 +114,16 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitByOwnToken records that the device has used its own token for the first time. After that, fleet tokens
-// cannot act for the device any more.
-func (r *Registry) admitByOwnToken(ctx context.Context, id devices.ID, device *store.Device) error {
+// admitByOwnToken records that the device has used its own token for the first time. device is nil if the device is not registered. After
+// that, fleet tokens cannot act for the device any more.
+func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
 	}
 	if device.OwnToken {
 		return nil
 	}
-	if _, err := r.ownTokenCalls.Do(ctx, struct{}{}, string(id)); err != nil {
+	if _, err := r.ownTokenCalls.Do(ctx, struct{}{}, string(deviceID)); err != nil {
 		return fmt.Errorf("%w: recording the use of a token: %w", devices.ErrUnavailable, err)
 	}
 	return nil
@@ -130,15 +131,15 @@ func (r *Registry) admitByOwnToken(ctx context.Context, id devices.ID, device *s
 
 // enroll returns a new token for the device. If the reply is lost, the device can ask again until it has used
 // a token of its own; then a new token replaces the lost one.
-func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error) {
-	admitted, err := r.register(ctx, id)
+func (r *Registry) enroll(ctx context.Context, device devices.ID) (Admission, error) {
+	admitted, err := r.register(ctx, device)
 	if err != nil {
 		return admitted, err
 	}
 	token := NewToken()
 	hash := HashToken(token)
-	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) error {
-		return r.config.Ledger.EnrollDevice(ctx, string(id), hash[:], set)
+	err = r.accounts.runSerially(ctx, device, token, func(set store.SetAccount) error {
+		return r.config.Ledger.EnrollDevice(ctx, string(device), hash[:], set)
 	})
 	if errors.Is(err, store.ErrExists) { // the device has just used a token of its own
 		return admitted, devices.ErrForbidden

@@ -18,6 +18,7 @@ func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token st
 	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
+// authenticate returns the caller with this token that reports as device. If the token is not a fleet token, check must accept the caller.
 func (r *Registry) authenticate(
 	ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error,
 ) (devices.Caller, error) {
@@ -50,11 +51,13 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 	return err
 }
 
-func checkOwner(caller devices.Caller, t store.Token, err error) error {
-	if err == nil && t.Device != string(caller.Device) {
+// checkOwner returns an error unless found, the stored token of the caller, may act for the caller's device. findErr is the error of the
+// search for the token, or nil.
+func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
+	if findErr == nil && found.Device != string(caller.Device) {
 		return devices.ErrForbidden
 	}
-	return err
+	return findErr
 }
 
 // AuthenticateSession checks that a device may open a session at a broker with this token. The reports of the

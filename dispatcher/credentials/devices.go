@@ -8,8 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// CreateDevice registers a device and returns its token, which cannot be read again. It returns
-// store.ErrExists, store.ErrUnknownProfile or ErrBroker.
+// CreateDevice registers the device id with the settings in spec. It returns the stored device and the secret of its new token, which
+// cannot be read again. actor is recorded as the author of the change. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or
+// ErrBroker.
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
@@ -20,8 +21,8 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// RotateToken creates another token for a device. Older tokens stay valid until the overlap is over, but not
-// at a broker that stores one password for each account. RotateToken returns store.ErrNotFound or ErrBroker.
+// RotateToken creates another token for a device and returns its secret. Older tokens stay valid until olderUntil, which is overlap from
+// now, but not at a broker that stores one password for each account. RotateToken returns store.ErrNotFound or ErrBroker.
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
 	token = NewToken()
 	hash := HashToken(token)
@@ -51,11 +52,11 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	return nil
 }
 
-// DeleteDevice deletes a device and its tokens. If cancel is true, it also cancels the open tasks of the
-// device. If cancel is false and there are open tasks, it returns store.ErrOpenTasks. A slot that the device
-// holds stays held until its lease ends. DeleteDevice returns store.ErrNotFound if the device does not exist.
-func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancel bool) (store.DeviceRemoval, error) {
-	removed, err := r.config.Ledger.DeleteDevice(ctx, actor, string(id), cancel)
+// DeleteDevice deletes a device and its tokens. If cancelOpenTasks is true, it also cancels the open tasks of the device. If
+// cancelOpenTasks is false and there are open tasks, it returns store.ErrOpenTasks. A slot that the device holds stays held until its
+// lease ends. DeleteDevice returns store.ErrNotFound if the device does not exist.
+func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancelOpenTasks bool) (store.DeviceRemoval, error) {
+	removed, err := r.config.Ledger.DeleteDevice(ctx, actor, string(id), cancelOpenTasks)
 	if err != nil {
 		return removed, err
 	}

@@ -30,23 +30,24 @@ const (
 	firstPartSize, maxPartSize = 5, 50
 )
 
-// ImportDevices registers all devices of list, or none. It returns one token for each entry of list, or an
-// empty string for a device that got no token. It sets the Hash of each entry. It returns the errors of
-// store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker, or ErrOnePassword.
+// ImportDevices registers all devices of newDevices, or none. onExisting says what happens to devices that exist already. Their older
+// tokens stay valid for the duration overlap. ImportDevices returns one token for each entry of newDevices, or an empty string for a
+// device that got no token. It sets the Hash of each entry. It returns the errors of store.ImportDevices, store.StageAccounts and
+// store.SetStagedAccounts, ErrBroker, or ErrOnePassword.
 func (r *Registry) ImportDevices(
-	ctx context.Context, actor string, list []store.NewDevice, existing store.OnExisting, overlap time.Duration,
+	ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration,
 ) (tokens []string, err error) {
-	tokens = make([]string, len(list))
-	for i := range list {
+	tokens = make([]string, len(newDevices))
+	for i := range newDevices {
 		tokens[i] = NewToken()
 		hash := HashToken(tokens[i])
-		list[i].Hash = hash[:]
+		newDevices[i].Hash = hash[:]
 	}
 	var hasToken []bool
 	if r.accounts.Accounts == nil || r.accounts.brokerAsksLedger() {
-		hasToken, err = r.config.Ledger.ImportDevices(ctx, actor, list, existing, overlap, 0)
+		hasToken, err = r.config.Ledger.ImportDevices(ctx, actor, newDevices, onExisting, overlap, 0)
 	} else {
-		hasToken, err = r.importWithAccounts(ctx, actor, list, tokens, existing)
+		hasToken, err = r.importWithAccounts(ctx, actor, newDevices, tokens, onExisting)
 	}
 	if err != nil {
 		return nil, err
@@ -59,22 +60,23 @@ func (r *Registry) ImportDevices(
 	return tokens, nil
 }
 
-// importWithAccounts creates the accounts before the devices. It does not create them in the ledger's
-// transaction, because that would stay open for longer than other transactions wait for its rows.
-func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []store.NewDevice, tokens []string, existing store.OnExisting) ([]bool, error) {
-	rotates := existing == store.RotateExisting
+// importWithAccounts registers newDevices with tokens, and creates their accounts at the broker before that. It does not create the
+// accounts in the ledger's transaction, because that would stay open for longer than other transactions wait for its rows. It returns for
+// each device whether it was given its token.
+func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) ([]bool, error) {
+	rotates := onExisting == store.RotateExisting
 	if rotates {
-		existing = store.RefuseExisting
+		onExisting = store.RefuseExisting
 	}
 	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceFrom(ctx))}
 	defer s.drop(ctx)
-	err := s.begin(ctx, list, tokens, existing)
+	err := s.begin(ctx, newDevices, tokens, onExisting)
 	if err == nil {
 		err = s.makeAccounts(ctx)
 	}
 	var hasToken []bool
 	if err == nil {
-		hasToken, err = s.ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
+		hasToken, err = s.ledger.ImportDevices(ctx, actor, newDevices, onExisting, 0, s.stage)
 	}
 	if rotates && errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", ErrOnePassword, err)
@@ -92,15 +94,15 @@ type staging struct {
 	accounts []devices.Account // the account of each of the ids
 }
 
-// begin records in the ledger the accounts that the import will create.
-func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []string, existing store.OnExisting) error {
+// begin records in the ledger the accounts that the import of newDevices will create with tokens as passwords.
+func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return err
 	}
 	defer s.registry.accounts.releaseTurn()
-	staged, err := s.ledger.StageAccounts(ctx, s.stage, list, existing, stageKept)
+	staged, err := s.ledger.StageAccounts(ctx, s.stage, newDevices, onExisting, stageKept)
 	for _, d := range staged {
-		id := list[d.Entry].ID
+		id := newDevices[d.Entry].ID
 		s.ids = append(s.ids, id)
 		s.accounts = append(s.accounts, devices.Account{Device: devices.ID(id), Password: tokens[d.Entry], Enabled: d.Enabled})
 	}
@@ -132,16 +134,17 @@ func (s *staging) makeAccounts(ctx context.Context) error {
 	return nil
 }
 
-// pause waits for d. It returns false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
+// pause waits for this duration. It returns false if ctx ended.
+func pause(ctx context.Context, duration time.Duration) bool {
 	select {
-	case <-time.After(d):
+	case <-time.After(duration):
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
+// makePart creates the accounts with indexes from `from` up to, not including, `to`, and returns the time that it took.
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return 0, err

@@ -16,20 +16,21 @@ const (
 	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
-// CheckPatterns returns an error that names the field if the patterns of an operator token are invalid.
-func CheckPatterns(t store.Token) error {
-	if t.Role != RoleCaller && len(t.Pools)+len(t.LimitSets) > 0 {
+// CheckPatterns returns an error that names the field if one of the name patterns of an operator token is invalid.
+func CheckPatterns(token store.Token) error {
+	if token.Role != RoleCaller && len(token.Pools)+len(token.LimitSets) > 0 {
 		return fmt.Errorf("pools, limit_sets: only allowed with the role %s", RoleCaller)
 	}
-	if t.Role == RoleCaller && len(t.Pools)+len(t.LimitSets) == 0 {
+	if token.Role == RoleCaller && len(token.Pools)+len(token.LimitSets) == 0 {
 		return fmt.Errorf("pools, limit_sets: the role %s requires at least one pattern", RoleCaller)
 	}
-	if err := checkPatterns("pools", t.Pools); err != nil {
+	if err := checkPatterns("pools", token.Pools); err != nil {
 		return err
 	}
-	return checkPatterns("limit_sets", t.LimitSets)
+	return checkPatterns("limit_sets", token.LimitSets)
 }
 
+// checkPatterns returns an error that names field if one of patterns is invalid.
 func checkPatterns(field string, patterns []string) error {
 	if len(patterns) > maxPatterns {
 		return fmt.Errorf("%s: at most %d patterns", field, maxPatterns)

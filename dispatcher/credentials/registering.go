@@ -18,6 +18,7 @@ type registerCalls = coalesce.Calls[struct{}, string, store.Device]
 // half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
+// newRegisterCalls returns registerCalls that register devices in ledger.
 func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {
 	ensure := func(ctx context.Context, _ struct{}, ids []string) ([]store.Device, error) {
 		return ledger.EnsureDevices(ctx, ids...)
@@ -29,6 +30,7 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 // ownTokenCalls combines concurrent records of the use of own tokens into one call to the ledger.
 type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
 
+// newOwnTokenCalls returns ownTokenCalls that record the use of own tokens in ledger.
 func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *ownTokenCalls {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
@@ -37,11 +39,13 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
+// register registers the device with this id and returns its Admission, without a new token.
 func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {
 	device, err := r.ensure(ctx, id)
 	return Admission{Device: &device}, err
 }
 
+// ensure returns the registered device with this id, and registers it if necessary.
 func (r *Registry) ensure(ctx context.Context, id devices.ID) (store.Device, error) {
 	device, err := r.registerCalls.Do(ctx, struct{}{}, string(id))
 	if err != nil {

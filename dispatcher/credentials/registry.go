@@ -40,24 +40,24 @@ type Ledger interface {
 
 // deviceLedger changes single devices for operators.
 type deviceLedger interface {
-	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
+	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, setAccount store.SetAccount) (store.Device, error)
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
-	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.DeviceRemoval, error)
+	DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (store.DeviceRemoval, error)
 }
 
 // importLedger registers many devices in one transaction, and records the accounts that an import creates at
 // the broker.
 type importLedger interface {
-	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.OnExisting, overlap time.Duration, stage store.Stage) (given []bool, err error)
-	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.OnExisting, kept time.Duration) ([]store.StagedDevice, error)
-	SetStagedAccounts(ctx context.Context, stage store.Stage, ids []string, kept time.Duration, set func(context.Context) error) error
-	DropStage(ctx context.Context, stage store.Stage, ids []string) error
+	ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration, stage store.Stage) (gotToken []bool, err error)
+	StageAccounts(ctx context.Context, stage store.Stage, newDevices []store.NewDevice, onExisting store.OnExisting, keepFor time.Duration) ([]store.StagedDevice, error)
+	SetStagedAccounts(ctx context.Context, stage store.Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error
+	DropStage(ctx context.Context, stage store.Stage, devices []string) error
 }
 
 // accountLedger applies the recorded changes of accounts at the broker.
 type accountLedger interface {
-	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
+	ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply store.ApplyAccount) (applied int, err error)
 }
 
 // admissionLedger registers devices when they report, and records the first use of their own tokens.
@@ -70,7 +70,7 @@ type admissionLedger interface {
 // tokenLedger finds tokens by their hash, and lists the tokens that were changed.
 type tokenLedger interface {
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
-	ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error)
+	ChangedTokens(ctx context.Context, since int64) (store.TokenChanges, error)
 }
 
 // Config configures a Registry.
@@ -96,7 +96,7 @@ type Registry struct {
 	ownTokenCalls *ownTokenCalls
 }
 
-// New returns a Registry.
+// New returns a Registry with this configuration.
 func New(config Config) *Registry {
 	return &Registry{
 		config: config, accounts: newAccounts(config.Accounts, config.Ledger), cache: newTokenCache(config.Ledger, config.Now),

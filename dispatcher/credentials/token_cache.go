@@ -35,6 +35,7 @@ type tokenCache struct {
 	drops      int       // number of times that tokens were dropped
 }
 
+// cachedToken is a token in the cache. until is the time, in seconds since 1970, until which it is trusted.
 type cachedToken struct {
 	store.Token
 	until uint32
@@ -56,6 +57,7 @@ const (
 	devicesKept = 1_600_000       // slightly above this number the map takes twice the memory, 105 MB
 )
 
+// newTokenCache returns an empty cache of the tokens in source.
 func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	return &tokenCache{
 		source: source, now: now, seed: maphash.MakeSeed(), maxDevices: devicesKept,
@@ -65,7 +67,7 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 
 // token returns the cached token that has this hash. ok reports whether the token is known to be
 // valid. drops is the number of drops so far, for cacheToken.
-func (k *tokenCache) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
+func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
@@ -105,34 +107,36 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the cache knows that the caller has a valid token of its device.
-func (k *tokenCache) hasValidToken(c devices.Caller) (ok bool, drops int) {
+// hasValidToken reports whether the cache knows that the caller has a valid token of its device. drops is the number of drops of tokens so
+// far, for cacheBearer.
+func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.actorEntry(c)
+	_, e := k.actorEntry(caller)
 	return k.valid(e.until), k.drops
 }
 
-// lastAdmission reports whether the caller was the last one that was admitted for its device, and returns the
-// reach of the device at that time.
-func (k *tokenCache) lastAdmission(c devices.Caller) (store.Reach, bool) {
+// lastAdmission reports whether the caller was the last one that was admitted for its device, and returns the reach of the device at that
+// time: how it could be notified.
+func (k *tokenCache) lastAdmission(caller devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.actorEntry(c)
+	_, e := k.actorEntry(caller)
 	return store.Reach(e.reach), e.isAdmitted
 }
 
 // actorEntry returns the cached entry of the caller's device. If another caller acted last for the device, it
 // returns a new entry.
-func (k *tokenCache) actorEntry(c devices.Caller) (key uint64, e lastActor) {
-	key = k.keyOf(string(c.Device))
-	caller := maphash.Comparable(k.seed, c)
-	if e = k.devices[key]; e.caller != caller {
-		e = lastActor{caller: caller}
+func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
+	key = k.keyOf(string(caller.Device))
+	callerHash := maphash.Comparable(k.seed, caller)
+	if actor = k.devices[key]; actor.caller != callerHash {
+		actor = lastActor{caller: callerHash}
 	}
-	return key, e
+	return key, actor
 }
 
+// keyOf returns the key of a device in the map devices: a keyed hash of its id.
 func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
 // valid reports whether the ledger's time is before until, in seconds since 1970. It returns false if the
@@ -142,52 +146,52 @@ func (k *tokenCache) valid(until uint32) bool {
 	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
 }
 
-// until returns the time until which a token that is valid now is cached, in seconds since 1970.
-func (k *tokenCache) until(t store.Token) uint32 {
-	until := k.ledgerTime.Add(tokenMemory)
-	if t.ExpiresAt != nil && t.ExpiresAt.Before(until) {
-		until = *t.ExpiresAt
+// until returns the time until which token, which is valid now, is cached, in seconds since 1970.
+func (k *tokenCache) until(token store.Token) uint32 {
+	end := k.ledgerTime.Add(tokenMemory)
+	if token.ExpiresAt != nil && token.ExpiresAt.Before(end) {
+		end = *token.ExpiresAt
 	}
-	return uint32(until.Unix()) //nolint:gosec // until 2106
+	return uint32(end.Unix()) //nolint:gosec // until 2106
 }
 
-// cacheToken caches a token that was read from the ledger. If tokens were dropped since drops was read, it
-// caches nothing, because this token may be one of the dropped tokens.
-func (k *tokenCache) cacheToken(hash [sha256.Size]byte, t store.Token, drops int) {
+// cacheToken caches token, which was read from the ledger and whose secret has this hash. If tokens were dropped since drops (the number
+// of drops) was read, it caches nothing, because this token may be one of the dropped tokens.
+func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		put(k.tokens, tokensKept, hash, cachedToken{t, k.until(t)})
+		put(k.tokens, tokensKept, hash, cachedToken{token, k.until(token)})
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since
-// drops was read.
-func (k *tokenCache) cacheBearer(c devices.Caller, t store.Token, drops int) {
+// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since drops (the number of drops) was
+// read.
+func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		key, e := k.actorEntry(c)
-		e.until = k.until(t)
-		put(k.devices, k.maxDevices, key, e)
+		key, actor := k.actorEntry(caller)
+		actor.until = k.until(token)
+		put(k.devices, k.maxDevices, key, actor)
 	}
 }
 
-// cacheAdmission records that the caller was admitted.
-func (k *tokenCache) cacheAdmission(c devices.Caller, reach store.Reach) {
+// cacheAdmission records that the caller was admitted, and the reach of its device: how it can be notified.
+func (k *tokenCache) cacheAdmission(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key, e := k.actorEntry(c)
-	e.isAdmitted, e.reach = true, int8(reach) //nolint:gosec // there are three
-	put(k.devices, k.maxDevices, key, e)
+	key, actor := k.actorEntry(caller)
+	actor.isAdmitted, actor.reach = true, int8(reach) //nolint:gosec // there are three
+	put(k.devices, k.maxDevices, key, actor)
 }
 
-// put adds an entry to a map. If the map then has more than maxEntries entries, put removes arbitrary entries.
-func put[K comparable, V any](all map[K]V, maxEntries int, key K, e V) {
-	all[key] = e
-	for len(all) > maxEntries {
-		for other := range all {
-			delete(all, other)
+// put sets entries[key] to value. If the map then has more than maxEntries entries, put removes arbitrary entries.
+func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
+	entries[key] = value
+	for len(entries) > maxEntries {
+		for other := range entries {
+			delete(entries, other)
 			break
 		}
 	}
@@ -216,20 +220,20 @@ func (k *tokenCache) dropDevice(device devices.ID) {
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
+// readPosition returns the position from which the next read of token changes begins.
 func (k *tokenCache) readPosition() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
 }
 
-// dropChanged drops from the cache the tokens that changes lists. These changes were read from the ledger, from
-// position `from` on; begun is the time before that read. dropChanged drops all tokens if it cannot know which
-// tokens were changed: the previous read was too long ago, a change has no hash, or changes.Next is lower than
-// `from`, because the changes are from another ledger.
-func (k *tokenCache) dropChanged(begun time.Time, from int64, changes store.TokenChanges) {
+// dropChanged drops from the cache the tokens that changes lists. These changes were read from the ledger, from position readFrom on;
+// begun is the time before that read. dropChanged drops all tokens if it cannot know which tokens were changed: the previous read was too
+// long ago, a change has no hash, or changes.Next is lower than readFrom, because the changes are from another ledger.
+func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := changes.Next < from || changes.Now.Sub(k.ledgerTime) > maxReadGap
+	all := changes.Next < readFrom || changes.Now.Sub(k.ledgerTime) > maxReadGap
 	for _, c := range changes.Tokens {
 		if len(c.Hash) == sha256.Size {
 			delete(k.tokens, [sha256.Size]byte(c.Hash))

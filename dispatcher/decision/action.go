@@ -79,7 +79,8 @@ func (a Act) actionOn(subject Subject, id any) Action {
 	return action
 }
 
-// withRemedy returns the cause with a remedy and its actions. The command of each action replaces a %s in format.
+// withRemedy returns the cause with a remedy and its actions. The remedy is format with each %s replaced by the command of the next
+// action.
 func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {
@@ -92,7 +93,7 @@ func (c Cause) withRemedy(format string, actions ...Action) Cause {
 // helpsOneDevice reports whether the act helps the tasks of at most one device.
 func (a Action) helpsOneDevice() bool { return a.Subject == SubjectDevice || a.Subject == SubjectTask }
 
-// commonActions returns the actions that are also in others.
+// commonActions returns those of actions that are also in others.
 func commonActions(actions, others []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(actions), func(a Action) bool { return !slices.Contains(others, a) })
 }

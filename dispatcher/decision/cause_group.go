@@ -34,8 +34,8 @@ type CauseGroup struct {
 // maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
-// GroupByCode groups total tasks by the codes of the evaluated sample. The counts of the groups add up
-// to total. The largest group comes first.
+// GroupByCode groups waiting tasks by the code of their first cause. explained is the evaluated sample of these tasks, and total is the
+// number of all of them. The counts of the groups add up to total. The largest group comes first.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
@@ -67,24 +67,25 @@ func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	return all
 }
 
-func (p *CauseGroup) add(j ExplainedTask) {
+// add adds an evaluated task to the group of its code.
+func (p *CauseGroup) add(explained ExplainedTask) {
 	p.Evaluated++
-	if j.Detail != p.Detail && !p.mixed {
+	if explained.Detail != p.Detail && !p.mixed {
 		p.mixed, p.Detail = true, "for example: "+p.Detail
 	}
-	if j.Remedy != p.Remedy {
-		p.Remedy, p.Actions = findCodeText(p.Code).remedy, commonActions(p.Actions, j.Actions)
+	if explained.Remedy != p.Remedy {
+		p.Remedy, p.Actions = findCodeText(p.Code).remedy, commonActions(p.Actions, explained.Actions)
 	}
-	if !j.Until.IsZero() && (p.Until.IsZero() || j.Until.Before(p.Until)) {
-		p.Until = j.Until
+	if !explained.Until.IsZero() && (p.Until.IsZero() || explained.Until.Before(p.Until)) {
+		p.Until = explained.Until
 	}
 	if len(p.Examples) < maxExamples {
-		p.Examples = append(p.Examples, j)
+		p.Examples = append(p.Examples, explained)
 	}
 }
 
-// scaleCounts scales the counts of the evaluated tasks up to total. It rounds down, and
-// gives the remaining tasks to the groups with the largest remainders.
+// scaleCounts scales the counts of the groups, which add up to evaluated, so that they add up to total. It rounds down, and gives the
+// remaining tasks to the groups with the largest remainders.
 func scaleCounts(groups []CauseGroup, evaluated int, total int64) {
 	type rest struct {
 		group     int
@@ -136,7 +137,7 @@ func codeTexts() []codeText {
 	}
 }
 
-// findCodeText returns the texts of a code. A code without a row is its own label.
+// findCodeText returns the label and the remedy of tasks with this code. A code without a row in codeTexts is its own label.
 func findCodeText(code Code) codeText {
 	all := codeTexts()
 	if i := slices.IndexFunc(all, func(w codeText) bool { return w.code == code }); i >= 0 {
@@ -150,8 +151,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of a group of tasks. It contains the name of the policy that refuses
-// most of these tasks.
+// groupLabel returns the label of the group of tasks with this code. policies has the number of these tasks that each policy refuses, by
+// the name of the policy. The label contains the name of the policy that refuses most of these tasks.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

@@ -27,12 +27,12 @@ type Situation struct {
 	CallerBound      *store.CallerBound // bound of callers, as it applies to the reporter; nil if the reporter is a device
 }
 
-// ExpectedSituation returns the situation of the next report of a device, as far as the ledger knows
-// it. It assumes that the device accepts work, and mentions the grant that it holds.
-func ExpectedSituation(v store.DeviceView, obstacles map[int64]Obstacle) Situation {
+// ExpectedSituation returns the situation of the next report of the device in view, as far as the ledger knows it. It assumes that the
+// device accepts work, and mentions the grant that it holds. obstacles holds the obstacles that policies found, by task id.
+func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
 	return Situation{
-		Now: v.Now, Standstill: v.Standstill, Blocked: v.Device != nil && v.Device.Blocked, Accept: true,
-		HeldGrant: v.Grant, Mentioned: true, Candidates: v.Candidates, Obstacles: obstacles,
+		Now: view.Now, Standstill: view.Standstill, Blocked: view.Device != nil && view.Device.Blocked, Accept: true,
+		HeldGrant: view.Grant, Mentioned: true, Candidates: view.Candidates, Obstacles: obstacles,
 	}
 }
 
@@ -48,20 +48,19 @@ type Choice struct {
 	Policy        string            // name of the policy that refuses, if the reason is limited
 }
 
-// Decide returns the tasks or the grant that the device gets, or why it gets nothing.
+// Decide returns the tasks or the grant that the device in this situation gets, or why it gets nothing.
 //
-// After a restore, neither a new grant nor an old grant is delivered: the ledger may have
-// lost the end of a grant, and a device that the ledger does not know may hold the slot of
-// this grant now.
-func Decide(s Situation) Choice {
-	if obstacles := s.deviceObstacles(); len(obstacles) > 0 {
+// After a restore, neither a new grant nor an old grant is delivered: the ledger may have lost the end of a grant, and a device that the
+// ledger does not know may hold the slot of this grant now.
+func Decide(situation Situation) Choice {
+	if obstacles := situation.deviceObstacles(); len(obstacles) > 0 {
 		return refuseFor(obstacles)
 	}
-	if s.HeldGrant == nil {
-		return nextTasks(s)
+	if situation.HeldGrant == nil {
+		return nextTasks(situation)
 	}
-	if s.Now.Before(s.Standstill) {
-		return Choice{Reason: devices.ReasonUnavailable, Until: s.Standstill}
+	if situation.Now.Before(situation.Standstill) {
+		return Choice{Reason: devices.ReasonUnavailable, Until: situation.Standstill}
 	}
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
@@ -90,15 +89,14 @@ func nextTasks(s Situation) Choice {
 	return nearest
 }
 
-// compareCandidates orders tasks that a device may start: first tasks of urgent batches, then tasks of
-// pools in which a slot is offered to the device, then the other tasks. Within each group, tasks of
-// older batches come first.
+// compareCandidates orders tasks that a device may start, for sorting: first tasks of urgent batches, then tasks of pools in which a slot
+// is offered to the device, then the other tasks. Within each group, tasks of older batches come first.
 func (s Situation) compareCandidates(a, b store.Candidate) int {
 	offered := func(c store.Candidate) bool { return slices.Contains(s.OfferedPools, c.Pool) }
 	return cmp.Or(compareTrueFirst(a.Urgent, b.Urgent), compareTrueFirst(offered(a), offered(b)), CompareBatchAge(a, b))
 }
 
-// compareTrueFirst compares two booleans: true comes before false.
+// compareTrueFirst orders two booleans, for sorting: true comes before false.
 func compareTrueFirst(a, b bool) int {
 	if a == b {
 		return 0
@@ -109,16 +107,16 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// CompareBatchAge compares tasks by the age of their batches: older batches come first.
+// CompareBatchAge orders tasks by the age of their batches, for sorting: it is negative if the batch of a is older than the batch of b.
 func CompareBatchAge(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
-// CompareUrgentLast compares tasks: tasks of urgent batches come last.
+// CompareUrgentLast orders tasks for sorting: tasks of urgent batches come last.
 func CompareUrgentLast(a, b store.Candidate) int { return compareTrueFirst(b.Urgent, a.Urgent) }
 
-// DistinctPools returns the names of the pools of the tasks open, without repetition.
-func DistinctPools(open []store.Candidate) (pools []string) {
+// DistinctPools returns the names of the pools of tasks, each name once, in the order of the tasks.
+func DistinctPools(tasks []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
-	for _, c := range open {
+	for _, c := range tasks {
 		if !seen[c.Pool] {
 			seen[c.Pool] = true
 			pools = append(pools, c.Pool)

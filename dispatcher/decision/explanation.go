@@ -42,7 +42,7 @@ type PoolStatus struct {
 	Held, Capacity  int
 	UnreservedSlots int   // slots that are neither held nor offered
 	Unreachable     bool  // the semaphore did not answer
-	Position        int   // the explained task starts with the Position-th of the next grants of the pool; 0 if unknown
+	Position        int   // the explained task starts with this number of the next grants of the pool, counted from 1; 0 if unknown
 	FirstTask       int64 // id of the first of the device's tasks that could start; 0 if unknown
 	InQueue         bool
 	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue
@@ -73,42 +73,42 @@ type WaitFacts struct {
 	CallerBound  *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
 }
 
-// Explain returns how a task ended or runs, or all obstacles between it and its start,
-// by the same rules as for reports. It calls readFacts only for a waiting task.
-func Explain(v store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
-	e := Explanation{At: v.Now, State: v.Task.State}
-	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
+// Explain returns how the task in view ended or runs, or all obstacles between the task and its start, by the same rules as for reports.
+// It calls readFacts only if the task waits, with the task as a candidate, to get the facts that view does not contain.
+func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
+	e := Explanation{At: view.Now, State: view.Task.State}
+	open := slices.IndexFunc(view.Candidates, func(c store.Candidate) bool { return c.Task == view.Task.ID })
 	switch {
-	case v.RunningGrant != nil:
-		e.Causes = explainRunning(v)
-	case v.Task.State != store.Pending:
-		e.Causes = explainEnded(v)
+	case view.RunningGrant != nil:
+		e.Causes = explainRunning(view)
+	case view.Task.State != store.Pending:
+		e.Causes = explainEnded(view)
 	case open < 0:
-		e.Causes = []Cause{explainClosed(v)}
+		e.Causes = []Cause{explainClosed(view)}
 	default:
-		e.Causes = explainWaiting(v, v.Candidates[open], readFacts(v.Candidates[open]))
+		e.Causes = explainWaiting(view, view.Candidates[open], readFacts(view.Candidates[open]))
 	}
 	return e
 }
 
-// explainWaiting returns all obstacles of a waiting task, and after them a cause if its device
-// does not report.
-func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
-	s := ExpectedSituation(v.DeviceView, k.Obstacles)
-	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), k.CallerBound
-	for pool, status := range k.PoolStatuses {
+// explainWaiting returns all obstacles of the waiting task in view as causes, and after them a cause if its device does not report. task
+// is the same task as a candidate; facts are the facts that view does not contain.
+func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
+	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
+	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound
+	for pool, status := range facts.PoolStatuses {
 		s.FullPools[pool], s.UnreachablePools[pool] = status.isFull(), status.Unreachable
 	}
-	x := causeWriter{TaskView: v, status: k.PoolStatuses[c.Pool], candidate: c, lastReport: k.Seen, period: k.Period}
-	x.untilTurn = k.Hold * time.Duration(x.status.Position) / time.Duration(max(x.status.Capacity, 1))
-	if k.CallerBound != nil {
-		x.callerBound = *k.CallerBound
+	x := causeWriter{TaskView: view, status: facts.PoolStatuses[task.Pool], candidate: task, lastReport: facts.Seen, period: facts.Period}
+	x.untilTurn = facts.Hold * time.Duration(x.status.Position) / time.Duration(max(x.status.Capacity, 1))
+	if facts.CallerBound != nil {
+		x.callerBound = *facts.CallerBound
 	}
 	var causes []Cause
-	if v.Device != nil && v.Device.Revoked() {
+	if view.Device != nil && view.Device.Revoked() {
 		causes = append(causes, x.revoked())
 	}
-	obstacles := s.obstacles(c)
+	obstacles := s.obstacles(task)
 	if len(causes)+len(obstacles) > 1 { // the task does not only wait for its turn
 		x.status.Position = 0
 	}
@@ -117,7 +117,7 @@ func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
 		r.Code, r.Until = o.Code, o.Until
 		causes = append(causes, r)
 	}
-	if other := findEarlierTask(s, c, x.status.FirstTask); other != nil {
+	if other := findEarlierTask(s, task, x.status.FirstTask); other != nil {
 		causes = append(causes, x.otherTaskFirst(*other))
 	}
 	if silent, is := x.deviceSilent(); is {
@@ -132,30 +132,29 @@ func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
 	return causes
 }
 
-// findEarlierTask returns another task that the device would get before c if the pool of c had a
-// free slot: a task of a pool that is tried earlier, or, in the pool of c, the task with the id
-// firstTask. firstTask comes from the semaphore. If firstTask is 0, the semaphore did not answer, and the
-// order inside of the batch decides. findEarlierTask returns nil if there is no other task that goes
-// first, or if c cannot start anyway.
-func findEarlierTask(s Situation, c store.Candidate, firstTask int64) *store.Candidate {
-	s.FullPools, s.UnreachablePools = maps.Clone(s.FullPools), maps.Clone(s.UnreachablePools)
-	s.FullPools[c.Pool], s.UnreachablePools[c.Pool] = false, false
-	if len(s.obstacles(c)) > 0 {
+// findEarlierTask returns another task that the device would get before task if the pool of task had a free slot: a task of a pool that is
+// tried earlier, or, in the pool of task, the task with the id firstTask. firstTask comes from the semaphore. If firstTask is 0, the
+// semaphore did not answer, and the order inside of the batch decides. findEarlierTask returns nil if there is no other task that goes
+// first, or if task cannot start anyway.
+func findEarlierTask(situation Situation, task store.Candidate, firstTask int64) *store.Candidate {
+	situation.FullPools, situation.UnreachablePools = maps.Clone(situation.FullPools), maps.Clone(situation.UnreachablePools)
+	situation.FullPools[task.Pool], situation.UnreachablePools[task.Pool] = false, false
+	if len(situation.obstacles(task)) > 0 {
 		return nil
 	}
-	open := Decide(s).Tasks // not empty: c has no obstacle
-	if open[0].Pool != c.Pool {
+	open := Decide(situation).Tasks // not empty: task has no obstacle
+	if open[0].Pool != task.Pool {
 		return &open[0]
 	}
 	for _, o := range open {
-		if o.Task == firstTask && firstTask != c.Task || firstTask == 0 && GoesBefore(o, c) {
+		if o.Task == firstTask && firstTask != task.Task || firstTask == 0 && GoesBefore(o, task) {
 			return &o
 		}
 	}
 	return nil
 }
 
-// GoesBefore reports whether a comes before b inside of their batch. It is false for tasks of different batches.
+// GoesBefore reports whether task a comes before task b in their batch. It is false for tasks of different batches.
 func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

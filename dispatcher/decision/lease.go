@@ -8,15 +8,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// LeaseID returns the id of the lease that a task gets if it is granted now. nonce makes
-// the ids of different reports different.
-func LeaseID(c store.Candidate, nonce string) string {
-	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, nonce)
+// LeaseID returns the id of the lease that task gets if it is granted now. nonce is a text that makes the ids of different reports
+// different.
+func LeaseID(task store.Candidate, nonce string) string {
+	return fmt.Sprintf("%d.%d.%s", task.Task, task.Attempt, nonce)
 }
 
-// LeaseTask returns the task of a lease id. It returns 0 if LeaseID did not make the id.
-func LeaseTask(lease string) int64 {
-	task, _, _ := strings.Cut(lease, ".")
+// LeaseTask returns the id of the task for which LeaseID made leaseID. It returns 0 if LeaseID did not make leaseID.
+func LeaseTask(leaseID string) int64 {
+	task, _, _ := strings.Cut(leaseID, ".")
 	id, err := strconv.ParseInt(task, 10, 64)
 	if err != nil {
 		return 0

@@ -48,10 +48,9 @@ type Obstacle struct {
 	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// obstacles returns all obstacles between one task and its start. If there is no obstacle,
-// this task may be the next task of the device.
-func (s Situation) obstacles(c store.Candidate) []Obstacle {
-	return append(s.deviceObstacles(), s.taskObstacles(c)...)
+// obstacles returns all obstacles between task and its start. If there is no obstacle, task may be the next task of the device.
+func (s Situation) obstacles(task store.Candidate) []Obstacle {
+	return append(s.deviceObstacles(), s.taskObstacles(task)...)
 }
 
 // deviceObstacles returns the obstacles for every task of the device.
@@ -59,23 +58,24 @@ func (s Situation) deviceObstacles() []Obstacle {
 	return findObstacles(deviceRules(), &s, &store.Candidate{})
 }
 
-// taskObstacles returns the obstacles for one task, as if its device were idle.
-func (s Situation) taskObstacles(c store.Candidate) []Obstacle {
-	return findObstacles(taskRules(), &s, &c)
+// taskObstacles returns the obstacles for task, as if its device were idle.
+func (s Situation) taskObstacles(task store.Candidate) []Obstacle {
+	return findObstacles(taskRules(), &s, &task)
 }
 
-func findObstacles(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
+// findObstacles returns the obstacles of those rules that apply to task in this situation, in the order of rules.
+func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (obstacles []Obstacle) {
 	for _, r := range rules {
-		if o, applies := r.applies(s, c); applies {
+		if o, applies := r.applies(situation, task); applies {
 			o.Code, o.Reason, o.BlocksOneTask, o.explain = r.code, r.reason, bool(r.scope), r.explain
-			all = append(all, o)
+			obstacles = append(obstacles, o)
 		}
 	}
-	return all
+	return obstacles
 }
 
-// MayStart reports whether a task has no obstacle, except perhaps an obstacle of its device.
-func (s Situation) MayStart(c store.Candidate) bool { return len(s.taskObstacles(c)) == 0 }
+// MayStart reports whether task has no obstacle in this situation, except perhaps an obstacle of its device.
+func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
 // refuseFor returns the refusal of a device for the obstacles of a task; there must be at least
 // one obstacle. The reason is the reason of the first obstacle. Until is the latest Until of the

@@ -40,74 +40,85 @@ type causeWriter struct {
 	callerBound store.CallerBound // bound of callers, as it applies to the task
 }
 
-// reportOnly returns the cause of an obstacle that exists only while a report is handled. No
-// explanation contains this cause.
-func (x causeWriter) reportOnly(o Obstacle) Cause {
-	return Cause{Detail: string(o.Code), Remedy: NothingToDo}
+// reportOnly returns the cause of an obstacle that exists only while a report is handled. No explanation contains this cause.
+func (x causeWriter) reportOnly(obstacle Obstacle) Cause {
+	return Cause{Detail: string(obstacle.Code), Remedy: NothingToDo}
 }
 
+// blocked returns the cause of a blocked device.
 func (x causeWriter) blocked(Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("device %s is blocked", x.Task.Device)}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
+// busy returns the cause of a device that holds a grant already.
 func (x causeWriter) busy(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s; a device holds at most one task", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
 	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
+// poolPaused returns the cause of a paused pool.
 func (x causeWriter) poolPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
 	}.withRemedy("resume the pool: %s", ActResume.actionOn(SubjectPool, x.Pool.Name))
 }
 
+// batchPaused returns the cause of a paused batch.
 func (x causeWriter) batchPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
 	}.withRemedy("resume the batch: %s", ActResume.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-func (x causeWriter) notBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("batch %d does not start before %s", x.Batch.ID, FormatTime(o.Until)), Remedy: NothingToDo}
+// notBegun returns the cause of a batch whose not_before is not reached.
+func (x causeWriter) notBegun(obstacle Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("batch %d does not start before %s", x.Batch.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-func (x causeWriter) taskNotBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("task %d does not start before %s", x.Task.ID, FormatTime(o.Until)), Remedy: NothingToDo}
+// taskNotBegun returns the cause of a task whose own not_before is not reached.
+func (x causeWriter) taskNotBegun(obstacle Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("task %d does not start before %s", x.Task.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-func (x causeWriter) backoff(o Obstacle) Cause {
-	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is retried after " + FormatTime(o.Until), Remedy: NothingToDo}
+// backoff returns the cause of a task that waits before it is tried again.
+func (x causeWriter) backoff(obstacle Obstacle) Cause {
+	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is retried after " + FormatTime(obstacle.Until), Remedy: NothingToDo}
 }
 
+// batchWindowClosed returns the cause of a batch whose windows do not allow the task to start.
 func (x causeWriter) batchWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.windowText(x.candidate.Window)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
 }
 
+// poolWindowClosed returns the cause of a pool whose windows do not allow the task to start.
 func (x causeWriter) poolWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.windowText(x.candidate.PoolWindow)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
 }
 
+// standstill returns the cause of a pool that grants nothing after a restore of the ledger.
 func (x causeWriter) standstill(Obstacle) Cause {
 	return Cause{Detail: "the ledger was restored: the pool makes no grant until every lease that the restored ledger may not know is over", Remedy: NothingToDo}
 }
 
-func (x causeWriter) limited(o Obstacle) Cause {
+// limited returns the cause of a task that a policy refuses.
+func (x causeWriter) limited(obstacle Obstacle) Cause {
 	words := "wait until then; or change the policy: %s"
-	if o.DropsTask {
+	if obstacle.DropsTask {
 		words = "the task ends as suppressed if its device asks for it before then; to prevent this, change the policy: %s"
 	}
-	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.withRemedy(words, x.editLimits(o.Owner))
+	return Cause{Detail: obstacle.Detail, Policy: strings.TrimSpace(obstacle.Allows + " by " + obstacle.Policy)}.withRemedy(words, x.editLimits(obstacle.Owner))
 }
 
-func (x causeWriter) unavailable(o Obstacle) Cause {
+// unavailable returns the cause of a task that cannot start because Redis, or something else that a start needs, cannot be reached.
+func (x causeWriter) unavailable(obstacle Obstacle) Cause {
 	return Cause{
-		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and the number of free slots is unknown"),
-		Remedy: cmp.Or(o.Remedy, "start Redis, or repair the connection to it"),
+		Detail: cmp.Or(obstacle.Detail, "Redis cannot be reached: nothing is granted, and the number of free slots is unknown"),
+		Remedy: cmp.Or(obstacle.Remedy, "start Redis, or repair the connection to it"),
 	}
 }
 
@@ -162,7 +173,7 @@ func (x causeWriter) editLimits(owner Subject) Action {
 	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
-// paused returns who paused something, since when and why, as far as this is known.
+// paused returns as text who paused something (by), since when and why, as far as this is known.
 func paused(by string, since *time.Time, reason string) string {
 	text := ""
 	if by != "" {
@@ -177,18 +188,19 @@ func paused(by string, since *time.Time, reason string) string {
 	return text
 }
 
-// windowText describes how a window keeps the task from starting.
-func (x causeWriter) windowText(o store.Opening) string {
-	switch until := windowRetryTime(o, &x.candidate, x.Now); {
+// windowText describes how the windows with the current or next opening keep the task from starting.
+func (x causeWriter) windowText(opening store.Opening) string {
+	switch until := windowRetryTime(opening, &x.candidate, x.Now); {
 	case until.IsZero():
 		return "closed; the next opening is being computed"
-	case !o.From.After(x.Now):
-		return fmt.Sprintf("open until %s, which is less than its lease of %s away", FormatTime(o.Until), x.candidate.Lease)
+	case !opening.From.After(x.Now):
+		return fmt.Sprintf("open until %s, which is less than its lease of %s away", FormatTime(opening.Until), x.candidate.Lease)
 	default:
 		return "closed until " + FormatTime(until)
 	}
 }
 
+// otherTaskFirst returns the cause of a task whose device would get the task other before it.
 func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	urgent := map[bool]string{true: "urgent "}
 	return Cause{
@@ -197,6 +209,7 @@ func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	}.withRemedy("wait for that task; within a batch, a higher priority goes first; to cancel that task: %s", ActCancel.actionOn(SubjectTask, other.Task))
 }
 
+// revoked returns the cause of a device that has no valid token left.
 func (x causeWriter) revoked() Cause {
 	return Cause{
 		Code:   CodeRevoked,
@@ -204,9 +217,9 @@ func (x causeWriter) revoked() Cause {
 	}.withRemedy("give it a new token: %s", ActNewToken.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// deviceSilent returns a cause if the device does not report and so cannot get its task. A device that
-// holds a grant may be silent until its lease ends, and a blocked device for longer.
-func (x causeWriter) deviceSilent() (r Cause, is bool) {
+// deviceSilent returns a cause if the device does not report and so cannot get its task; isSilent reports whether there is such a cause. A
+// device that holds a grant may be silent until its lease ends, and a blocked device for longer.
+func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	name := x.Task.Device
 	switch {
 	case store.IsCaller(name): // a caller waits for its answer, or asks again before the task expires
@@ -247,6 +260,7 @@ func (x causeWriter) silentSince() time.Time {
 	return x.lastReport.At
 }
 
+// nextReport returns the cause of a task that only waits for the next report of its device.
 func (x causeWriter) nextReport() Cause {
 	r := Cause{
 		Code: CodeNextReport, Detail: "nothing delays the task: it is granted with the next report of device " + x.Task.Device,

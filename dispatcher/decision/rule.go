@@ -60,16 +60,22 @@ func taskRules() []rule {
 	}
 }
 
-func blockedObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Blocked }
+// blockedObstacle reports whether the device is blocked.
+func blockedObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.Blocked
+}
 
+// declinedObstacle reports whether the device does not accept a task.
 func declinedObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, !s.Accept
 }
 
+// stoppingObstacle reports whether the device runs a task that must stop.
 func stoppingObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.MustStop
 }
 
+// busyObstacle reports whether the device holds a grant.
 func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	if s.HeldGrant == nil || !s.Mentioned && s.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
@@ -77,67 +83,81 @@ func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: s.HeldGrant.LeaseUntil}, true
 }
 
-func poolPausedObstacle(_ *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{}, c.PoolPaused
+// poolPausedObstacle reports whether the pool of task is paused.
+func poolPausedObstacle(_ *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, task.PoolPaused
 }
 
-func batchPausedObstacle(_ *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{}, c.BatchPaused
+// batchPausedObstacle reports whether the batch of task is paused.
+func batchPausedObstacle(_ *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, task.BatchPaused
 }
 
 // batchStartObstacle returns the obstacle of a task whose batch has not reached its start time. In this
 // and the following functions, Until is Shared if all devices of a batch or a pool wait for it. It is not
 // Shared if one task waits for it.
-func batchStartObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
+func batchStartObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: task.NotBefore, Shared: true}, task.NotBefore.After(s.Now)
 }
 
-func taskStartObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.RetryAt}, c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
+// taskStartObstacle reports whether task has not reached its own not_before, and returns the obstacle.
+func taskStartObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: task.RetryAt}, task.RetryAtIsNotBefore && task.RetryAt.After(s.Now)
 }
 
-func backoffObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.RetryAt}, !c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
+// backoffObstacle reports whether task waits for its next attempt, and returns the obstacle.
+func backoffObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: task.RetryAt}, !task.RetryAtIsNotBefore && task.RetryAt.After(s.Now)
 }
 
-func batchWindowObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isClosedNow(c.Window, s.Now)
+// batchWindowObstacle reports whether the windows of the batch of task are closed, and returns the obstacle.
+func batchWindowObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(task.Window, task, s.Now), Shared: true}, isClosedNow(task.Window, s.Now)
 }
 
-func batchWindowEndObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isTooShort(c.Window, c, s.Now)
+// batchWindowEndObstacle reports whether the open window of the batch closes too soon for task, and returns the obstacle.
+func batchWindowEndObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(task.Window, task, s.Now), Shared: true}, isTooShort(task.Window, task, s.Now)
 }
 
-func poolWindowObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isClosedNow(c.PoolWindow, s.Now)
+// poolWindowObstacle reports whether the windows of the pool of task are closed, and returns the obstacle.
+func poolWindowObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(task.PoolWindow, task, s.Now), Shared: true}, isClosedNow(task.PoolWindow, s.Now)
 }
 
-func poolWindowEndObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isTooShort(c.PoolWindow, c, s.Now)
+// poolWindowEndObstacle reports whether the open window of the pool closes too soon for task, and returns the obstacle.
+func poolWindowEndObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(task.PoolWindow, task, s.Now), Shared: true}, isTooShort(task.PoolWindow, task, s.Now)
 }
 
-func standstillObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.Standstill}, s.Now.Before(c.Standstill)
+// standstillObstacle reports whether the pool of task grants nothing after a restore, and returns the obstacle.
+func standstillObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: task.Standstill}, s.Now.Before(task.Standstill)
 }
 
-func unreachableObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{}, s.UnreachablePools[c.Pool]
+// unreachableObstacle reports whether the semaphore does not answer for the pool of task.
+func unreachableObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.UnreachablePools[task.Pool]
 }
 
-func uncheckedObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	o, is := s.Obstacles[c.Task]
+// uncheckedObstacle reports whether the policies of task cannot be checked, and returns the obstacle.
+func uncheckedObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	o, is := s.Obstacles[task.Task]
 	return o, is && o.Code == CodeUnavailable
 }
 
-func limitedObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	o, is := s.Obstacles[c.Task]
+// limitedObstacle reports whether a policy refuses task, and returns the obstacle.
+func limitedObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	o, is := s.Obstacles[task.Task]
 	return o, is && o.Code == CodeLimited
 }
 
+// areCallersFull reports whether callers hold as many slots of the pool as they may.
 func areCallersFull(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.CallerBound != nil && s.CallerBound.Full()
 }
 
-func poolFullObstacle(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{}, s.FullPools[c.Pool]
+// poolFullObstacle reports whether the pool of task has no free slot.
+func poolFullObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.FullPools[task.Pool]
 }

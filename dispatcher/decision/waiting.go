@@ -55,8 +55,9 @@ func WaitRuleFor(reason devices.Reason) WaitRule {
 	return all[max(rank(all[:], reason), 0)]
 }
 
-func rank(all []WaitRule, reason devices.Reason) int {
-	return slices.IndexFunc(all, func(r WaitRule) bool { return r.Reason == reason })
+// rank returns the index of the row for reason in rules, or -1 if there is none. A higher rank is nearer to a grant.
+func rank(rules []WaitRule, reason devices.Reason) int {
+	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
 // nearerRefusal returns the refusal that is nearer to a grant, because the operator and the device need the

@@ -46,7 +46,7 @@ type Hashes struct {
 	breakers     *redisconn.Breakers
 }
 
-// NewHashes returns Hashes that stores the marks in the Redis of client.
+// NewHashes returns a Hashes that stores the marks in the Redis of client. A mark says that a device has work.
 func NewHashes(client redis.UniversalClient) *Hashes {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Hashes{client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), breakers: redisconn.NewBreakers(client, now)}
@@ -55,19 +55,21 @@ func NewHashes(client redis.UniversalClient) *Hashes {
 // MarkReading is the result of reading the mark of one device.
 type MarkReading struct {
 	Version  string // version of the mark; empty if the device has no mark
-	Position int64  // position of its hash; negative if unknown
+	Position int64  // position in the news (the change log) up to which the marks of the device's hash are updated; negative if unknown
 }
 
+// hashIndex returns the index of the hash that holds the mark of a device.
 func hashIndex(device string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(device)) // never fails
 	return int(h.Sum32() % hashCount)
 }
 
-func key(part int) string { return "marks:" + strconv.Itoa(part) }
+// key returns the name in Redis of the hash with this index.
+func key(index int) string { return "marks:" + strconv.Itoa(index) }
 
-// ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its MarkReading has no
-// Version and its Position is unreadHash.
+// ReadMarks reads the marks of devices in one round trip and returns one MarkReading for each device, in the order of devices. If Redis
+// does not answer for a device, its MarkReading has no Version and its Position is unreadHash.
 func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading {
 	readings := make([]MarkReading, len(devices))
 	for i := range readings {
@@ -85,15 +87,17 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	return readings
 }
 
-func parseReading(fields []any) MarkReading {
+// parseReading converts reply, the values of the mark of a device and of the position of its hash, to a MarkReading.
+func parseReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
-	if text, is := fields[0].(string); is {
+	if text, is := reply[0].(string); is {
 		s.Position = number(text)
 	}
-	s.Version, _ = fields[1].(string)
+	s.Version, _ = reply[1].(string)
 	return s
 }
 
+// number returns the number in text, a position, or missingHash if there is none.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
@@ -102,32 +106,32 @@ func number(text string) int64 {
 	return n
 }
 
-// ReadPositions reads, for each hash, the position in the news up to which its marks are updated. It returns
-// ErrUnavailable if Redis does not answer.
-func (h *Hashes) ReadPositions(ctx context.Context) (all [hashCount]int64, err error) {
-	for i := range all {
-		all[i] = missingHash
+// ReadPositions returns, for each hash of marks, the position in the news (the change log) up to which the marks of this hash are updated.
+// It returns ErrUnavailable if Redis does not answer.
+func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64, err error) {
+	for i := range positions {
+		positions[i] = missingHash
 	}
 	err = h.runPipeline(ctx, hashCount, func(pipe redis.Pipeliner, i int) redis.Cmder {
 		return pipe.HGet(ctx, key(i), positionField)
 	}, func(i int, done redis.Cmder) {
 		if text, is := done.(*redis.StringCmd); is {
-			all[i] = number(text.Val())
+			positions[i] = number(text.Val())
 		}
 	})
 	if err != nil {
-		return all, fmt.Errorf("reading the position of the marks: %w: %w", ErrUnavailable, err)
+		return positions, fmt.Errorf("reading the position of the marks: %w: %w", ErrUnavailable, err)
 	}
-	return all, nil
+	return positions, nil
 }
 
-// runPipeline sends n commands together and calls handleReply for each reply, including the reply that a value does
-// not exist. It returns the first error.
-func (h *Hashes) runPipeline(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, handleReply func(int, redis.Cmder)) error {
+// runPipeline sends count commands together, each with a call of sendCommand with its index, and calls handleReply with the index and the
+// reply of each, including the reply that a value does not exist. It returns the first error.
+func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(redis.Pipeliner, int) redis.Cmder, handleReply func(int, redis.Cmder)) error {
 	pipe := h.client.Pipeline()
-	sent := make([]redis.Cmder, n)
+	sent := make([]redis.Cmder, count)
 	for i := range sent {
-		sent[i] = send(pipe, i)
+		sent[i] = sendCommand(pipe, i)
 	}
 	_, _ = pipe.Exec(ctx) // the error is read from each command
 	var failed error
@@ -151,14 +155,13 @@ type HashDevices struct {
 // during a script.
 const maxMarkedDevices = 10_000
 
-// Mark marks devices. For each hash, one script marks its devices and advances the position of the hash to
-// `to`. all must contain the devices of the news after position `from`, or, if `from` is -1, all devices with
-// an open task. Mark does not change a hash that has not reached `from`. If it returns ErrUnavailable, some
-// devices may be marked.
-func (h *Hashes) Mark(ctx context.Context, from, to int64, all []HashDevices) error {
-	for len(all) > 0 {
+// Mark marks the devices of byHash. For each hash, one script marks its devices and advances the position of the hash in the news (the
+// change log) to `to`. byHash must contain the devices of the news after position `from`, or, if `from` is -1, all devices with an open
+// task. Mark does not change a hash that has not reached `from`. If it returns ErrUnavailable, some devices may be marked.
+func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices) error {
+	for len(byHash) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
-		for _, some := range all {
+		for _, some := range byHash {
 			if n += len(some.Names); n > maxMarkedDevices && len(calls) > 0 {
 				break
 			}
@@ -167,11 +170,13 @@ func (h *Hashes) Mark(ctx context.Context, from, to int64, all []HashDevices) er
 		if err := redisconn.Run(ctx, h.client, calls); err != nil {
 			return fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
 		}
-		all = all[len(calls):]
+		byHash = byHash[len(calls):]
 	}
 	return nil
 }
 
+// newMarkCall returns the call of the script that marks devices and moves the position of their hash in the news (the change log) from
+// `from` to `to`.
 func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Call {
 	args := make([]any, 0, 3+len(devices.Names))
 	args = append(args, from, to, strconv.FormatUint(rand.Uint64(), 36))

@@ -17,7 +17,7 @@ import (
 // Ledger is the part of the store that provides the news (the change log) and the open tasks.
 // *store.Store implements it.
 type Ledger interface {
-	NewsSince(ctx context.Context, id int64) (store.NewsPage, error)
+	NewsSince(ctx context.Context, afterID int64) (store.NewsPage, error)
 	ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error
 }
 
@@ -25,8 +25,8 @@ type Ledger interface {
 type Cache interface {
 	ReadMarks(ctx context.Context, devices []string) []MarkReading
 	ReadPositions(ctx context.Context) ([hashCount]int64, error)
-	Mark(ctx context.Context, from, to int64, all []HashDevices) error
-	Unmark(ctx context.Context, device, version string) (bool, error)
+	Mark(ctx context.Context, from, to int64, byHash []HashDevices) error
+	Unmark(ctx context.Context, device, version string) (deleted bool, err error)
 }
 
 // Config configures a Follower.
@@ -57,7 +57,7 @@ const (
 	maxReadDevices     = 256
 )
 
-// New returns a Follower.
+// New returns a Follower with this configuration, which trusts no mark before its first read of the news (the change log).
 func New(config Config) *Follower {
 	f := &Follower{config: config}
 	f.readCalls = coalesce.Calls[struct{}, string, MarkReading]{
@@ -81,7 +81,7 @@ type DeviceMark struct {
 // IsIdle reports whether it is known that the device has no open task. If it returns false, the ledger must be read.
 func (a DeviceMark) IsIdle() bool { return a.Trusted && a.Version == "" }
 
-// ReadMark reads the mark of a device.
+// ReadMark reads the mark of a device from Redis. If Redis does not answer, the Read of the result is false.
 func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 	reading, err := f.readCalls.Do(ctx, struct{}{}, device)
 	if err != nil {
@@ -90,6 +90,7 @@ func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 	return f.newDeviceMark(reading)
 }
 
+// newDeviceMark converts reading to a DeviceMark, which states whether the reading can be trusted.
 func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	need, now, ok := f.trust.requiredPosition(f.config.Now())
 	return DeviceMark{Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now}
@@ -119,17 +120,16 @@ const (
 	wroteLimit = time.Minute
 )
 
-// FollowCommit starts to update the marks with the news (rows of the change log) that this process committed, and
-// waits at most wroteWait for the update. Until the marks include these news, this process treats no device without
-// a mark as idle.
-func (f *Follower) FollowCommit(ctx context.Context, newest int64) {
-	f.trust.recordCommit(newest)
+// FollowCommit starts to update the marks with the news (rows of the change log) up to the id newestID, which this process committed, and
+// waits at most wroteWait for the update. Until the marks include these news, this process treats no device without a mark as idle.
+func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
+	f.trust.recordCommit(newestID)
 	done := make(chan struct{})
 	f.config.Panicked.Go("following news", func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wroteLimit)
 		defer cancel()
-		_ = f.followTo(ctx, newest) // the next pass retries and reports what fails here
+		_ = f.followTo(ctx, newestID) // the next pass retries and reports what fails here
 	})
 	wait := time.NewTimer(wroteWait)
 	defer wait.Stop()
@@ -140,10 +140,11 @@ func (f *Follower) FollowCommit(ctx context.Context, newest int64) {
 	}
 }
 
-func (f *Follower) followTo(ctx context.Context, newest int64) error {
+// followTo updates the marks until they include the news (row of the change log) with the id newestID.
+func (f *Follower) followTo(ctx context.Context, newestID int64) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
-	if f.minPosition >= newest { // another goroutine has followed to this position
+	if f.minPosition >= newestID { // another goroutine has followed to this position
 		return nil
 	}
 	return f.follow(ctx)
@@ -156,6 +157,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 	return f.follow(ctx)
 }
 
+// follow reads the news (the change log), calls OnNews, and updates the marks. The caller must hold updateMu.
 func (f *Follower) follow(ctx context.Context) error {
 	for {
 		// Read the positions before the news. Then a position above the newest news proves that the marks
@@ -175,8 +177,8 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// readNews reads the news after the lowest position that the marks of all hashes, and this process,
-// are known to have reached.
+// readNews reads the news after the lowest position that the marks of all hashes, and this process, are known to have reached. positions
+// has the position of each hash.
 func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {
@@ -192,20 +194,20 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 	return page, nil
 }
 
-// notifyNews calls OnNews with the device of each row of the news (the ledger's change log) that this
-// process has not handled before. It skips rows about a batch. If rows are missing, or the ledger is another
-// one, it calls OnNews with an empty name, because there may be news of any device.
-func (f *Follower) notifyNews(read store.NewsPage) {
-	if f.lastNews < read.Oldest-1 || f.lastNews > read.Newest { // some news were deleted, or this is another ledger
+// notifyNews calls OnNews with the device of each row of page, a page of the news (the ledger's change log), that this process has not
+// handled before. It skips rows about a batch. If rows are missing, or the ledger is another one, it calls OnNews with an empty name,
+// because there may be news of any device.
+func (f *Follower) notifyNews(page store.NewsPage) {
+	if f.lastNews < page.Oldest-1 || f.lastNews > page.Newest { // some news were deleted, or this is another ledger
 		f.config.OnNews("")
 	}
-	for _, n := range read.Rows {
+	for _, n := range page.Rows {
 		if n.ID > f.lastNews && n.Batch == 0 {
 			f.config.OnNews(n.Device)
 		}
 	}
-	f.lastNews = read.Newest
-	if n := len(read.Rows); n > 0 {
-		f.lastNews = read.Rows[n-1].ID
+	f.lastNews = page.Newest
+	if n := len(page.Rows); n > 0 {
+		f.lastNews = page.Rows[n-1].ID
 	}
 }

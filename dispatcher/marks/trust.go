@@ -24,22 +24,22 @@ type trustState struct {
 	own      int64         // id of the newest news that this process committed
 }
 
-// newsReading is the result of one read of the news.
+// newsReading is the result of one read of the news (the change log): the highest id and the ledger's time.
 type newsReading struct {
 	began  time.Time
 	newest int64
 	ledger time.Time // the time of the ledger
 }
 
-// addReading records the result of one read of the news.
-func (b *trustState) addReading(r newsReading) {
+// addReading records the result of one read of the news (the change log).
+func (b *trustState) addReading(reading newsReading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n := len(b.readings); n > 0 && r.newest < b.readings[n-1].newest {
+	if n := len(b.readings); n > 0 && reading.newest < b.readings[n-1].newest {
 		b.readings, b.own = nil, 0 // this is another ledger, or it was restored
 	}
-	b.readings = append(b.readings, r)
-	b.dropOld(r.began)
+	b.readings = append(b.readings, reading)
+	b.dropOld(reading.began)
 }
 
 // dropOld removes the readings that are older than maxWrongTrust. The oldest remaining reading tells which
@@ -50,11 +50,11 @@ func (b *trustState) dropOld(now time.Time) {
 	}
 }
 
-// recordCommit records the id of the newest news that this process committed.
-func (b *trustState) recordCommit(newest int64) {
+// recordCommit records newestID, the highest id of the news (rows of the change log) that this process committed.
+func (b *trustState) recordCommit(newestID int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.own = max(b.own, newest)
+	b.own = max(b.own, newestID)
 }
 
 // requiredPosition returns the position that marks must have reached to be trusted, and the current time of the ledger.

@@ -13,13 +13,12 @@ import (
 // of the hashes, about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// update updates the marks of all hashes to position `to` in the news (the ledger's change log), using the
-// news that were read up to this position. It skips a hash that loses its data during the update; the next
-// call rebuilds it. If a call to Redis or the ledger fails, update stops, and the next call of update
-// handles the remaining hashes.
-func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read store.NewsPage, to int64) error {
-	complete := read.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
-	for _, n := range read.Rows {
+// update updates the marks of all hashes, which have reached positions, to position `to` in the news (the ledger's change log), using
+// page, the news that were read up to this position. It skips a hash that loses its data during the update; the next call rebuilds it. If
+// a call to Redis or the ledger fails, update stops, and the next call of update handles the remaining hashes.
+func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
+	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
+	for _, n := range page.Rows {
 		if n.Batch == 0 && n.Device == "" { // the ledger was restored: any device may have work
 			complete = n.ID
 		}
@@ -28,7 +27,7 @@ func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read 
 	from := to
 	for part, c := range positions {
 		switch {
-		case c < complete || c > read.Newest:
+		case c < complete || c > page.Newest:
 			lost = append(lost, part)
 		case c < to:
 			outdated, from = append(outdated, part), min(from, c)
@@ -37,7 +36,7 @@ func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read 
 	if err := f.rebuild(ctx, lost, to); err != nil {
 		return err
 	}
-	if err := f.markNews(ctx, outdated, from, to, read.Rows); err != nil {
+	if err := f.markNews(ctx, outdated, from, to, page.Rows); err != nil {
 		return err
 	}
 	f.minPosition = to
@@ -47,6 +46,7 @@ func (f *Follower) update(ctx context.Context, positions [hashCount]int64, read 
 // devicesByHash holds the devices to mark, by hash.
 type devicesByHash [hashCount]map[string]struct{}
 
+// add adds a device to the devices of its hash.
 func (m *devicesByHash) add(device string) {
 	part := hashIndex(device)
 	if m[part] == nil {
@@ -55,18 +55,17 @@ func (m *devicesByHash) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-// hashEntries returns the devices to mark in each of the hashes whose indexes are in the list
-// `which`. The result has the order of the list.
-func (m *devicesByHash) hashEntries(which []int) []HashDevices {
-	all := make([]HashDevices, len(which))
-	for i, part := range which {
+// hashEntries returns the devices to mark in each of the hashes with these indexes, in the order of indexes.
+func (m *devicesByHash) hashEntries(indexes []int) []HashDevices {
+	all := make([]HashDevices, len(indexes))
+	for i, part := range indexes {
 		all[i] = HashDevices{HashIndex: part, Names: slices.Collect(maps.Keys(m[part]))}
 	}
 	return all
 }
 
-// markNews marks the devices of the news (rows of the change log) whose hash is in outdated. All these
-// hashes have reached position `from`.
+// markNews marks the devices of the news (rows of the change log) whose hashes are in outdated, a list of indexes, and moves the positions
+// of these hashes from `from` to `to`. All these hashes have reached position `from`.
 func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
 	if len(outdated) == 0 {
 		return nil
@@ -86,8 +85,8 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated)) //nolint:wrapcheck // the cache's own
 }
 
-// rebuild marks the devices of all open tasks, in the hashes lost, whose marks are incomplete. The news up
-// to position `to` must be read before the tasks are read: a task that is created later has news of its own.
+// rebuild marks the devices of all open tasks, in the hashes whose indexes are in lost and whose marks are incomplete. The news (the
+// change log) up to position `to` must be read before the tasks are read: a task that is created later has news of its own.
 func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 	for ; len(lost) > 0; lost = lost[min(len(lost), hashesPerRebuild):] {
 		now := lost[:min(len(lost), hashesPerRebuild)]

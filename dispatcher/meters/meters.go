@@ -24,12 +24,12 @@ type pooled interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// New returns an empty Set. If r is nil, its metrics are counted but not exported.
-func New(r prometheus.Registerer) *Set {
-	if r == nil {
-		r = prometheus.NewRegistry()
+// New returns an empty Set whose metrics registerer exports. If registerer is nil, the metrics are counted but not exported.
+func New(registerer prometheus.Registerer) *Set {
+	if registerer == nil {
+		registerer = prometheus.NewRegistry()
 	}
-	return &Set{registerer: r, tally: make(map[string]Tally)}
+	return &Set{registerer: registerer, tally: make(map[string]Tally)}
 }
 
 // Counter creates and registers a counter. A label pool must be the first label: else Forget keeps the metric.
@@ -53,11 +53,12 @@ func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	return g
 }
 
-// GaugeFunc registers a gauge whose value is read by calling value.
+// GaugeFunc registers a gauge that calls value at each scrape to read its current value.
 func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
 
+// add registers metric and, if the first of labels is pool, remembers it for Forget.
 func (s *Set) add(metric interface {
 	prometheus.Collector
 	pooled
@@ -98,13 +99,13 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolBuckets returns the buckets for metrics of single pools. There are fewer than in DurationBuckets, because with
-// thousands of pools each bucket means thousands of series.
+// PoolBuckets returns the histogram buckets, in seconds, for metrics of single pools. There are fewer than in DurationBuckets, because
+// with thousands of pools each bucket means thousands of series.
 func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }
 
-// DurationBuckets returns buckets for waits and holds from one millisecond to a day.
+// DurationBuckets returns the histogram buckets, in seconds, for durations from one millisecond to a day.
 func DurationBuckets() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }

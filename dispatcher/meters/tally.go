@@ -13,18 +13,18 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds the counts of more to the tally of a pool.
-func (s *Set) AddTally(pool string, more Tally) {
+// AddTally adds the counts of added to the tally of a pool.
+func (s *Set) AddTally(pool string, added Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one, isCounted := s.tally[pool]
+	tally, isCounted := s.tally[pool]
 	if !isCounted && len(s.tally) >= maxTallies {
 		return
 	}
-	one.Denied += more.Denied
-	one.Conflicts += more.Conflicts
-	one.Drift += more.Drift
-	s.tally[pool] = one
+	tally.Denied += added.Denied
+	tally.Conflicts += added.Conflicts
+	tally.Drift += added.Drift
+	s.tally[pool] = tally
 }
 
 // Tallies returns the counts of this process since it started, for each pool with a count.

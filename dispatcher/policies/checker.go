@@ -23,7 +23,7 @@ const maxRepairs = 2
 type Ledger interface {
 	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.GrantStart, error)
 	StartByLease(ctx context.Context, task int64, lease string) (store.GrantStart, error)
-	PolicyOwners(ctx context.Context) ([]store.PolicyOwner, error)
+	PolicyOwners(ctx context.Context) ([]store.PolicyOwner, error) // pools, batches and profiles with policies
 	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
@@ -38,9 +38,9 @@ type Limits struct {
 	Refusals     Refusals
 }
 
-// NewLimits returns the parts of a limiter.
-func NewLimits(l *limits.Limiter) *Limits {
-	return &Limits{Reservations: l.Reservations, Takes: l.Takes, Rebuilder: l.Rebuilder, Usage: l.Usage, Refusals: l.Refusals}
+// NewLimits returns the parts of limiter.
+func NewLimits(limiter *limits.Limiter) *Limits {
+	return &Limits{Reservations: limiter.Reservations, Takes: limiter.Takes, Rebuilder: limiter.Rebuilder, Usage: limiter.Usage, Refusals: limiter.Refusals}
 }
 
 // Reservations reserves the starts of tasks and settles the reservations. *limits.Reservations implements it.
@@ -53,7 +53,7 @@ type Reservations interface {
 	Overdue(ctx context.Context, pool string) ([]string, error)
 }
 
-// Takes counts the takes of callers. *limits.Takes implements it.
+// Takes counts the takes (requests of callers to a limit set). *limits.Takes implements it.
 type Takes interface {
 	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.TakeResult, error)
 	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.TakeResult, error)
@@ -104,7 +104,7 @@ type Checker struct {
 	filling           sync.Map // name of a running rebuild -> the time at which it began
 }
 
-// New returns a Checker.
+// New returns a Checker with this configuration.
 func New(config Config) *Checker {
 	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusalLog: newRefusalLog(config.Now), ruleCache: newRuleCache(), uncounted: newUncountedStarts()}
 }

@@ -15,8 +15,8 @@ import (
 // sends concurrent checks together.
 const maxConcurrentChecks = 32
 
-// LimitedTasks returns the obstacle of each task in the pool that its policies refuse now. It skips a task whose
-// policies cannot be checked; the next report of the device checks them again.
+// LimitedTasks returns, by task id, the obstacle of each task that the policies refuse to start now. It checks the tasks of the devices in
+// views that belong to the pool. It skips a task whose policies cannot be checked; the next report of the device checks them again.
 func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle {
 	obstacles := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex

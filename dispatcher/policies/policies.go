@@ -23,25 +23,24 @@ const pendingAgain = time.Second
 var errNoLimits = errors.New("no limits are configured")
 
 // AnyHasPolicies reports whether at least one of the tasks has policies.
-func AnyHasPolicies(open []store.Candidate) bool { return slices.ContainsFunc(open, taskHasPolicies) }
+func AnyHasPolicies(tasks []store.Candidate) bool { return slices.ContainsFunc(tasks, taskHasPolicies) }
 
-func taskHasPolicies(c store.Candidate) bool {
-	return c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil
+func taskHasPolicies(task store.Candidate) bool {
+	return task.PoolLimits != nil || task.Limits != nil || task.ProfileLimits != nil
 }
 
-// Reserve checks the policies of open, tasks of one pool, before a slot is acquired, so that no slot is held
-// during the check. It reserves each start that the policies allow, and returns the reservations; the caller then
-// calls Settle. passed are the tasks that may start, including the tasks without policies. refused has the
-// obstacle of each other task.
+// Reserve checks the policies of tasks, which belong to one pool and to the device in view, before a slot is acquired, so that no slot is
+// held during the check. It reserves each start that the policies allow, and returns the reservations; the caller then calls Settle.
+// passed are the tasks that may start, including the tasks without policies. refused has the obstacle of each other task, by task id.
 //
-// lease returns the lease that the start of a task would have. At most one task with the same group starts, so
-// the reservations of a group do not count against each other (limits.Check.Group).
+// leaseID returns the id of the lease that the start of a task would have. At most one task with the same group starts, so the
+// reservations of a group do not count against each other (limits.Check.Group).
 func (k *Checker) Reserve(
-	ctx context.Context, view store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string,
+	ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
 	refused = make(map[int64]decision.Obstacle)
-	asked := k.checkTasks(ctx, view, open, lease, group, k.reserveAll)
-	for _, c := range open {
+	asked := k.checkTasks(ctx, view, tasks, leaseID, group, k.reserveAll)
+	for _, c := range tasks {
 		a, is := asked[c.Task]
 		if is {
 			k.metrics.countChecks(c.Pool, a)
@@ -78,39 +77,41 @@ type taskCheck struct {
 	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// checkTasks checks the policies of the tasks that have any. All tasks are of one pool.
-func (k *Checker) checkTasks(ctx context.Context, v store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string, how checkFunc) map[int64]checkResult {
-	questions, out := k.newTaskChecks(ctx, v, open, lease, group)
-	for i, j := range k.runChecks(ctx, questions, how) {
+// checkTasks checks the policies of those of tasks that have any, and returns the results by task id. All tasks are of one pool and of the
+// device in view. leaseID returns the lease id of a task's start, group is the Group of the checks, and send sends the checks to the
+// limiter.
+func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
+	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
+	for i, j := range k.runChecks(ctx, questions, send) {
 		out[questions[i].task.Task] = j
 	}
 	return out
 }
 
-// newTaskChecks returns a check for each task that has policies. If the policies of a task cannot be read,
-// unreadable has the result for this task instead.
-func (k *Checker) newTaskChecks(ctx context.Context, v store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string) (list []taskCheck, unreadable map[int64]checkResult) {
+// newTaskChecks returns a check for each of tasks that has policies. leaseID returns the lease id of a task's start, and group is the
+// Group of the checks. If the policies of a task cannot be read, unreadable has the result for this task, by its id, instead.
+func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (taskChecks []taskCheck, unreadable map[int64]checkResult) {
 	unreadable = make(map[int64]checkResult)
-	for _, c := range open {
+	for _, c := range tasks {
 		if !taskHasPolicies(c) {
 			continue
 		}
-		rules, err := k.ruleCache.rulesFor(candidatePolicies(c, v.Device))
+		rules, err := k.ruleCache.rulesFor(candidatePolicies(c, view.Device))
 		if err != nil {
 			k.config.Logger.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
 			unreadable[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "set the policies again, or upgrade this replica: a later release may have written them")}
 			continue
 		}
-		list = append(list, taskCheck{
-			check: limits.NewCheck(lease(c), group, rules, candidateFacts(c, v.Device)), task: c, now: v.Now,
-			neverDrop: c.StartedBefore || v.Device != nil && store.IsCaller(v.Device.ID), // a caller gets the refusal and tries again
+		taskChecks = append(taskChecks, taskCheck{
+			check: limits.NewCheck(leaseID(c), group, rules, candidateFacts(c, view.Device)), task: c, now: view.Now,
+			neverDrop: c.StartedBefore || view.Device != nil && store.IsCaller(view.Device.ID), // a caller gets the refusal and tries again
 		})
 	}
-	return list, unreadable
+	return taskChecks, unreadable
 }
 
-// runChecks sends the checks of one pool in one call and returns the result of each, in the same order.
-func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, how checkFunc) []checkResult {
+// runChecks sends the checks of one pool in one call of send and returns the result of each, in the same order.
+func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil
 	}
@@ -119,7 +120,7 @@ func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, how che
 		checks[i] = q.check
 	}
 	pool := taskChecks[0].task.Pool
-	answers, err := how(ctx, pool, checks)
+	answers, err := send(ctx, pool, checks)
 	if err != nil {
 		k.config.Logger.WarnContext(ctx, "policies cannot be checked", "pool", pool, "err", err)
 	}
@@ -133,16 +134,18 @@ func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, how che
 	return out
 }
 
-func candidatePolicies(c store.Candidate, device *store.Device) startPolicies {
-	p := startPolicies{pool: c.Pool, batch: c.Batch, ofPool: c.PoolLimits, ofBatch: c.Limits, ofProfile: c.ProfileLimits}
+// candidatePolicies returns the policies that apply to a start of task by device. device may be nil.
+func candidatePolicies(task store.Candidate, device *store.Device) startPolicies {
+	p := startPolicies{pool: task.Pool, batch: task.Batch, ofPool: task.PoolLimits, ofBatch: task.Limits, ofProfile: task.ProfileLimits}
 	if device != nil {
 		p.profile = device.Profile
 	}
 	return p
 }
 
-func candidateFacts(c store.Candidate, device *store.Device) limits.Facts {
-	f := limits.Facts{Pool: c.Pool, Kind: c.Kind, Batch: c.Batch, Payload: c.Payload}
+// candidateFacts returns the facts of a start of task by device, to which policies can refer. device may be nil.
+func candidateFacts(task store.Candidate, device *store.Device) limits.Facts {
+	f := limits.Facts{Pool: task.Pool, Kind: task.Kind, Batch: task.Batch, Payload: task.Payload}
 	if device != nil {
 		f.Device, f.Tags, f.Attributes = device.ID, device.Tags, device.Attributes
 	}
@@ -155,34 +158,35 @@ func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// uncheckedResult returns the result for a start whose policies could not be checked. It has an obstacle unless all
-// rules fail open.
-func uncheckedResult(c limits.Check, why, remedy string) checkResult {
-	j := checkResult{check: c, unchecked: true}
-	if !failsOpen(itemRules(c.Items)) {
-		j.obstacle = uncheckedObstacle(why, remedy)
+// uncheckedResult returns the result for a start whose policies could not be checked because of cause, a text for people like remedy. It
+// has an obstacle unless all rules fail open.
+func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
+	j := checkResult{check: check, unchecked: true}
+	if !failsOpen(itemRules(check.Items)) {
+		j.obstacle = uncheckedObstacle(cause, remedy)
 	}
 	return j
 }
 
-func uncheckedObstacle(why, remedy string) *decision.Obstacle {
-	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
+// uncheckedObstacle returns the obstacle of a start that cannot be checked. cause and remedy are texts for people.
+func uncheckedObstacle(cause, remedy string) *decision.Obstacle {
+	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: cause, Remedy: remedy}
 }
 
-// evaluateAnswer converts the answer to a check into a result. The result has an obstacle if the answer refuses the
-// start.
-func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bool) checkResult {
-	j := checkResult{check: c}
-	switch a.Status {
+// evaluateAnswer converts answer, the answer to check, into a result. The result has an obstacle if the answer refuses the start. now is
+// the ledger's time. If neverDrop is true, the task is not dropped.
+func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, neverDrop bool) checkResult {
+	j := checkResult{check: check}
+	switch answer.Status {
 	case limits.StatusPassed:
 		return j
 	case limits.StatusLimited:
 	default:
-		return uncheckedResult(c, "the counts of its policies are being rebuilt", decision.NothingToDo)
+		return uncheckedResult(check, "the counts of its policies are being rebuilt", decision.NothingToDo)
 	}
-	j.refused = a.Refusals
-	last, drops := decisiveRefusal(c, a, neverDrop)
-	item := c.Items[last.Item]
+	j.refused = answer.Refusals
+	last, drops := decisiveRefusal(check, answer, neverDrop)
+	item := check.Items[last.Item]
 	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
 		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Owner: decision.Subject(owner),
@@ -203,31 +207,30 @@ func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bo
 	return j
 }
 
-// decisiveRefusal returns the refusal that is reported to the device. If policies that drop refuse the start, it
-// returns, of their refusals, the one that ends last, and drops is true. Otherwise it returns, of all refusals,
-// the one that ends last.
+// decisiveRefusal returns, of the refusals in answer, the one that is reported to the device. If policies that drop refuse the start, it
+// returns, of their refusals, the one that ends last, and drops is true. Otherwise it returns, of all refusals, the one that ends last.
 //
-// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop
-// is true, nothing is dropped, because an earlier start of the same task may be the reason for the refusal.
-func decisiveRefusal(c limits.Check, a limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
-	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.ItemRefusal) bool {
-		return neverDrop || r.Pending || !c.Items[r.Item].Rule.Drops()
+// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop is true, nothing is
+// dropped, because an earlier start of the same task may be the reason for the refusal.
+func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
+	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
+		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
 	})}
 	if len(dropping.Refusals) > 0 {
 		return dropping.LongestRefusal(), true
 	}
-	return a.LongestRefusal(), false
+	return answer.LongestRefusal(), false
 }
 
-// Settle counts the reserved start whose lease id is committed, and releases all other reservations
-// (starts that were counted in advance). If no reservation has this lease id, it releases all of them. If
-// Settle fails, SettleAll settles the reservations later.
-func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved []limits.Check) {
+// Settle counts the reserved start whose lease id is committedLease, and releases all other reservations in reserved (starts that were
+// counted in advance). If no reservation has this lease id, it releases all of them. If Settle fails, SettleAll settles the reservations
+// later.
+func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
 	}
 	var err error
-	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committed }); i >= 0 {
+	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committedLease }); i >= 0 {
 		if err = k.config.Limits.Reservations.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
 			k.uncounted.add(pool, k.config.Now(), reserved[i:i+1])
 		}
@@ -270,10 +273,10 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 	return k.config.Limits.Reservations.Peek(ctx, pool, checks)
 }
 
-// FindObstacles returns the obstacle of each waiting task of a device that its policies refuse or that cannot be
-// checked. It checks the policies as a report does, but reserves nothing.
-func (k *Checker) FindObstacles(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
-	return k.FindAllObstacles(ctx, []store.TaskView{v})[0]
+// FindObstacles returns, by task id, the obstacle of each waiting task in view that its policies refuse or that cannot be checked. It
+// checks the policies as a report does, but reserves nothing.
+func (k *Checker) FindObstacles(ctx context.Context, view store.TaskView) map[int64]decision.Obstacle {
+	return k.FindAllObstacles(ctx, []store.TaskView{view})[0]
 }
 
 // FindAllObstacles runs FindObstacles for many views. It calls the limiter once for each pool, and returns the obstacles in the
@@ -313,16 +316,16 @@ type poolChecks struct {
 	answers []checkResult
 }
 
-// collectChecks adds the checks of one view to byPool. If the policies of a task cannot be read,
-// collectChecks adds its obstacle to found.
-func (k *Checker) collectChecks(ctx context.Context, v store.TaskView, index int, byPool map[string]*poolChecks, found map[int64]decision.Obstacle) {
-	if store.IsCaller(v.Task.Device) { // callers are not registered; policies count by the caller's name
-		v.Device = &store.Device{ID: v.Task.Device}
+// collectChecks adds the checks of the tasks in view to byPool. viewIndex is the index of view in poolChecks.views. If the policies of a
+// task cannot be read, collectChecks adds its obstacle to obstacles, by task id.
+func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
+	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name
+		view.Device = &store.Device{ID: view.Task.Device}
 	}
 	lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
-	list, unreadable := k.newTaskChecks(ctx, v.DeviceView, v.Candidates, lease, "why")
+	list, unreadable := k.newTaskChecks(ctx, view.DeviceView, view.Candidates, lease, "why")
 	for task, j := range unreadable {
-		found[task] = *j.obstacle
+		obstacles[task] = *j.obstacle
 	}
 	for _, q := range list {
 		l := byPool[q.task.Pool]
@@ -330,11 +333,11 @@ func (k *Checker) collectChecks(ctx context.Context, v store.TaskView, index int
 			l = &poolChecks{}
 			byPool[q.task.Pool] = l
 		}
-		l.checks, l.views = append(l.checks, q), append(l.views, index)
+		l.checks, l.views = append(l.checks, q), append(l.views, viewIndex)
 	}
 }
 
-// RecordUncounted records starts that may or may not have been committed. SettleAll settles them.
+// RecordUncounted records the starts in reserved, for which it is unknown whether they were committed. SettleAll settles them later.
 func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
 	k.uncounted.add(pool, k.config.Now(), reserved)
 }

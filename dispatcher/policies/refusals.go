@@ -16,27 +16,28 @@ type refusalLog struct {
 // refusingPolicy identifies a policy that refuses starts.
 type refusingPolicy struct{ pool, owner, policy string }
 
+// newRefusalLog returns a refusalLog that has logged nothing. now is used only for elapsed time.
 func newRefusalLog(now func() time.Time) refusalLog {
 	return refusalLog{throttle.NewSamples[refusingPolicy](now)}
 }
 
-// log writes a line for each policy that refuses a start. It skips policies that refuse only because of open
+// log writes to logger a line for each policy that refuses the start in result. It skips policies that refuse only because of open
 // reservations, because such a refusal is over when the reservations are settled.
-func (r refusalLog) log(ctx context.Context, to *slog.Logger, pool string, j checkResult) {
-	for _, refusal := range j.refused {
+func (r refusalLog) log(ctx context.Context, logger *slog.Logger, pool string, result checkResult) {
+	for _, refusal := range result.refused {
 		if refusal.Pending {
 			continue
 		}
-		item := j.check.Items[refusal.Item]
+		item := result.check.Items[refusal.Item]
 		leftOut, ok := r.samples.Allow(refusingPolicy{pool, item.Rule.Owner, item.Rule.Name})
 		if !ok {
 			continue
 		}
 		becomes := "waits"
-		if j.obstacle != nil && j.obstacle.DropsTask {
+		if result.obstacle != nil && result.obstacle.DropsTask {
 			becomes = "suppressed"
 		}
-		to.InfoContext(ctx, "a policy refused a start", "pool", pool, "policy", item.Rule.Name, "owner", item.Rule.Owner,
+		logger.InfoContext(ctx, "a policy refused a start", "pool", pool, "policy", item.Rule.Name, "owner", item.Rule.Owner,
 			"rule", item.Rule.DescribeWindow(refusal.Window), "subject", item.Subject.Label, "becomes", becomes, "left_out", leftOut)
 	}
 }

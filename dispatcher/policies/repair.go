@@ -40,6 +40,7 @@ func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.
 	return false, nil
 }
 
+// itemRules returns the rules of items, in the same order.
 func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	for _, item := range items {
 		rules = append(rules, item.Rule)
@@ -47,9 +48,8 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild counts in Redis, for the rules of one owner, the past starts that the ledger has. Reports that
-// need the same rules at the same time share one rebuild. The rebuild continues after a report has stopped
-// waiting for it.
+// rebuild counts in Redis, for the rules of one owner (the pool, or a batch or a profile in it), the past starts that the ledger has.
+// Reports that need the same rules at the same time share one rebuild. The rebuild continues after a report has stopped waiting for it.
 func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
@@ -79,11 +79,10 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// rebuildWaitLeft returns the time that a report may still wait for the running rebuild of the rules `what`. When
-// rebuildWait is over, the result is not positive, so reports no longer wait: the number of concurrent reports is
-// limited.
-func (k *Checker) rebuildWaitLeft(what string) time.Duration {
-	since, ok := k.filling.Load(what)
+// rebuildWaitLeft returns the time that a report may still wait for the running rebuild with this name. When rebuildWait is over, the
+// result is not positive, so reports no longer wait: the number of concurrent reports is limited.
+func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
+	since, ok := k.filling.Load(rebuildName)
 	began, _ := since.(time.Time)
 	if !ok {
 		return rebuildWait
@@ -91,7 +90,8 @@ func (k *Checker) rebuildWaitLeft(what string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// startHistory returns a History of the starts of an owner: the pool, or a batch or a profile in it.
+// startHistory returns a History of the starts in a pool that concern owner, the name of an owner of rules: the pool, or a batch or a
+// profile in it.
 func (k *Checker) startHistory(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -111,8 +111,8 @@ func (k *Checker) startHistory(pool, owner string) limits.History {
 	}
 }
 
-// readStarts returns the starts in a pool that are at most within ago, newest first.
-func (k *Checker) readStarts(ctx context.Context, pool string, within time.Duration) iter.Seq2[store.GrantStart, error] {
+// readStarts returns the starts in a pool within this period before now, newest first.
+func (k *Checker) readStarts(ctx context.Context, pool string, period time.Duration) iter.Seq2[store.GrantStart, error] {
 	return func(yield func(store.GrantStart, error) bool) {
 		for before := int64(0); ; {
 			page, err := k.config.Ledger.Starts(ctx, pool, before, pastPage)
@@ -122,10 +122,10 @@ func (k *Checker) readStarts(ctx context.Context, pool string, within time.Durat
 			}
 			for _, s := range page {
 				ago := s.Now.Sub(s.GrantedAt)
-				if ago > within+pastDisorder {
+				if ago > period+pastDisorder {
 					return
 				}
-				if ago <= within && !yield(s, nil) {
+				if ago <= period && !yield(s, nil) {
 					return
 				}
 			}
@@ -137,20 +137,20 @@ func (k *Checker) readStarts(ctx context.Context, pool string, within time.Durat
 	}
 }
 
-func startFacts(s store.GrantStart) limits.Facts {
+// startFacts returns the facts of a past start, to which policies can refer.
+func startFacts(start store.GrantStart) limits.Facts {
 	return limits.Facts{
-		Device: s.Device, Pool: s.Pool, Kind: s.Kind, Batch: s.Batch,
-		Tags: s.Tags, Attributes: s.Attributes, Payload: s.Payload,
+		Device: start.Device, Pool: start.Pool, Kind: start.Kind, Batch: start.Batch,
+		Tags: start.Tags, Attributes: start.Attributes, Payload: start.Payload,
 	}
 }
 
-// startCheck rebuilds the check of policies that allowed a past start, so that the start can be
-// counted again.
-func (k *Checker) startCheck(s store.GrantStart) (limits.Check, error) {
+// startCheck rebuilds the check of policies that allowed a past start, so that the start can be counted again.
+func (k *Checker) startCheck(start store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
-		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
+		pool: start.Pool, batch: start.Batch, profile: start.Profile, ofPool: start.PoolLimits, ofBatch: start.Limits, ofProfile: start.ProfileLimits,
 	})
-	return limits.NewCheck(s.LeaseID, "", rules, startFacts(s)), err
+	return limits.NewCheck(start.LeaseID, "", rules, startFacts(start)), err
 }
 
 // settleOverdue settles the overdue reservations of a pool (starts that were counted before their
@@ -168,15 +168,16 @@ func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	return nil
 }
 
-func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
-	number, _, _ := strings.Cut(lease, ".")
+// settleLease settles the reservation with this lease id: it is counted if the ledger has the start, else released.
+func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
+	number, _, _ := strings.Cut(leaseID, ".")
 	task, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return fmt.Errorf("parsing lease %q: %w", lease, err)
+		return fmt.Errorf("parsing lease %q: %w", leaseID, err)
 	}
-	start, err := k.config.Ledger.StartByLease(ctx, task, lease)
+	start, err := k.config.Ledger.StartByLease(ctx, task, leaseID)
 	if errors.Is(err, store.ErrNotFound) {
-		return k.config.Limits.Reservations.Release(ctx, pool, []limits.Check{{Lease: lease}})
+		return k.config.Limits.Reservations.Release(ctx, pool, []limits.Check{{Lease: leaseID}})
 	}
 	if err != nil {
 		return err
@@ -240,6 +241,7 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleRes
 	return err
 }
 
+// settleRecent settles the overdue reservations of a pool, counts its recent starts again, and adds their number to result.
 func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleResult) error {
 	if err := k.settleOverdue(ctx, pool); err != nil {
 		return err
@@ -260,7 +262,7 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleR
 	return nil
 }
 
-// TopRefused returns the subjects of a pool that were refused most often in the current and the previous hour.
+// TopRefused returns at most limit subjects of a pool: those whose starts were refused most often in the current and the previous hour.
 func (k *Checker) TopRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error) {
 	if k.config.Limits == nil {
 		return nil, nil

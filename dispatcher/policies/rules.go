@@ -31,18 +31,18 @@ type startPolicies struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// The owners of rules. Each owner begins with the word for its kind.
+// poolOwner, batchOwner and profileOwner return the names of the owners of rules. Each name begins with the word for the kind of owner.
 func poolOwner(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
 func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
 func profileOwner(profile string) string { return string(decision.SubjectProfile) + " " + profile }
 
-// rulesFor returns the compiled rules of the pool, the batch and the profile.
-func (b *ruleCache) rulesFor(p startPolicies) (rules []*limits.Rule, err error) {
+// rulesFor returns the compiled rules of policies: of the pool, the batch and the profile.
+func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string
 		text  json.RawMessage
-	}{{poolOwner(p.pool), p.ofPool}, {batchOwner(p.batch), p.ofBatch}, {profileOwner(p.profile), p.ofProfile}} {
+	}{{poolOwner(policies.pool), policies.ofPool}, {batchOwner(policies.batch), policies.ofBatch}, {profileOwner(policies.profile), policies.ofProfile}} {
 		own, err := b.compile(from.owner, from.text)
 		if err != nil {
 			return nil, err
@@ -52,6 +52,7 @@ func (b *ruleCache) rulesFor(p startPolicies) (rules []*limits.Rule, err error) 
 	return rules, nil
 }
 
+// compile returns the rules of text, a JSON list of the policies of owner. It compiles the policies if they are not cached.
 func (b *ruleCache) compile(owner string, text json.RawMessage) ([]*limits.Rule, error) {
 	if text == nil {
 		return nil, nil

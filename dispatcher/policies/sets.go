@@ -48,6 +48,7 @@ type cachedSet struct {
 // prefix.
 func setScope(set string) string { return "set/" + set }
 
+// newSets returns Sets that have no set in memory.
 func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}
 }
@@ -82,6 +83,7 @@ func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
 	return s.byName[name], s.drops
 }
 
+// read reads the set with this name from the ledger and compiles its policies.
 func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 	found, err := s.config.Ledger.LimitSet(ctx, name)
 	if err != nil {
@@ -97,6 +99,7 @@ func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 	}, nil
 }
 
+// compileSet returns the rules of the policies of a limit set.
 func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	policies, err := ParseSet(set.Limits)
 	if err != nil {
@@ -105,13 +108,12 @@ func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
 
-// ParseSet decodes and validates the policies of a limit set as the ledger stores them. If kept is nil, it
-// returns no policies.
-func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
-	if kept == nil {
+// ParseSet decodes and validates stored, the policies of a limit set as the ledger stores them. If stored is nil, it returns no policies.
+func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
+	if stored == nil {
 		return nil, nil
 	}
-	decoder := json.NewDecoder(bytes.NewReader(kept))
+	decoder := json.NewDecoder(bytes.NewReader(stored))
 	decoder.DisallowUnknownFields()
 	if err = decoder.Decode(&policies); err == nil {
 		err = policy.ValidateSet(policies)
@@ -145,6 +147,7 @@ func (s *Sets) Forget(name string) {
 	s.dropSet(name)
 }
 
+// dropSet removes the set with this name from memory.
 func (s *Sets) dropSet(name string) {
 	s.drops++
 	delete(s.byName, name)

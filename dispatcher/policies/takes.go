@@ -51,10 +51,10 @@ func (e *CostError) Error() string {
 // uncheckedAgain is the Verdict.Wait of a take that was refused because Redis could not check it.
 const uncheckedAgain = time.Second
 
-// Take checks each take independently. If all policies of the set allow the take for its facts, Take counts
-// it. If a take cannot be checked, the policies' on_error decides whether it is allowed. Take returns
-// store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable if
-// the set cannot be read.
+// Take checks each take (a request of a caller to the limit set) independently and returns one Verdict for each take. If all policies of
+// the set allow the take for its facts, Take counts it. If a take cannot be checked, the policies' on_error decides whether it is allowed.
+// Take returns store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable if the set cannot
+// be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	found, verdicts, err := s.evaluate(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
@@ -69,10 +69,11 @@ func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, e
 	return verdicts, err
 }
 
+// evaluate sends takes to the limiter with send, Take or Peek of Takes, and returns the set with this name and one verdict for each take.
 func (s *Sets) evaluate(
-	ctx context.Context, name string, takes []Take, how func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error),
+	ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error),
 ) (*cachedSet, []Verdict, error) {
-	set, err := s.load(ctx, name)
+	set, err := s.load(ctx, setName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,13 +83,13 @@ func (s *Sets) evaluate(
 	}
 	taken, err := []limits.TakeResult(nil), errNoLimits
 	if s.config.Limits != nil {
-		taken, err = how(s.config.Limits.Takes, ctx, setScope(name), takings)
+		taken, err = send(s.config.Limits.Takes, ctx, setScope(setName), takings)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err() // the client no longer waits
 	}
 	if err != nil {
-		s.config.Logger.WarnContext(ctx, "takes cannot be checked", "limit_set", name, "err", err)
+		s.config.Logger.WarnContext(ctx, "takes cannot be checked", "limit_set", setName, "err", err)
 		return set, set.uncheckedVerdicts(len(takes)), nil
 	}
 	verdicts := make([]Verdict, len(taken))
@@ -98,6 +99,7 @@ func (s *Sets) evaluate(
 	return set, verdicts, nil
 }
 
+// newTakings returns the requests to the limiter for takes, in the same order. It returns a CostError if a cost is too high.
 func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	takings := make([]limits.Taking, len(takes))
 	for i, t := range takes {
@@ -111,25 +113,24 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns verdicts for n takes that could not be checked because Redis did not answer. They are
-// allowed only if all policies of the set fail open.
-func (k *cachedSet) uncheckedVerdicts(n int) []Verdict {
+// uncheckedVerdicts returns verdicts for count takes that could not be checked because Redis did not answer. They are allowed only if all
+// policies of the set fail open.
+func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {
 		v.Wait = uncheckedAgain
 	}
-	return slices.Repeat([]Verdict{v}, n)
+	return slices.Repeat([]Verdict{v}, count)
 }
 
-// Return gives back the unused part of the take with the ID and facts of t. It returns the total that was
-// given back for this take so far. A repeated call gives back nothing more. It returns the errors of
-// Take, and limits.ErrUnavailable.
-func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
+// Return gives back the unused part of the earlier take that has the ID and facts of take. It returns the total that was given back for
+// this take so far. A repeated call gives back nothing more. It returns the errors of Take, and limits.ErrUnavailable.
+func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
 		return 0, err
 	}
-	takings, err := found.newTakings([]Take{t})
+	takings, err := found.newTakings([]Take{take})
 	if err != nil {
 		return 0, err
 	}
@@ -191,16 +192,17 @@ type takeCounters struct {
 	refusedBy []prometheus.Counter                // by the index of the policy in the set
 }
 
-func (o *takeCounters) count(v Verdict) {
-	switch by := v.RefusingItem(); {
-	case v.OtherCost: // the caller's mistake: a repeated ID with another cost
-	case v.Unchecked && v.Allowed:
+// count counts a take with this verdict.
+func (o *takeCounters) count(verdict Verdict) {
+	switch by := verdict.RefusingItem(); {
+	case verdict.OtherCost: // the caller's mistake: a repeated ID with another cost
+	case verdict.Unchecked && verdict.Allowed:
 		o.byOutcome[uncheckedAllowed].Inc()
-	case v.Unchecked:
+	case verdict.Unchecked:
 		o.byOutcome[uncheckedRefused].Inc()
-	case v.Repeated:
+	case verdict.Repeated:
 		o.byOutcome[repeated].Inc()
-	case v.Allowed:
+	case verdict.Allowed:
 		o.byOutcome[allowed].Inc()
 	case by >= 0:
 		o.refusedBy[by].Inc()
@@ -217,10 +219,10 @@ const (
 // refusalLabels holds the labels of a policy that refuses takes.
 type refusalLabels struct{ policy, kind string }
 
-// newRefusalLabels returns the labels of the policy with this index in its set.
-func newRefusalLabels(index int, r *limits.Rule) refusalLabels {
-	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[r.Algorithm]
-	name := r.Name
+// newRefusalLabels returns the labels of rule, whose policy has this index in its set.
+func newRefusalLabels(index int, rule *limits.Rule) refusalLabels {
+	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[rule.Algorithm]
+	name := rule.Name
 	if index >= policiesOfSet {
 		name = otherPolicy
 	}
@@ -233,6 +235,7 @@ type takeMetrics struct {
 	refusalSeries map[string]map[refusalLabels]bool // the policies of each set that have a series
 }
 
+// newTakeMetrics creates the metrics of takes in set, the metrics of this process.
 func newTakeMetrics(set *meters.Set) takeMetrics {
 	return takeMetrics{
 		set.Counter("limit_takes_total", "Takes from limit sets, by outcome: allowed, refused (with the policy and its kind), repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).",
@@ -243,15 +246,15 @@ func newTakeMetrics(set *meters.Set) takeMetrics {
 
 // newCounters returns the counters of a set. It creates them with the value 0, because Prometheus computes no increase
 // for the first value of a counter. It deletes the series of policies that the set no longer has.
-func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (o takeCounters) {
+func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (counters takeCounters) {
 	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
-		o.byOutcome[i] = t.all.WithLabelValues(set, name, "", "")
+		counters.byOutcome[i] = t.all.WithLabelValues(set, name, "", "")
 	}
 	series := make(map[refusalLabels]bool, len(rules))
 	for i, r := range rules {
 		by := newRefusalLabels(i, r)
 		series[by] = true
-		o.refusedBy = append(o.refusedBy, t.all.WithLabelValues(set, refusedTake, by.policy, by.kind))
+		counters.refusedBy = append(counters.refusedBy, t.all.WithLabelValues(set, refusedTake, by.policy, by.kind))
 	}
 	for by := range t.refusalSeries[set] {
 		if !series[by] {
@@ -259,7 +262,7 @@ func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (o takeCounte
 		}
 	}
 	t.refusalSeries[set] = series
-	return o
+	return counters
 }
 
 // deleteSeries deletes all series of a set.

@@ -24,6 +24,7 @@ type missedRules struct {
 	rules map[*limits.Rule]bool
 }
 
+// newUncountedStarts returns an empty uncountedStarts.
 func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
@@ -43,25 +44,26 @@ func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check)
 	}
 }
 
-func (u *uncountedStarts) put(pool string, m missedRules) {
+// put adds missed to the rules of a pool that may have missed a start.
+func (u *uncountedStarts) put(pool string, missed missedRules) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if other, ok := u.pools[pool]; ok {
-		maps.Copy(m.rules, other.rules)
-		if other.since.Before(m.since) {
-			m.since = other.since
+		maps.Copy(missed.rules, other.rules)
+		if other.since.Before(missed.since) {
+			missed.since = other.since
 		}
 	}
-	u.pools[pool] = m
+	u.pools[pool] = missed
 }
 
-// take removes the missedRules of a pool from u and returns them.
-func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
+// take removes the missedRules of a pool from u and returns them. found is false if the pool has none.
+func (u *uncountedStarts) take(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	m, found = u.pools[pool]
+	missed, found = u.pools[pool]
 	delete(u.pools, pool)
-	return m, found
+	return missed, found
 }
 
 // poolNames returns the names of the pools with rules that may have missed a start.

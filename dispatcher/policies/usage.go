@@ -11,10 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. It
-// leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
-func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, ofProfile json.RawMessage) ([]limits.SubjectUse, error) {
-	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: ofProfile})
+// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. profilePolicies are the policies
+// of this profile as the ledger stores them; nil means none. Usage leaves out policies that count by kind, batch or payload, because their
+// subjects depend on a task.
+func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, profilePolicies json.RawMessage) ([]limits.SubjectUse, error) {
+	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: profilePolicies})
 	if err != nil || k.config.Limits == nil {
 		return nil, err
 	}
@@ -36,8 +37,10 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
 }
 
-func countsByTask(r *limits.Rule) bool {
-	return slices.ContainsFunc(r.Fields(), func(field string) bool {
+// countsByTask reports whether rule counts by a fact of the task, such as its batch or payload, so that its subject is not known without a
+// task.
+func countsByTask(rule *limits.Rule) bool {
+	return slices.ContainsFunc(rule.Fields(), func(field string) bool {
 		group, _, _ := strings.Cut(field, ".")
 		return !slices.Contains([]string{"device", "pool", "tags", "attributes"}, group)
 	})

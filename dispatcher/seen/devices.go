@@ -16,18 +16,17 @@ import (
 // Ledger stores when devices reported and when operator tokens were used. *store.Store implements it.
 type Ledger interface {
 	TouchTokens(ctx context.Context, ids []int64) error
-	TouchDevices(ctx context.Context, seen map[string]store.LastReport) error
+	TouchDevices(ctx context.Context, lastReports map[string]store.LastReport) error
 }
 
 // Recent stores the devices that reported last. *List implements it.
 type Recent interface {
-	Add(ctx context.Context, seen []Sighting) error
+	Add(ctx context.Context, sightings []Sighting) error
 }
 
-// Devices collects the times at which devices reported, so that an idle report causes no write. The next
-// flush writes the time of a device that can be woken. The time of a device that only polls is written about
-// once a minute. A device that only polls is written about once a minute. A crash loses the times that were
-// not flushed; the next reports replace them. It is safe for concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. The next flush writes the time of a device
+// that can be woken. The time of a device that only polls is written about once a minute. A crash loses the times that were not flushed;
+// the next reports replace them. It is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // if nil, there is no list of the devices that reported last
@@ -48,24 +47,24 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 // Record records a report of a device whose reach (how it can be notified) equals the reach that the
 // ledger had when the report was handled. If a different reach of the device waits for FlushReached,
 // or if the last FlushReached wrote a different reach, Record does what RecordReach does.
-func (d *Devices) Record(device string, seen store.LastReport) {
-	d.reached.correct(device, seen)
-	if seen.Reach == store.ReachNone && seen.QuietUntil.Sub(seen.At) < store.SeenPrecision {
-		d.all.setPolled(device, seen)
+func (d *Devices) Record(device string, report store.LastReport) {
+	d.reached.correct(device, report)
+	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
+		d.all.setPolled(device, report)
 	} else {
-		d.all.set(device, seen)
+		d.all.set(device, report)
 	}
 	if d.recent != nil {
-		d.fresh.set(device, seen)
+		d.fresh.set(device, report)
 	}
 }
 
 // RecordReach records a report of a device whose reach (how it can be notified) differs from the reach in the
 // ledger. FlushReached soon writes the new reach, so that tasks that are queued for the device find it.
-func (d *Devices) RecordReach(device string, seen store.LastReport) {
-	d.Record(device, seen)
-	d.all.set(device, seen)
-	d.reached.set(device, seen)
+func (d *Devices) RecordReach(device string, report store.LastReport) {
+	d.Record(device, report)
+	d.all.set(device, report)
+	d.reached.set(device, report)
 }
 
 // LastReport returns the latest report of a device that waits for Flush. If no report of the device
@@ -82,35 +81,35 @@ type times struct {
 
 func newTimes() *times { return &times{seen: make(map[string]store.LastReport)} }
 
-func (s *times) set(device string, seen store.LastReport) {
+// set records the last report of a device.
+func (s *times) set(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[device] = seen
+	s.seen[device] = report
 }
 
-// correct records the report only if a different reach of the device waits for a flush or was part of the
+// correct records the last report of a device only if a different reach (way to notify the device) waits for a flush or was part of the
 // last flush. In that case the caller may have read the ledger before the flush committed that reach.
-func (s *times) correct(device string, seen store.LastReport) {
+func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, isPending := s.seen[device]
 	if !isPending {
 		last, isPending = s.written[device]
 	}
-	if isPending && last.Reach != seen.Reach {
-		s.seen[device] = seen
+	if isPending && last.Reach != report.Reach {
+		s.seen[device] = report
 	}
 }
 
-// setPolled records a report of a device that only polls. It records each device in at most one of
-// `rounds` successive flushes. If the device already waits for the flush, setPolled updates its time,
-// which costs no further write.
-func (s *times) setPolled(device string, seen store.LastReport) {
+// setPolled records the last report of a device that only polls. It records each device in at most one of `rounds` successive flushes. If
+// the device already waits for the flush, setPolled updates its time, which costs no further write.
+func (s *times) setPolled(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, waits := s.seen[device]
 	if s.polled.add(device) || waits {
-		s.seen[strings.Clone(device)] = seen // the string belongs to a request, which must not stay in memory
+		s.seen[strings.Clone(device)] = report // the string belongs to a request, which must not stay in memory
 	}
 }
 
@@ -121,6 +120,7 @@ func (s *times) lastReport(device string) store.LastReport {
 	return s.seen[device]
 }
 
+// take removes and returns the entries to flush: the last report of each device.
 func (s *times) take() map[string]store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,12 +135,12 @@ func (s *times) take() map[string]store.LastReport {
 	return taken
 }
 
-// putBack restores entries that could not be flushed, unless there is a newer entry of the same device.
-func (s *times) putBack(times map[string]store.LastReport) {
+// putBack restores unflushed, entries that could not be flushed, unless there is a newer entry of the same device.
+func (s *times) putBack(unflushed map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	newer := s.seen
-	s.seen = times
+	s.seen = unflushed
 	maps.Copy(s.seen, newer)
 }
 
@@ -181,15 +181,16 @@ func (d *Devices) Flush(ctx context.Context) error {
 // FlushReached writes the time and the reach of the devices that RecordReach recorded.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
-func (d *Devices) flush(ctx context.Context, seen *times) error {
-	times := seen.take()
+// flush writes the entries of pending to the ledger.
+func (d *Devices) flush(ctx context.Context, pending *times) error {
+	times := pending.take()
 	// Sort the devices: then one statement writes devices that are next to each other in the table, and not
 	// every statement writes to every page.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), maxDevicesPerWrite)
 		if err := d.ledger.TouchDevices(ctx, subset(times, left[:n])); err != nil {
-			seen.putBack(subset(times, left))
+			pending.putBack(subset(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		left = left[n:]
@@ -197,11 +198,11 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	return nil
 }
 
-// subset returns the entries of the devices ids.
-func subset(times map[string]store.LastReport, ids []string) map[string]store.LastReport {
-	some := make(map[string]store.LastReport, len(ids))
-	for _, id := range ids {
-		some[id] = times[id]
+// subset returns those of entries whose devices are in devices.
+func subset(entries map[string]store.LastReport, devices []string) map[string]store.LastReport {
+	some := make(map[string]store.LastReport, len(devices))
+	for _, id := range devices {
+		some[id] = entries[id]
 	}
 	return some
 }

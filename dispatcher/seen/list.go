@@ -36,18 +36,18 @@ type List struct {
 	add    *redis.Script
 }
 
-// NewList returns the List in the Redis of client.
+// NewList returns the List of the devices that reported last, in the Redis of client.
 func NewList(client redis.UniversalClient) *List {
 	return &List{client: client, add: redis.NewScript(addLua)}
 }
 
-// Add records reports of devices, in any order. The latest time of each device counts. If there are more than
-// MaxRecent, it sends only the newest. It returns ErrUnavailable if Redis does not answer.
-func (l *List) Add(ctx context.Context, seen []Sighting) error {
-	if len(seen) == 0 {
+// Add records reports of devices, in any order. The latest time of each device counts. If there are more than MaxRecent sightings, it
+// sends only the newest. It returns ErrUnavailable if Redis does not answer.
+func (l *List) Add(ctx context.Context, sightings []Sighting) error {
+	if len(sightings) == 0 {
 		return nil
 	}
-	newest := slices.SortedFunc(slices.Values(seen), func(a, b Sighting) int { return b.At.Compare(a.At) })
+	newest := slices.SortedFunc(slices.Values(sightings), func(a, b Sighting) int { return b.At.Compare(a.At) })
 	newest = newest[:min(len(newest), MaxRecent)]
 	args := make([]any, 0, 1+2*len(newest))
 	args = append(args, MaxRecent)

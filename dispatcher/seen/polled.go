@@ -22,6 +22,7 @@ type polled struct {
 // uint64 key it takes 16.
 type hash [7]byte
 
+// newPolled returns an empty set.
 func newPolled() *polled {
 	p := &polled{seed: maphash.MakeSeed()}
 	for i := range p.parts {

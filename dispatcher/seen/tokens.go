@@ -24,16 +24,17 @@ type Tokens struct {
 	written map[int64]time.Time // time of the last write by this replica, if it was in the last hour
 }
 
+// newTokens returns Tokens that have recorded no use. now is used only for elapsed time.
 func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 	return &Tokens{ledger: ledger, now: now, waiting: map[int64]struct{}{}, written: map[int64]time.Time{}}
 }
 
-// Use records a use of a token.
-func (t *Tokens) Use(id int64) {
+// Use records that the operator token with this id was used now.
+func (t *Tokens) Use(tokenID int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, isRecent := t.written[id]; !isRecent || t.now().Sub(at) >= lastUsePrecision {
-		t.waiting[id] = struct{}{}
+	if at, isRecent := t.written[tokenID]; !isRecent || t.now().Sub(at) >= lastUsePrecision {
+		t.waiting[tokenID] = struct{}{}
 	}
 }
 

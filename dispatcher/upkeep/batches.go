@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks that may not start any more because of their time limits. It
-// returns the number of tasks that it ended.
+// Expire ends the pending tasks that may not start any more because of their time limits, and returns the number of these tasks.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
@@ -30,6 +29,8 @@ type waitSearch struct {
 // it ends no task.
 const maxFruitlessParts = 10
 
+// expireWaited ends tasks that have waited longer than their batch allows, and returns their number. It searches in parts, and stops at
+// the end of the search or after maxFruitlessParts parts without such a task. The next call continues behind the last part.
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	k.waitSearch.mu.Lock()
 	defer k.waitSearch.mu.Unlock()
@@ -80,14 +81,15 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	return err
 }
 
-// runInParts calls part with a bounded size until it has no more work. It returns the sum of the results.
-func runInParts(ctx context.Context, what string, part func(context.Context, int) (int, error)) (int, error) {
+// runInParts calls part with a bounded size until part returns less than this size or fails. It returns the sum of the results. work names
+// the work in the error.
+func runInParts(ctx context.Context, work string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {
 		n, err := part(ctx, partSize)
 		total += n
 		if err != nil {
-			return total, fmt.Errorf("%s: %w", what, err)
+			return total, fmt.Errorf("%s: %w", work, err)
 		}
 		if n < partSize {
 			return total, nil

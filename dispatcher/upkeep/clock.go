@@ -55,22 +55,22 @@ func (o clockOffset) overlaps(other clockOffset) bool {
 	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// findLapses records a reading. It returns, for each length in clock.Lengths, the trusted time: a lease of this
-// length has ended if its end is before that time. asked and answered are the times of this process's clock before
-// and after the reading; both have a monotonic part.
-func (g *clockGuard) findLapses(clock store.LeaseClock, asked, answered time.Time) store.LapseCutoffs {
+// findLapses records a reading of the ledger's clock. It returns, for each length in clock.Lengths, the trusted time: a lease of this
+// length has ended if its end is before that time. askedAt and answeredAt are the times of this process's clock before and after the
+// reading; both have a monotonic part.
+func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.offsets == nil {
-		g.origin = asked
+		g.origin = askedAt
 	}
-	own := asked.Sub(g.origin)
-	reading := clockOffset{since: own, low: clock.Now.Add(-answered.Sub(g.origin)), high: clock.Now.Add(-own)}
+	own := askedAt.Sub(g.origin)
+	reading := clockOffset{since: own, low: clock.Now.Add(-answeredAt.Sub(g.origin)), high: clock.Now.Add(-own)}
 	switch {
 	case len(clock.Lengths) == 0: // without leases, earlier offsets do not matter
 		g.offsets = []clockOffset{reading}
 	case g.offsets == nil:
-		g.offsets = []clockOffset{offsetBefore(clock.StoredPair, reading, asked)}
+		g.offsets = []clockOffset{offsetBefore(clock.StoredPair, reading, askedAt)}
 	}
 	g.addReading(reading)
 	lapses := store.LapseCutoffs{}
@@ -83,12 +83,13 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, asked, answered time.Tim
 	return lapses
 }
 
-// offsetBefore returns the offset before the first reading. The zero value means unknown.
-func offsetBefore(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffset {
-	if kept == nil {
+// offsetBefore returns the clock offset before the first reading of the ledger's clock, from stored, the clock pair of an earlier replica
+// (nil if there is none). first is the offset of the first reading, which began at askedAt. The zero value means unknown.
+func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time) clockOffset {
+	if stored == nil {
 		return clockOffset{}
 	}
-	shown := kept.Ledger.Add(asked.Round(0).Sub(kept.Wall))
+	shown := stored.Ledger.Add(askedAt.Round(0).Sub(stored.Wall))
 	if !first.overlaps(clockOffset{low: shown.Add(-clockSlack), high: shown.Add(clockSlack)}) {
 		return clockOffset{}
 	}
@@ -138,17 +139,17 @@ func (g *clockGuard) indexAt(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// changedPair returns a pair of times to store: the trusted time of the ledger's clock (for the longest lease in
-// force) and the time of this host's clock. It returns false if no time is trusted, or if kept already has the same
+// changedPair returns a pair of times to store: the trusted time of the ledger's clock (for the longest lease in force) and the time of
+// this host's clock at askedAt. It returns false if no time is trusted, or if stored, the pair in the ledger, already has the same
 // difference within pairSlack.
-func (g *clockGuard) changedPair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
+func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	trusted := g.offsets[0].low
 	if trusted.IsZero() {
 		return store.ClockPair{}, false
 	}
-	pair := store.ClockPair{Ledger: trusted.Add(asked.Sub(g.origin)), Wall: asked.Round(0)}
-	isUnchanged := kept != nil && (pair.Ledger.Sub(kept.Ledger)-pair.Wall.Sub(kept.Wall)).Abs() <= pairSlack
+	pair := store.ClockPair{Ledger: trusted.Add(askedAt.Sub(g.origin)), Wall: askedAt.Round(0)}
+	isUnchanged := stored != nil && (pair.Ledger.Sub(stored.Ledger)-pair.Wall.Sub(stored.Wall)).Abs() <= pairSlack
 	return pair, !isUnchanged
 }

@@ -24,6 +24,7 @@ type followState struct {
 	suspect   map[string]bool  // pools that were not reconciled since the last outage
 }
 
+// newFollowState returns the state before the first pass.
 func newFollowState() *followState {
 	return &followState{written: make(map[string]int64), unwritten: make(map[string]int64), suspect: make(map[string]bool)}
 }
@@ -71,6 +72,7 @@ func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error)
 	return total, failed
 }
 
+// suspectAllPools makes all pools of the ledger suspect: they are reconciled when the semaphore answers for them again.
 func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
@@ -87,7 +89,7 @@ func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	}
 }
 
-// writeChanges writes recently changed pools to the semaphore.
+// writeChanges writes recently changed pools to the semaphore, and returns the repairs.
 func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if err := k.readChanges(ctx); err != nil {

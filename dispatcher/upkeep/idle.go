@@ -54,21 +54,21 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// beginCount reports whether to count now, and returns the time since the last count. If since is 0, this is the
-// first count.
-func (l *idleSchedule) beginCount(now time.Time) (since time.Duration, mayCount bool) {
+// beginCount reports whether to count now, and returns the time since the last count. If sinceLast is 0, this is the first count.
+func (l *idleSchedule) beginCount(now time.Time) (sinceLast time.Duration, mayCount bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Before(l.next) {
 		return 0, false
 	}
 	if !l.last.IsZero() {
-		since = now.Sub(l.last)
+		sinceLast = now.Sub(l.last)
 	}
 	l.last = now
-	return since, true
+	return sinceLast, true
 }
 
+// endCount records a count that lasted from started to ended, and when the next one may begin.
 func (l *idleSchedule) endCount(started, ended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,14 +29,14 @@ type Ledger interface {
 type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error
-	Reap(ctx context.Context, lapses store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error)
+	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error)
 	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 }
 
 // batchLedger ends tasks of batches and updates windows and counts.
 type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
-	ExpireWaited(ctx context.Context, after store.ExpiryPosition, looked int) (int, store.ExpiryPosition, error)
+	ExpireWaited(ctx context.Context, after store.ExpiryPosition, maxSearched int) (int, store.ExpiryPosition, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
 	RefreshWindows(ctx context.Context, limit int) (int, error)
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
@@ -45,18 +45,18 @@ type batchLedger interface {
 // poolLedger reads the pools and their grants.
 type poolLedger interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
-	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
+	Pools(ctx context.Context, afterName string, limit int) ([]store.Pool, error)
 	ChangedPools(ctx context.Context, within time.Duration) ([]store.Pool, error)
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
-	LiveLeases(ctx context.Context, leases []string) (map[string]bool, error)
+	LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error)
 	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
 }
 
 // idleLedger divides the counting of idle slots among the replicas.
 type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
-	CountWaitingDevices(ctx context.Context, pool string, within time.Duration, most int) (int, error)
-	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
+	CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, limit int) (int, error)
+	TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error)
 }
 
 // Semaphore holds the slots of the pools. *slots.Semaphore implements it.
@@ -66,7 +66,7 @@ type Semaphore interface {
 	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.LedgerGrant) (restored bool, err error)
 	Adopt(ctx context.Context, pool string, holders []slots.LedgerGrant) ([]bool, error)
 	Forget(ctx context.Context, pool string) error
-	Outages() int64
+	Outages() int64 // number of times that a Redis node stopped answering
 }
 
 // Config configures a Keeper.
@@ -96,7 +96,7 @@ type Keeper struct {
 	restoring      singleflight.Group // one restore at a time for each pool
 }
 
-// New returns a Keeper.
+// New returns a Keeper with this configuration.
 func New(config Config) *Keeper {
 	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleSchedule{}, minutes: &minuteProgress{}, waitSearch: &waitSearch{}, guard: &clockGuard{}, followState: newFollowState()}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
+// metrics are the Prometheus metrics of the passes.
 type metrics struct {
 	set           *meters.Set
 	reaped        *prometheus.CounterVec
@@ -14,6 +15,7 @@ type metrics struct {
 	reaperSuccess prometheus.Gauge
 }
 
+// newMetrics creates the metrics in set.
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:           set,

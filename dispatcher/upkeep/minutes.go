@@ -10,9 +10,9 @@ import (
 
 // minuteLedger counts the events of each pool by minute.
 type minuteLedger interface {
-	ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error)
+	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
 	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
-	CountMinutes(ctx context.Context, upTo int64, limit int) (int, error)
+	CountMinutes(ctx context.Context, lastEvent int64, limit int) (int, error)
 }
 
 // minuteProgress records up to which id this replica knows the events of the log to be counted.

@@ -55,11 +55,11 @@ func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool,
 	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
 }
 
-// releaseAll frees slots of several pools concurrently, so that a semaphore that does not answer causes one
+// releaseAll frees the slots of leasesByPool (ids of leases by pool) concurrently, so that a semaphore that does not answer causes one
 // timeout in total and not one for each pool.
-func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
+func (k *Keeper) releaseAll(ctx context.Context, leasesByPool map[string][]string) {
 	wait := rescue.ReportingGroup{OnPanic: k.config.Panicked}
-	for pool, ended := range leases {
+	for pool, ended := range leasesByPool {
 		wait.Go("freeing slots", func() {
 			k.config.Waiters.Slots.Return(ctx, pool, ended...)
 			k.config.Waiters.Filler.Fill(pool)
@@ -68,7 +68,7 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait.Wait()
 }
 
-// wakeCallers wakes waiting callers in each pool in which reap ended the grant of a caller.
+// wakeCallers wakes waiting callers in each pool in which one of reaped was the grant of a caller.
 func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
@@ -99,11 +99,11 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	return lapses, err
 }
 
-// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when
-// it is trusted again.
-func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, lapses store.LapseCutoffs) {
+// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when it is trusted again. now is the time
+// of that clock, and cutoffs are the times that are trusted.
+func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store.LapseCutoffs) {
 	distrusted := false
-	for _, cutoff := range lapses {
+	for _, cutoff := range cutoffs {
 		distrusted = distrusted || now.Sub(cutoff) > clockSlack
 	}
 	switch {
@@ -115,6 +115,7 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, lapses store.
 	}
 }
 
+// countReaped adds reaped to result and to the metrics, and returns the ids of their leases by pool.
 func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
 	leases := make(map[string][]string)
 	for _, r := range reaped {

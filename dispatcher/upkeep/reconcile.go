@@ -31,13 +31,14 @@ type ReconcileResult struct {
 	Waiting  int // pools that another replica is restoring
 }
 
-func (r *ReconcileResult) add(o ReconcileResult) {
-	r.Restored += o.Restored
-	r.Freed += o.Freed
-	r.Added += o.Added
-	r.Refused += o.Refused
-	r.Resized += o.Resized
-	r.Waiting += o.Waiting
+// add adds the counts of other to r.
+func (r *ReconcileResult) add(other ReconcileResult) {
+	r.Restored += other.Restored
+	r.Freed += other.Freed
+	r.Added += other.Added
+	r.Refused += other.Refused
+	r.Resized += other.Resized
+	r.Waiting += other.Waiting
 }
 
 // Drift returns the number of slots on which semaphore and ledger disagreed.
@@ -126,8 +127,9 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	return result, err
 }
 
-// restore writes an unknown pool to the semaphore. Then it removes the grants that ended during the restore,
-// because the semaphore may have ignored the release of such a grant while it did not know the pool.
+// restore writes pool, which the semaphore does not know, with its configuration and its grants to the semaphore, and counts the repair in
+// result. Then it removes the grants that ended during the restore, because the semaphore may have ignored the release of such a grant
+// while it did not know the pool.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, holdings(grants))
 	if err != nil {
@@ -143,6 +145,8 @@ func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, 
 	return k.undoEnded(ctx, pool, grants)
 }
 
+// resize writes config to the semaphore if the snapshot has an older version of the pool. If that changes the pool, it counts the repair
+// in result and fills the pool.
 func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {
 	if snapshot.Version >= config.Version {
 		return nil
@@ -221,6 +225,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	return k.undoEnded(ctx, pool, missing)
 }
 
+// undoEnded removes from the semaphore those of the grants added that have ended in the ledger.
 func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {
@@ -245,6 +250,7 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 	return nil
 }
 
+// holdings converts grants to the form of the semaphore.
 func holdings(grants []store.Grant) []slots.LedgerGrant {
 	held := make([]slots.LedgerGrant, len(grants))
 	for i, g := range grants {
@@ -256,6 +262,7 @@ func holdings(grants []store.Grant) []slots.LedgerGrant {
 	return held
 }
 
+// countTrue returns the number of flags that are true.
 func countTrue(flags []bool) int {
 	n := 0
 	for _, f := range flags {

@@ -19,7 +19,7 @@ type background struct {
 	crew    rescue.ReportingGroup
 }
 
-// start runs work. After stop it does nothing: the passes of the other replicas do the remaining work.
+// start runs work in a new goroutine. After stop it does nothing: the passes of the other replicas do the remaining work.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,13 +27,12 @@ type Departures struct {
 	reports     *mergedWork[[]parked.Report] // reports that ended; their pools are not known yet, so the pool of this work is always ""
 }
 
-// Add ends the parked report p of a device whose connection broke, and gives back in the
-// background the slots that are reserved for the device. The device keeps its place in the queue,
-// and gets no offer until it reports again. If it has parked a newer report at any replica, Add
-// gives nothing back.
-func (d *Departures) Add(p *ParkedReport) {
-	if d.parks.Leave(p) == Parked {
-		d.reports.start("", []parked.Report{{Device: p.Device, Number: p.number}})
+// Add ends the parked report of a device whose connection broke, and gives back in the background the slots that are reserved for the
+// device. The device keeps its place in the queue, and gets no offer until it reports again. If it has parked a newer report at any
+// replica, Add gives nothing back.
+func (d *Departures) Add(report *ParkedReport) {
+	if d.parks.Leave(report) == Parked {
+		d.reports.start("", []parked.Report{{Device: report.Device, Number: report.number}})
 	}
 }
 

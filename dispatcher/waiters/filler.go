@@ -36,8 +36,9 @@ type fillRequest struct {
 	hasUrgent        bool // a task of an urgent batch may start
 }
 
-func (r fillRequest) add(more fillRequest) fillRequest {
-	return fillRequest{searchesSleepers: r.searchesSleepers || more.searchesSleepers, restarts: r.restarts || more.restarts, hasUrgent: r.hasUrgent || more.hasUrgent}
+// add returns the request that asks for everything that r and other ask for.
+func (r fillRequest) add(other fillRequest) fillRequest {
+	return fillRequest{searchesSleepers: r.searchesSleepers || other.searchesSleepers, restarts: r.restarts || other.restarts, hasUrgent: r.hasUrgent || other.hasUrgent}
 }
 
 // Fill finds devices for the free slots of a pool in the background, after the pool was resumed

@@ -18,9 +18,9 @@ type forecast struct {
 	policies Policies
 }
 
-// outcomes predicts the outcome of an offer of a slot of the pool, for each of the devices names.
-func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([]slots.UpdateKind, error) {
-	views, err := f.ledger.DeviceViews(ctx, names)
+// outcomes predicts the outcome of an offer of a slot of the pool for each of devices, in the same order.
+func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
+	views, err := f.ledger.DeviceViews(ctx, devices)
 	if err != nil {
 		return nil, fmt.Errorf("reading devices for pool %s: %w", pool, err)
 	}
@@ -31,9 +31,9 @@ func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([
 	return kinds, nil
 }
 
-// predictOutcome returns OfferSent if the device could start a task of the pool, WaiterPassedOver if it is
-// only busy, and WaiterLeft if it should leave the queue. obstacles holds the obstacles that
-// policies found for its tasks.
+// predictOutcome predicts the outcome of an offer of a slot of pool to the device in view. It returns OfferSent if the device could start
+// a task of the pool, WaiterPassedOver if it is only busy, and WaiterLeft if it should leave the queue. obstacles holds, by task id, the
+// obstacles that policies found for its tasks.
 func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
 	choice := decision.Decide(decision.ExpectedSituation(view, obstacles))
@@ -48,10 +48,10 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners (devices that are to join the queue) whose tasks no policy
-// refuses. In the queue, a refused device could be ahead of devices that can start. A policy that
-// the latest pass has not read is not applied; then the refused devices give their offers back.
-func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (able []slots.Joiner, err error) {
+// dropLimited returns those of joiners (devices that are to join the queue) whose tasks no policy refuses. In the queue, a refused device
+// could be ahead of devices that can start. A policy that the latest pass has not read is not applied; then the refused devices give their
+// offers back.
+func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil
 	}
@@ -62,8 +62,8 @@ func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots
 	kinds, err := f.outcomes(ctx, pool, names)
 	for i, kind := range kinds {
 		if kind != slots.WaiterLeft {
-			able = append(able, joiners[i])
+			unlimited = append(unlimited, joiners[i])
 		}
 	}
-	return able, err
+	return unlimited, err
 }

@@ -19,8 +19,9 @@ type Handoffs struct {
 	debug   *slog.Logger // for the steps of each handoff
 }
 
-// newHandoffs makes the histogram. Its buckets are narrow up to a few milliseconds, the normal
-// duration of a handoff, so that its quantiles are precise there.
+// newHandoffs makes the histogram of handoffs (from the release of a slot to the notification of the next device) in set. debug is the
+// logger for the steps of handoffs. The buckets are narrow up to a few milliseconds, the normal duration of a handoff, so that quantiles
+// are precise there.
 func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	return &Handoffs{debug: debug, seconds: set.Histogram(
 		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",
@@ -34,13 +35,13 @@ func (h *Handoffs) Record(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }
 
-// Steps returns the Steps of the handoff of a slot that became free at freed. It returns nil if
-// freed is zero or the debug log is off.
-func (h *Handoffs) Steps(ctx context.Context, freed time.Time) *Steps {
-	if freed.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
+// Steps returns a Steps that records the handoff of a slot that became free at freedAt. It returns nil if freedAt is zero or the debug log
+// is off.
+func (h *Handoffs) Steps(ctx context.Context, freedAt time.Time) *Steps {
+	if freedAt.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
 		return nil
 	}
-	return &Steps{debug: h.debug, last: freed}
+	return &Steps{debug: h.debug, last: freedAt}
 }
 
 // Steps records how long each step of one handoff took, for the debug log. A nil *Steps records
@@ -51,15 +52,15 @@ type Steps struct {
 	took  []any // pairs of name and duration
 }
 
-// Done records a step that ended now.
-func (s *Steps) Done(name string, now time.Time) {
+// Done records that step ended at the time now. The step began when the previous one ended.
+func (s *Steps) Done(step string, now time.Time) {
 	if s != nil {
-		s.took = append(s.took, name, now.Sub(s.last))
+		s.took = append(s.took, step, now.Sub(s.last))
 		s.last = now
 	}
 }
 
-// Log writes the steps to the debug log.
+// Log writes the durations of the steps to the debug log, with the pool and the way (via) in which the next device was notified.
 func (s *Steps) Log(pool, via string) {
 	if s != nil {
 		s.debug.Debug("handed on", append([]any{"pool", pool, "via", via}, s.took...)...)

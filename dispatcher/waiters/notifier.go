@@ -21,7 +21,7 @@ type Ledger interface {
 	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error)
-	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
+	OpenBatches(ctx context.Context, pool string, afterBatch int64, limit int) ([]store.OpenBatch, error)
 	UrgentBatches(ctx context.Context, pool string, limit int) ([]store.OpenBatch, error)
 	NextCallers(ctx context.Context, pool string, limit int) ([]string, error)
 	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)
@@ -98,7 +98,7 @@ type Notifier struct {
 	background *background
 }
 
-// New builds a Notifier.
+// New returns a Notifier with this configuration.
 func New(config Config) *Notifier {
 	pools := newPools(slots.Pace{MinWait: decision.MinReportDelay, ReportPeriod: config.ReportPeriod, OfferTTL: config.Offer})
 	parks := newParks(cmp.Or(config.MaxParked, maxParked), config.Now)
@@ -129,7 +129,8 @@ func New(config Config) *Notifier {
 	}
 }
 
-// Stop waits for the work in progress, and starts no new work. The other replicas do the remaining work.
+// Stop makes the Notifier start no new work, and waits until the work in progress has ended or ctx ends. The other replicas do the
+// remaining work.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing off slots: %w", err)

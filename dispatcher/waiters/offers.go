@@ -50,20 +50,20 @@ type timedOffer struct {
 	freed time.Time
 }
 
-func (r round) add(more round) round {
-	return round{offers: append(r.offers, more.offers...), updates: append(r.updates, more.updates...)}
+// add returns the round with the offers and updates of r and of other.
+func (r round) add(other round) round {
+	return round{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
 }
 
-// Send notifies the devices of offers in the background. The slots became free at freed; if
-// freed is zero, the time is unknown.
-func (o *Offers) Send(pool string, offers []slots.Offer, freed time.Time) {
+// Send notifies the devices of offers in the background. The slots became free at freedAt; if freedAt is zero, the time is unknown.
+func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
-		o.rounds.start(pool, round{offers: o.addTimes(offers, freed)})
+		o.rounds.start(pool, round{offers: o.addTimes(offers, freedAt)})
 	}
 }
 
-// Update sends, in the background, an update about the device to the queues of pools. In these
-// pools, the update applies to every offer to the device.
+// Update sends, in the background, an update of this kind about the device to the queues of pools. In these pools, the update applies to
+// every offer to the device.
 func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
 		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
@@ -82,29 +82,29 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
-// addTimes adds to each offer the time at which its slot became free. This is freed. For an offer
-// that an earlier call made, it is the time of the offer.
-func (o *Offers) addTimes(offers []slots.Offer, freed time.Time) []timedOffer {
+// addTimes adds to each offer the time at which its slot became free. This is freedAt. For an offer that an earlier call made, it is the
+// time of the offer.
+func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
-		timed[i] = timedOffer{Offer: offer, freed: freed}
-		if made := now.Add(-offer.Age); made.Before(freed) || freed.IsZero() && offer.Age > oldOffer {
+		timed[i] = timedOffer{Offer: offer, freed: freedAt}
+		if made := now.Add(-offer.Age); made.Before(freedAt) || freedAt.IsZero() && offer.Age > oldOffer {
 			timed[i].freed = made
 		}
 	}
 	return timed
 }
 
-// runRounds carries out a round, and the rounds of the offers that follow from it. The semaphore
-// offers an unused slot to the next waiter in the call that reports the outcome.
-func (o *Offers) runRounds(ctx context.Context, pool string, r round) error {
+// runRounds carries out first, a round of offers and updates, and the rounds of the offers that follow from it. The semaphore offers an
+// unused slot to the next waiter in the call that reports the outcome.
+func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var failed error
 	for range maxRounds {
-		outcomes, err := o.notifyDevices(ctx, pool, r.offers)
+		outcomes, err := o.notifyDevices(ctx, pool, first.offers)
 		failed = errors.Join(failed, err)
-		updates := append(r.updates, outcomes...)
+		updates := append(first.updates, outcomes...)
 		if len(updates) == 0 {
 			break
 		}
@@ -116,7 +116,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, r round) error {
 		if len(queue.Offers) == 0 {
 			break
 		}
-		r = round{offers: o.addTimes(queue.Offers, asked)}
+		first = round{offers: o.addTimes(queue.Offers, asked)}
 	}
 	return failed
 }
@@ -138,9 +138,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
-// wakeParked wakes the parked reports of the devices, which are then decided like any other report.
-// It returns no outcome for a report that is not parked here: another replica may have the report,
-// but no reply shows this, so the offer counts as not sent.
+// wakeParked wakes the parked reports of the devices of offers, which are then decided like any other report. It returns no outcome for a
+// report that is not parked here: another replica may have the report, but no reply shows this, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
@@ -158,9 +157,9 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes the devices that can start a task of the pool now. One read of the ledger shows which
-// devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for
-// devices that cannot use them.
+// push wakes those devices of offers that can start a task of the pool now, and returns the outcomes of the other offers. One read of the
+// ledger shows which devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for devices that cannot use
+// them.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil
@@ -183,14 +182,14 @@ func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]
 	return outcomes, nil
 }
 
-// wakeDevice notifies a device by push that a slot is reserved for it. began is the start of the call of push.
-func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, began time.Time) {
+// wakeDevice notifies a device by push that the slot of offer is reserved for it. pushBegan is the start of the call of push.
+func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, pushBegan time.Time) {
 	now := o.now()
 	o.waker.Wake(devices.ID(offer.Device), offer.Left)
 	if !offer.freed.IsZero() {
 		o.handoffs.Record(pool, now.Sub(offer.freed))
 		steps := o.handoffs.Steps(ctx, offer.freed)
-		steps.Done("called", began)
+		steps.Done("called", pushBegan)
 		steps.Done("read", now)
 		steps.Log(pool, "push")
 	}

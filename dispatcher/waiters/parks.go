@@ -86,6 +86,7 @@ type Parks struct {
 	stopped bool
 }
 
+// newParks returns Parks for at most maxReports reports. now is used only for elapsed time.
 func newParks(maxReports int, now func() time.Time) *Parks {
 	return &Parks{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
 }
@@ -110,57 +111,57 @@ func (p *ParkedReport) notify() {
 	}
 }
 
-func (p *ParkedReport) endWait(why WaitState) {
-	p.state = why
+// endWait ends the wait of the report with this state. It must be called with Parks.mu held.
+func (p *ParkedReport) endWait(state WaitState) {
+	p.state = state
 	p.notify()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. If p is not nil and there is room,
-// ReplaceOlder enters p, which then may be parked.
-func (s *Parks) ReplaceOlder(device string, p *ParkedReport) (entered bool) {
+// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, ReplaceOlder enters newer, which
+// then may be parked, and entered is true.
+func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if older := s.all[device]; older != nil {
 		older.endWait(Superseded)
 		delete(s.all, device)
 	}
-	if p == nil || s.stopped || len(s.all) >= s.maxReports {
+	if newer == nil || s.stopped || len(s.all) >= s.maxReports {
 		return false
 	}
-	s.all[device] = p
+	s.all[device] = newer
 	return true
 }
 
-// Leave removes a report that is answered or whose connection broke, and returns its state. If the report was
-// removed already, Leave only returns the state.
-func (s *Parks) Leave(p *ParkedReport) WaitState {
+// Leave removes a report that is answered or whose connection broke, and returns its WaitState. If the report was removed already, Leave
+// only returns the WaitState.
+func (s *Parks) Leave(report *ParkedReport) WaitState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[p.Device] == p {
-		delete(s.all, p.Device)
+	if s.all[report.Device] == report {
+		delete(s.all, report.Device)
 	}
-	if p.isParked {
-		p.isParked = false
+	if report.isParked {
+		report.isParked = false
 		s.waiting--
 	}
-	return p.state
+	return report.state
 }
 
-// Poll returns the state of a report and its WakeCall, and resets the WakeCall.
-func (s *Parks) Poll(p *ParkedReport) (WaitState, WakeCall) {
+// Poll returns the WaitState of a report and its WakeCall, and resets the WakeCall.
+func (s *Parks) Poll(report *ParkedReport) (WaitState, WakeCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	call := p.call
-	p.call = WakeCall{}
-	return p.state, call
+	call := report.call
+	report.call = WakeCall{}
+	return report.state, call
 }
 
-// markParked records that the report p is parked. number is the number of the report among the
-// reports of all replicas.
-func (s *Parks) markParked(p *ParkedReport, number int64) {
+// markParked records that report is parked. number is its number among the reports of all replicas.
+func (s *Parks) markParked(report *ParkedReport, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.isParked, p.number = true, number
+	report.isParked, report.number = true, number
 	s.waiting++
 }
 
@@ -189,15 +190,14 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 	}
 }
 
-// OnWake wakes the reports that are parked here.
-func (s *Parks) OnWake(calls []parked.WakeMessage) { s.wake(calls) }
+// OnWake wakes those reports of messages that are parked here.
+func (s *Parks) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
 
-// wake wakes the reports that are parked here, and returns the messages to all other
-// reports.
-func (s *Parks) wake(calls []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
+// wake wakes those reports of messages that are parked here, and returns the messages to all other reports.
+func (s *Parks) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range calls {
+	for _, c := range messages {
 		p := s.all[c.Device]
 		if p == nil {
 			elsewhere = append(elsewhere, c)

@@ -42,21 +42,22 @@ type poolState struct {
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
+// newPools returns Pools without a pool. pace is the pace of every pool, without the hold time.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
 // stateOf returns the state of a pool, and creates it if it does not exist. mu must be held.
-func (p *Pools) stateOf(name string) *poolState {
-	if p.all[name] == nil {
-		p.all[name] = &poolState{kinds: make(map[string]time.Duration)}
+func (p *Pools) stateOf(pool string) *poolState {
+	if p.all[pool] == nil {
+		p.all[pool] = &poolState{kinds: make(map[string]time.Duration)}
 	}
-	return p.all[name]
+	return p.all[pool]
 }
 
-// Add records that the ledger has a pool with this longest sleep (slots.Pace), and reports whether this is new.
-func (p *Pools) Add(name string, longestSleep time.Duration) (isNew bool) {
+// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew reports whether it was not recorded before.
+func (p *Pools) Add(pool string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.stateOf(name)
+	one := p.stateOf(pool)
 	isNew, one.listed, one.longestSleep = !one.listed, true, longestSleep
 	return isNew
 }
@@ -68,7 +69,7 @@ func (p *Pools) Remove(name string) {
 	delete(p.all, name)
 }
 
-// NameSet returns all pools with a state, even if the ledger does not have them.
+// NameSet returns the names of all pools with a state at this replica, even if the ledger does not have them.
 func (p *Pools) NameSet() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,17 +80,18 @@ func (p *Pools) NameSet() map[string]bool {
 	return set
 }
 
-// Names returns all pools that the ledger has, sorted.
+// Names returns the names of all pools that the ledger has, sorted.
 func (p *Pools) Names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.names()
 }
 
+// names returns the names of the pools that the ledger has, sorted. mu must be held.
 func (p *Pools) names() []string {
 	names := make([]string, 0, len(p.all))
-	for name, one := range p.all {
-		if one.listed {
+	for name, state := range p.all {
+		if state.listed {
 			names = append(names, name)
 		}
 	}
@@ -106,14 +108,13 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which sleeping devices are searched in this pass. They are in
-// work (the pools of the latest nextToRead that have work), and are at most searchesAPass. The next
-// pass continues behind the last pool that was returned or had no work.
-func (p *Pools) poolsToSearch(work []string) (searched []string) {
+// poolsToSearch returns the pools in which sleeping devices are searched in this pass, at most searchesAPass. They are in withWork, the
+// pools of the latest nextToRead that have work. The next pass continues behind the last pool that was returned or had no work.
+func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range p.asked {
-		if slices.Contains(work, name) {
+		if slices.Contains(withWork, name) {
 			if len(searched) == searchesAPass {
 				break
 			}
@@ -124,49 +125,48 @@ func (p *Pools) poolsToSearch(work []string) (searched []string) {
 	return searched
 }
 
-// roundRobin returns at most limit elements of the sorted list all, beginning behind last
-// and continuing at the start of the list. newLast is the last returned element, or last if
-// part is empty.
-func roundRobin(all []string, last string, limit int) (part []string, newLast string) {
-	from, found := slices.BinarySearch(all, last)
+// roundRobin returns at most limit elements of the list sorted, beginning behind last and continuing at the start of the list. newLast is
+// the last returned element, or last if next is empty.
+func roundRobin(sorted []string, last string, limit int) (next []string, newLast string) {
+	from, found := slices.BinarySearch(sorted, last)
 	if found {
 		from++
 	}
-	part = slices.Concat(all[from:], all[:from])
-	part = part[:min(len(part), limit)]
-	if len(part) > 0 {
-		last = part[len(part)-1]
+	next = slices.Concat(sorted[from:], sorted[:from])
+	next = next[:min(len(next), limit)]
+	if len(next) > 0 {
+		last = next[len(next)-1]
 	}
-	return part, last
+	return next, last
 }
 
 // MarkWaiting records that a device waits for a slot of a pool.
-func (p *Pools) MarkWaiting(name string) {
+func (p *Pools) MarkWaiting(pool string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stateOf(name).waiting = true
+	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records in which pools devices wait; names must be sorted. It returns the
-// pools whose queues this pass tidies: at most poolsTidied, in turn.
-func (p *Pools) setWaiting(names []string) (tidy []string) {
+// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns the pools whose
+// queues this pass tidies: at most poolsTidied, in turn.
+func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, one := range p.all {
 		one.waiting = false
 	}
-	for _, name := range names {
+	for _, name := range withWaiters {
 		p.stateOf(name).waiting = true
 	}
-	tidy, p.tidied = roundRobin(names, p.tidied, poolsTidied)
+	tidy, p.tidied = roundRobin(withWaiters, p.tidied, poolsTidied)
 	return tidy
 }
 
-// FilterWaiting returns the pools of names in which devices wait.
-func (p *Pools) FilterWaiting(names []string) (waiting []string) {
+// FilterWaiting returns those of pools in which devices wait.
+func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, name := range names {
+	for _, name := range pools {
 		if one := p.all[name]; one != nil && one.waiting {
 			waiting = append(waiting, name)
 		}
@@ -174,30 +174,31 @@ func (p *Pools) FilterWaiting(names []string) (waiting []string) {
 	return waiting
 }
 
-// searchProgress returns the progress of the search in a pool, for the goroutine that fills the pool
-// now. If restarts is true, the search begins with the first batch.
-func (p *Pools) searchProgress(name string, restarts bool) *search {
+// searchProgress returns the progress of the search for sleeping devices in a pool, for the goroutine that fills the pool now. If restarts
+// is true, the search begins with the first batch.
+func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.stateOf(name)
-	if restarts || one.search == nil {
-		one.search = &search{positions: make(map[int64]store.TaskPosition)}
+	state := p.stateOf(pool)
+	if restarts || state.search == nil {
+		state.search = &search{positions: make(map[int64]store.TaskPosition)}
 	}
-	return one.search
+	return state.search
 }
 
 // isUrgentResting reports whether the search for devices with urgent tasks of a pool may not begin
 // yet.
-func (p *Pools) isUrgentResting(name string, now time.Time) bool {
+func (p *Pools) isUrgentResting(pool string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Before(p.stateOf(name).urgentRestUntil)
+	return now.Before(p.stateOf(pool).urgentRestUntil)
 }
 
-func (p *Pools) restUrgentSearch(name string, until time.Time) {
+// restUrgentSearch lets no search for devices with urgent tasks of a pool begin before the time until.
+func (p *Pools) restUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stateOf(name).urgentRestUntil = until
+	p.stateOf(pool).urgentRestUntil = until
 }
 
 // RestartSearches makes the next pass search every pool from its first batch, because tasks that
@@ -210,11 +211,11 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// RecordHold records how long a grant was held. The averages are weighted exponentially.
-func (p *Pools) RecordHold(name, kind string, held time.Duration) {
+// RecordHold records that a grant of a task of this kind in the pool was held for the time held. The averages are weighted exponentially.
+func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.stateOf(name)
+	one := p.stateOf(pool)
 	if len(one.kinds) >= maxKinds {
 		clear(one.kinds)
 	}
@@ -222,8 +223,8 @@ func (p *Pools) RecordHold(name, kind string, held time.Duration) {
 	one.kinds[kind] = updateMean(one.kinds[kind], held)
 }
 
-// updateMean returns the moving average of hold times, updated with the hold time held. A mean of 0 means
-// that there is no earlier sample.
+// updateMean returns mean, the moving average of hold times, updated with the hold time held. A mean of 0 means that there is no earlier
+// sample.
 func updateMean(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
@@ -231,10 +232,10 @@ func updateMean(mean, held time.Duration) time.Duration {
 
 // UsualHold returns the usual hold time of grants of a pool. isMeasured reports whether a grant of the pool has ended at
 // this replica.
-func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
+func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one := p.all[name]; one != nil {
+	if one := p.all[pool]; one != nil {
 		return cmp.Or(one.hold, unknownHold), one.hold != 0
 	}
 	return unknownHold, false
@@ -242,22 +243,23 @@ func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
 
 // Pace returns the durations (slots.Pace) from which the queue of a pool computes when a waiting
 // device is to report again.
-func (p *Pools) Pace(name string) slots.Pace {
+func (p *Pools) Pace(pool string) slots.Pace {
 	pace := p.pace
-	pace.MeanHold, _ = p.UsualHold(name)
+	pace.MeanHold, _ = p.UsualHold(pool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one := p.all[name]; one != nil {
+	if one := p.all[pool]; one != nil {
 		pace.LongestSleep = one.longestSleep
 	}
 	return pace
 }
 
-// UsualKindHold returns the usual hold time of a kind of task, or of the pool if no task of the kind has ended here.
-func (p *Pools) UsualKindHold(name, kind string) time.Duration {
+// UsualKindHold returns the usual hold time of grants of tasks of this kind in the pool, or of all grants of the pool if no task of the
+// kind has ended at this replica.
+func (p *Pools) UsualKindHold(pool, kind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one := p.all[name]; one != nil {
+	if one := p.all[pool]; one != nil {
 		return cmp.Or(one.kinds[kind], one.hold, unknownHold)
 	}
 	return unknownHold

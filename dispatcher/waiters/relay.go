@@ -23,31 +23,29 @@ type Relay struct {
 	log        *slog.Logger
 }
 
-// Park ends the older parked report of the device at another replica, and marks p as parked. It neither
-// blocks nor ends the wait: the dispatcher ends it after p.Wait. Redis keeps the number of p for numberTTL, which
-// must be longer than p.Wait. Park works even if ctx has ended because the device left: Departures needs the
-// number of p.
-func (r *Relay) Park(ctx context.Context, p *ParkedReport, numberTTL time.Duration) error {
+// Park ends the older parked report of the device at another replica, and marks report as parked. It neither blocks nor ends the wait: the
+// dispatcher ends it after report.Wait. Redis keeps the number of report for numberTTL, which must be longer than report.Wait. Park works
+// even if ctx has ended because the device left: Departures needs the number of report.
+func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.Duration) error {
 	var number int64
 	var gap bool
 	if r.board != nil {
 		var err error
-		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), p.Device, numberTTL); err != nil {
+		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
 			return err //nolint:wrapcheck // the board says what it was doing
 		}
 	}
-	r.parks.markParked(p, number)
+	r.parks.markParked(report, number)
 	if gap { // the queues may have been notified since that the device left
-		r.parks.wake([]parked.WakeMessage{{Device: p.Device}})
+		r.parks.wake([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil
 }
 
-// Wake wakes the parked reports of devices. It returns the messages to reports that are not
-// parked here, and sends these messages to the other replicas. No reply shows whether a replica has
-// the report.
-func (r *Relay) Wake(ctx context.Context, calls []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
-	elsewhere = r.parks.wake(calls)
+// Wake wakes the parked reports that messages names. elsewhere are the messages to reports that are not parked at this replica; Wake sends
+// them to the other replicas. No reply shows whether a replica has the report.
+func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
+	elsewhere = r.parks.wake(messages)
 	if len(elsewhere) > 0 && r.board != nil {
 		err = r.board.Wake(ctx, elsewhere)
 	}

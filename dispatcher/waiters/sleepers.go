@@ -43,12 +43,12 @@ type search struct {
 	rest      time.Time                    // time until which the search rests
 }
 
-// find returns the devices that should join the queue of a pool, for its free slots. If there
-// are new tasks or slots, or an urgent task may start, it includes devices with urgent tasks even
-// if no slot is free: they go before all other waiters.
-func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (found []slots.Joiner, err error) {
+// find returns the sleeping devices that should join the queue of a pool, for its free slots. queue is the state of the queue. If request
+// says that there are new tasks or slots, or an urgent task may start, find includes devices with urgent tasks even if no slot is free:
+// they go before all other waiters.
+func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
 	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
-		if found, err = s.findUrgent(ctx, pool); err != nil {
+		if joiners, err = s.findUrgent(ctx, pool); err != nil {
 			return nil, err
 		}
 	}
@@ -57,9 +57,9 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, more...)
+		joiners = append(joiners, more...)
 	}
-	return s.forecast.dropLimited(ctx, pool, found)
+	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
 // missingWaiters returns the number of waiters that must be added to a queue. A queue should have
@@ -71,8 +71,8 @@ func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
-// findUrgent looks at the first tasks of the newest urgent batches. If it misses a device, the task
-// waits for the next report of the device.
+// findUrgent examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices. If it misses a device,
+// the task waits for the next report of the device.
 func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	return found, err
 }
 
-// findNext looks at the next tasks of the open batches of a pool, in the order of each batch. The
-// queue keeps the order between batches.
+// findNext examines the next tasks of the open batches of a pool, in the order of each batch, and returns their sleeping devices. If
+// restarts is true, it begins with the first batch. The queue keeps the order between batches.
 func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
 	progress := s.pools.searchProgress(pool, restarts)
 	if s.now().Before(progress.rest) {
@@ -109,12 +109,14 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	return joiners, nil
 }
 
+// searchRest returns how long a search rests after a round in which it examined this number of tasks.
 func searchRest(examined int) time.Duration {
 	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of the open batches that may start. reachedEnd reports whether it reached the last task of each such batch.
-func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (found []slots.Joiner, reachedEnd bool, err error) {
+// searchBatches examines the next tasks of those batches in open that may start. progress has the positions at which it continues.
+// reachedEnd reports whether it reached the last task of each such batch.
+func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
 	for _, b := range running {
@@ -141,8 +143,8 @@ func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *sea
 			if d.Urgent {
 				joiner.LanePercent = s.urgentShare
 			}
-			found = append(found, joiner)
+			joiners = append(joiners, joiner)
 		}
 	}
-	return found, reachedEnd, nil
+	return joiners, reachedEnd, nil
 }

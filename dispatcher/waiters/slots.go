@@ -29,6 +29,7 @@ type Slots struct {
 	now       func() time.Time
 }
 
+// newSlots returns Slots that use the semaphore of config.
 func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	s := &Slots{pools: pools, offers: offers, semaphore: config.Semaphore, log: config.Logger, now: config.Now}
 	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
@@ -40,79 +41,79 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	return s
 }
 
-// serve merges the calls for the same pool and report period into one, sends all calls to the semaphore,
-// and sends the offers that they return.
-func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots.ExchangeResult, error) {
-	calls, indexes := mergeCalls(some)
+// serve merges those calls in separate that are for the same pool and report period into one, sends all calls to the semaphore, and sends
+// the offers that they return. It returns one result for each call in separate, in the same order.
+func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
+	calls, indexes := mergeCalls(separate)
 	freed := s.now()
 	served := s.semaphore.Serve(ctx, calls)
 	for i, c := range calls {
 		s.offers.Send(c.Pool, served[i].Offers, freed)
 	}
-	each := make([]slots.ExchangeResult, len(some))
-	for i, c := range some {
+	each := make([]slots.ExchangeResult, len(separate))
+	for i, c := range separate {
 		each[i] = takeOutcomes(&served[indexes[i]], c.Exchange)
 	}
 	return each, nil
 }
 
-// mergeCalls merges the calls for the same pool and report period into one call, with the pace of the
-// first. indexes[i] is the index of the merged call that contains some[i]. Calls with different periods
-// stay separate, because the queue depends on the period: a parked device does not ask again before
-// its wait is over.
-func mergeCalls(some []slots.Call) (calls []slots.Call, indexes []int) {
-	indexes = make([]int, len(some))
-	for i, c := range some {
-		indexes[i] = slices.IndexFunc(calls, func(one slots.Call) bool { return one.Pool == c.Pool && one.Pace.ReportPeriod == c.Pace.ReportPeriod })
+// mergeCalls merges the calls in separate for the same pool and report period into one call, with the pace of the first. indexes[i] is the
+// index of the merged call that contains separate[i]. Calls with different periods stay separate, because the queue depends on the period:
+// a parked device does not ask again before its wait is over.
+func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
+	indexes = make([]int, len(separate))
+	for i, c := range separate {
+		indexes[i] = slices.IndexFunc(merged, func(target slots.Call) bool {
+			return target.Pool == c.Pool && target.Pace.ReportPeriod == c.Pace.ReportPeriod
+		})
 		if indexes[i] < 0 {
-			indexes[i] = len(calls)
-			calls = append(calls, slots.Call{Pool: c.Pool, Pace: c.Pace})
+			indexes[i] = len(merged)
+			merged = append(merged, slots.Call{Pool: c.Pool, Pace: c.Pace})
 		}
-		one := &calls[indexes[i]]
-		one.Leases, one.Requests = append(one.Leases, c.Leases...), append(one.Requests, c.Requests...)
+		target := &merged[indexes[i]]
+		target.Leases, target.Requests = append(target.Leases, c.Leases...), append(target.Requests, c.Requests...)
 	}
-	return calls, indexes
+	return merged, indexes
 }
 
-// takeOutcomes removes from the result of a merged call the outcomes of its first part `part`, and returns
-// these outcomes.
-func takeOutcomes(from *slots.ExchangeResult, part slots.Exchange) slots.ExchangeResult {
-	if from.Err != nil {
-		return slots.ExchangeResult{Err: from.Err}
+// takeOutcomes removes from merged, the result of a merged call, the outcomes of its first part own, and returns these outcomes.
+func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
+	if merged.Err != nil {
+		return slots.ExchangeResult{Err: merged.Err}
 	}
-	freed, got := len(part.Leases), len(part.Requests)
-	first := slots.ExchangeResult{Freed: from.Freed[:freed], Acquisitions: from.Acquisitions[:got]}
-	from.Freed, from.Acquisitions = from.Freed[freed:], from.Acquisitions[got:]
+	freed, got := len(own.Leases), len(own.Requests)
+	first := slots.ExchangeResult{Freed: merged.Freed[:freed], Acquisitions: merged.Acquisitions[:got]}
+	merged.Freed, merged.Acquisitions = merged.Freed[freed:], merged.Acquisitions[got:]
 	return first
 }
 
-// exchange requests and frees slots of the pool. period is as in Acquire.
-func (s *Slots) exchange(ctx context.Context, pool string, period time.Duration, content slots.Exchange) (slots.ExchangeResult, error) {
+// exchange requests and frees slots of the pool in one call, as requestsAndReleases says. reportPeriod is as in Acquire.
+func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
 	pace := s.pools.Pace(pool)
-	pace.ReportPeriod = max(pace.ReportPeriod, period)
-	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), slots.Call{Pool: pool, Pace: pace, Exchange: content})
+	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
+	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), slots.Call{Pool: pool, Pace: pace, Exchange: requestsAndReleases})
 	return done, cmp.Or(err, done.Err) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
-// Acquire requests a slot of the pool for a device that reports once in period. If period is
-// shorter than the configured report period, the configured one applies.
-func (s *Slots) Acquire(ctx context.Context, pool string, period time.Duration, request slots.Request) (slots.Acquisition, error) {
-	done, err := s.exchange(ctx, pool, period, slots.Exchange{Requests: []slots.Request{request}})
+// Acquire requests a slot of the pool for a device that reports once in reportPeriod. If reportPeriod is shorter than the configured
+// report period, the configured one applies.
+func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Duration, request slots.Request) (slots.Acquisition, error) {
+	done, err := s.exchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
 	if err != nil {
 		return slots.Acquisition{}, err
 	}
 	return done.Acquisitions[0], nil
 }
 
-// Release frees the slots of leases, and offers the slots to the next waiters. It reports for each
+// Release frees the slots that are held by leases (ids of leases), and offers the slots to the next waiters. The result reports for each
 // lease whether it held a slot.
 func (s *Slots) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
 	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
 	return done.Freed, err
 }
 
-// Return releases the slots of grants that were deleted from the ledger, even if ctx has ended. If
-// the semaphore cannot be reached, reconciliation frees the slots.
+// Return frees the slots that are held by leases (ids of leases) whose grants were deleted from the ledger, even if ctx has ended. If the
+// semaphore cannot be reached, reconciliation frees the slots.
 func (s *Slots) Return(ctx context.Context, pool string, leases ...string) {
 	if _, err := s.Release(context.WithoutCancel(ctx), pool, leases); err != nil {
 		s.log.WarnContext(ctx, "slots not released; reconciliation releases them", "pool", pool, "leases", len(leases), "err", err)

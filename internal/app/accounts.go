@@ -33,16 +33,17 @@ func (p *provisioning) checkRights(ctx context.Context) error {
 	return nil
 }
 
+// onConnected makes the next checkRights verify the rights again. It does nothing if p is nil.
 func (p *provisioning) onConnected() {
 	if p != nil {
 		p.rightsChecked.Store(false)
 	}
 }
 
-// AsksLedger returns false, because mosquitto has its own list of accounts.
+// AsksLedger returns false: mosquitto checks passwords against its own list of accounts, and does not ask the ledger.
 func (p *provisioning) AsksLedger() bool { return false }
 
-// newProvisioning returns nil if provisioning is off.
+// newProvisioning returns the provisioning that config sets up, or nil if provisioning is off.
 func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
 		return nil, nil //nolint:nilnil // off is no error
@@ -66,19 +67,19 @@ func (a *App) followAccounts(ctx context.Context) (int, error) {
 	return a.dispatcher.Devices.ApplyAccountChanges(ctx)
 }
 
-// brokerSessions manages the accounts at the embedded broker. The broker asks the ledger at each connection,
-// so sessions only has to end the connections that are open.
+// brokerSessions manages the accounts at the embedded broker. The broker asks the ledger at each connection, so brokerSessions only has to
+// end the connections that are open.
 type brokerSessions struct{ broker func() *broker.Broker }
 
 var _ credentials.Accounts = brokerSessions{}
 
-// Set does nothing.
+// Set does nothing: the embedded broker has no accounts.
 func (s brokerSessions) Set(context.Context, ...devices.Account) error { return nil }
 
-// AsksLedger returns true.
+// AsksLedger returns true: the embedded broker asks the ledger about each new session.
 func (s brokerSessions) AsksLedger() bool { return true }
 
-// Enable does nothing.
+// Enable does nothing: the embedded broker asks the ledger whether a device is blocked.
 func (s brokerSessions) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.

@@ -71,38 +71,39 @@ type App struct {
 	*transports
 }
 
-// assemble connects the parts of an App. If a later step fails, the caller closes what it opened.
-func assemble(config Config, log *slog.Logger, version string, b backends, f *transports) *App {
+// assemble connects the parts of an App to servers, the databases and options, and connections, the transports. If a later step fails, the
+// caller closes what it opened.
+func assemble(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo(version))
-	if b.accounts != nil {
-		b.store.RecordAccountChanges()
+	if servers.accounts != nil {
+		servers.store.RecordAccountChanges()
 	}
-	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), transports: f}
+	a := &App{config: config, log: log, semaphore: slots.New(servers.redis.Client), transports: connections}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
-	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
+	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
 	metrics.MustRegister(a.gate)
-	seen := seen.NewList(b.redis.Client)
-	board := parked.New(b.redis.Client, b.redis.Database)
+	seen := seen.NewList(servers.redis.Client)
+	board := parked.New(servers.redis.Client, servers.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(b.redis.Client)), Accounts: b.accounts, Recent: seen, Parking: board,
-		Waker: a, Marks: marks.NewHashes(b.redis.Client),
+		Store: servers.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(servers.redis.Client)), Accounts: servers.accounts, Recent: seen, Parking: board,
+		Waker: a, Marks: marks.NewHashes(servers.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
 		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
-	b.store.OnNews(a.dispatcher.Marks.FollowCommit)
+	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)
 	throttled := throttle.NewLogger(log, time.Now)
 	a.api = api.New(api.Options{
-		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(b), Version: version, Logger: throttled,
-		Metrics: exposition.Sources{metrics, newStateMetrics(b.store, log, a.dispatcher.Panicked)},
+		Dispatcher: a.dispatcher, Store: servers.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
+		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(servers), Version: version, Logger: throttled,
+		Metrics: exposition.Sources{metrics, newStateMetrics(servers.store, log, a.dispatcher.Panicked)},
 		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, OnRefused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
-	a.presence = newPresence(b.store, version, time.Now())
-	a.web = a.newWeb(b, version)
-	a.passes = a.newPasses(b)
+	a.presence = newPresence(servers.store, version, time.Now())
+	a.web = a.newWeb(servers, version)
+	a.passes = a.newPasses(servers)
 	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
 	a.passes.addBackground(a.loadHistory)
 	return a
@@ -117,10 +118,11 @@ func (a *App) attachMQTT(options mqtt.Options) error {
 	return err
 }
 
-func (a *App) dependencyChecks(b backends) []api.Check {
+// dependencyChecks returns the checks of Postgres, Redis and the MQTT broker for readiness.
+func (a *App) dependencyChecks(servers backends) []api.Check {
 	return []api.Check{
-		{Name: "postgres", Required: true, Probe: b.store.Ready},
-		redisCheck(b.redis, a.dispatcher.Waiters.Pools.Names),
+		{Name: "postgres", Required: true, Probe: servers.store.Ready},
+		redisCheck(servers.redis, a.dispatcher.Waiters.Pools.Names),
 		{Name: "mqtt", Probe: func(context.Context) error {
 			if a.mqtt != nil && !a.mqtt.Connected() {
 				return errors.New("not connected")
@@ -171,13 +173,15 @@ func (a *App) run(ctx context.Context) error {
 // cleanup closes resources in the reverse order in which they were opened.
 type cleanup struct{ steps []cleanupStep }
 
+// cleanupStep closes one resource; name is its name in errors.
 type cleanupStep struct {
 	name  string
 	close func() error
 }
 
-func (c *cleanup) add(name string, close func() error) {
-	c.steps = append(c.steps, cleanupStep{name, close})
+// add adds closeResource as a step that closes the resource with this name.
+func (c *cleanup) add(name string, closeResource func() error) {
+	c.steps = append(c.steps, cleanupStep{name, closeResource})
 }
 
 // closeAll closes all resources once. A step that fails or hangs does not prevent the other steps.

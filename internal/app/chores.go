@@ -21,7 +21,8 @@ const advanceTTLsEvery = 10 * time.Second
 // connections live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
-func (a *App) newPasses(b backends) *passes {
+// newPasses returns the background passes of this process.
+func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
 	c := loggedPasses{a.dispatcher, a.log}
 	keep, seen := a.dispatcher.Upkeep, a.dispatcher.Seen
@@ -49,13 +50,13 @@ func (a *App) newPasses(b backends) *passes {
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
-		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: b.store.Warm, quiet: true},
+		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: servers.store.Warm, quiet: true},
 		&pass{name: "memory", every: memoryEvery, limit: time.Minute, run: adjustMemoryLimit, quiet: true},
-		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: b.redis, log: a.log}).examine, quiet: true},
+		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: servers.redis, log: a.log}).examine, quiet: true},
 	)
-	if b.advanceTTLs != nil {
+	if servers.advanceTTLs != nil {
 		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
-			b.advanceTTLs(advanceTTLsEvery)
+			servers.advanceTTLs(advanceTTLsEvery)
 			return nil
 		}})
 	}
@@ -63,7 +64,7 @@ func (a *App) newPasses(b backends) *passes {
 	return p
 }
 
-// updatePages updates the open pages of the dashboard.
+// updatePages is a pass that updates the open pages of the dashboard.
 func (a *App) updatePages(ctx context.Context) error {
 	if a.web == nil {
 		return nil
@@ -71,6 +72,7 @@ func (a *App) updatePages(ctx context.Context) error {
 	return a.web.Tick(ctx)
 }
 
+// retain is a pass that deletes old history from the ledger.
 func (a *App) retain(ctx context.Context) error {
 	keep, err := a.config.retention()
 	if err != nil {
@@ -90,7 +92,8 @@ type loggedPasses struct {
 	log        *slog.Logger
 }
 
-// logCount returns a pass that logs the count returned by run if it is above 0.
+// logCount returns a pass that calls run and logs the count that run returns, if it is above 0. attribute is the name of the count in the
+// log line.
 func (c loggedPasses) logCount(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
@@ -101,6 +104,7 @@ func (c loggedPasses) logCount(message, attribute string, run func(context.Conte
 	}
 }
 
+// reap is a pass that ends the grants whose lease has ended, and logs their numbers.
 func (c loggedPasses) reap(ctx context.Context) error {
 	result, err := c.dispatcher.Upkeep.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
@@ -109,6 +113,7 @@ func (c loggedPasses) reap(ctx context.Context) error {
 	return err
 }
 
+// settleLimits is a pass that settles the reservations and starts that replicas could not settle.
 func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
@@ -117,6 +122,7 @@ func (c loggedPasses) settleLimits(ctx context.Context) error {
 	return err
 }
 
+// logReconcile returns a pass that calls run and logs the repairs if the semaphore and the ledger disagreed.
 func (c loggedPasses) logReconcile(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		result, err := run(ctx)
@@ -127,6 +133,7 @@ func (c loggedPasses) logReconcile(run func(context.Context) (upkeep.ReconcileRe
 	}
 }
 
+// fold is a pass that adds the changes of task states to the counts of batches, and logs the batches that it paused.
 func (c loggedPasses) fold(ctx context.Context) error {
 	aborted, err := c.dispatcher.Upkeep.Fold(ctx)
 	if len(aborted) > 0 {
@@ -158,7 +165,7 @@ func adjustMemoryLimit(context.Context) error {
 	return nil
 }
 
-// memoryLimit returns the memory limit for used bytes. If the process needs more than memoryGoal,
-// the limit stays above the used memory, for example for many connections: with a limit closer to
-// the used memory, the garbage collector would run all the time.
+// memoryLimit returns the memory limit in bytes for a process that uses this number of bytes. If the process needs more than memoryGoal,
+// the limit stays above the used memory, for example for many connections: with a limit closer to the used memory, the garbage collector
+// would run all the time.
 func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryOverhead) }

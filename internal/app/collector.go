@@ -31,7 +31,7 @@ const (
 // poolReader reads the state of the pools. *store.Store implements it.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
-	PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolOverview, error)
+	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
 }
 
 // stateMetrics are metrics that are read from the ledger when they are gathered. No value is kept by
@@ -46,17 +46,18 @@ type stateMetrics struct {
 	panicked      rescue.PanicHandler
 }
 
-func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.PanicHandler) *stateMetrics {
+// newStateMetrics returns the metrics that are read from pools.
+func newStateMetrics(pools poolReader, log *slog.Logger, panicked rescue.PanicHandler) *stateMetrics {
 	return &stateMetrics{
-		stats: reading.New(statsMaxAge, readingTime, time.Now, r.PoolStats),
+		stats: reading.New(statsMaxAge, readingTime, time.Now, pools.PoolStats),
 		waitingByPool: reading.NewServingStale(waitingMaxAge, waitingFallbackAge, readingTime, time.Now,
-			(&waitingCounts{pools: r, readTime: waitingReadTime, current: map[string]int{}, previous: map[string]int{}}).readCounts),
+			(&waitingCounts{pools: pools, readTime: waitingReadTime, current: map[string]int{}, previous: map[string]int{}}).readCounts),
 		timeout: scrapeTimeout, log: log, panicked: panicked,
 	}
 }
 
-// Gather reads the ledger. If a value cannot be read in time, the result does not contain it: a
-// missing value is better than an old value, and a scrape must end.
+// Gather reads the values of the metrics from the ledger. If a value cannot be read in time, the result does not contain it: a missing
+// value is better than an old value, and a scrape must end.
 func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
 	defer cancel()
@@ -72,8 +73,8 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	return metricFamilies(stats, waiting), nil
 }
 
-// metricFamilies returns the metric families of the pools that have at least one series. A pool whose waiting
-// devices were not counted yet has no series for them.
+// metricFamilies returns the metric families of the pools in stats that have at least one series. waiting has the number of waiting
+// devices by pool. A pool whose waiting devices were not counted yet has no series for them.
 func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
 	held := newFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newFamily("slots_capacity", "Slots of the pool.")
@@ -99,15 +100,18 @@ func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.Metri
 	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
+// newFamily returns a family of gauges without a series.
 func newFamily(name, help string) *dto.MetricFamily {
 	name = "dispatcher_" + name
 	return &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum()}
 }
 
+// newLabel returns the label of a metric with this name and value.
 func newLabel(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-func addGauge(target *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
-	target.Metric = append(target.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
+// addGauge adds to family a series with this value and these labels.
+func addGauge(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
+	family.Metric = append(family.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }
 
 // buildInfo returns a metric that is always 1 and carries the version as a label.

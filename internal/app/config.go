@@ -108,6 +108,7 @@ func (c Config) retention() (time.Duration, error) {
 	return time.ParseDuration(c.Retention)
 }
 
+// validateRetention returns an error if the setting retention is invalid.
 func (c Config) validateRetention() error {
 	keep, err := c.retention()
 	if err != nil || keep < 0 || keep > 0 && keep < day {
@@ -123,6 +124,7 @@ func (c Config) urgentShare() int {
 	return percent
 }
 
+// validateUrgentShare returns an error if the setting urgent_share is invalid.
 func (c Config) validateUrgentShare() error {
 	if percent := c.urgentShare(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
 		return errors.New("urgent_share: must be a whole percentage between 1% and 100%, such as 10%")
@@ -133,6 +135,7 @@ func (c Config) validateUrgentShare() error {
 // minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.
 const minTokenLength = 16
 
+// validateTokens returns an error if the admin token, the fleet tokens or their mode are invalid.
 func (c Config) validateTokens() error {
 	var errs []error
 	if c.AdminToken != "" && len(c.AdminToken) < minTokenLength {
@@ -153,8 +156,8 @@ func (c Config) validateTokens() error {
 	return errors.Join(errs...)
 }
 
-// validateServers quotes no values in its errors: both settings may contain passwords, and so may the
-// errors of the Postgres driver.
+// validateServers returns an error if postgres_dsn or redis_url is invalid. It quotes no values in its errors: both settings may contain
+// passwords, and so may the errors of the Postgres driver.
 func (c Config) validateServers() error {
 	var errs []error
 	if c.PostgresDSN != "" {
@@ -179,6 +182,7 @@ const (
 	provisionDynsec = "dynsec"
 )
 
+// validateProvision returns an error if mqtt_provision is invalid or lacks other settings.
 func (c Config) validateProvision() error {
 	if c.MQTTProvision != provisionDynsec {
 		return nil
@@ -207,6 +211,7 @@ func (c Config) validateMQTT() error {
 	return nil
 }
 
+// validateTLS returns an error if only one of the TLS files is set.
 func (c Config) validateTLS() error {
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		return errors.New("tls_cert_file, tls_key_file: set both or neither")
@@ -224,6 +229,7 @@ const (
 	webOff      = "off"
 )
 
+// validateWeb returns an error if a setting of the dashboard is invalid.
 func (c Config) validateWeb() error {
 	if c.WebPrefix == "" || regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`).MatchString(c.WebPrefix) && path.Clean(c.WebPrefix) == c.WebPrefix {
 		return nil
@@ -248,6 +254,7 @@ func (c Config) trustedNetworks() ([]netip.Prefix, error) {
 	return list, nil
 }
 
+// fleetTokens returns the fleet tokens: none, one or two.
 func (c Config) fleetTokens() []string {
 	var tokens []string
 	for t := range strings.SplitSeq(c.FleetToken, ",") {

@@ -62,43 +62,43 @@ type DevServer struct {
 	log          *slog.Logger
 }
 
-// NewDev opens the ledger and binds the addresses. It starts nothing.
-func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
+// NewDev opens the ledger in the folder options.Data and binds the addresses. It starts nothing; Run does.
+func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	var opened cleanup
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, opened.closeAll(context.WithoutCancel(ctx)))
 		}
 	}()
-	d := &DevServer{Data: o.Data, Program: cmp.Or(o.Program, "dispatcher"), announceDirs: o.AnnounceDirs, log: o.Logger}
-	if err := d.prepareFolder(o, &opened); err != nil {
+	d := &DevServer{Data: options.Data, Program: cmp.Or(options.Program, "dispatcher"), announceDirs: options.AnnounceDirs, log: options.Logger}
+	if err := d.prepareFolder(options, &opened); err != nil {
 		return nil, err
 	}
-	httpListener, err := listen(ctx, o.Listen, o.ListenMayMove)
+	httpListener, err := listen(ctx, options.Listen, options.ListenMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	opened.add("http", httpListener.Close)
-	mqttListener, err := listen(ctx, o.MQTT, o.MQTTMayMove)
+	mqttListener, err := listen(ctx, options.MQTT, options.MQTTMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
 	opened.add("mqtt", mqttListener.Close)
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
-	b, err := openEmbedded(ctx, o.Data, &opened)
+	b, err := openEmbedded(ctx, options.Data, &opened)
 	if err != nil {
 		return nil, err
 	}
-	config := d.config(o)
+	config := d.config(options)
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	b.accounts = brokerSessions{func() *broker.Broker { return d.broker }}
 	b.signInLink = credentials.NewToken()
 	d.SignInURL = d.URL + "/sign-in?link=" + b.signInLink
-	d.app = assemble(config, o.Logger, o.Version, b, newTransports(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
-	if err := d.connectBroker(mqttListener, o.Logger, &opened); err != nil {                                   //nolint:contextcheck // the broker lives until it is closed
+	d.app = assemble(config, options.Logger, options.Version, b, newTransports(listeners{device: httpListener}, options.Logger)) //nolint:contextcheck // handlers take each request's
+	if err := d.connectBroker(mqttListener, options.Logger, &opened); err != nil {                                               //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes the resources: first the broker, which asks the ledger, and last the
@@ -107,36 +107,38 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	return d, nil
 }
 
-func (d *DevServer) config(o DevOptions) Config {
+// config returns the configuration of the embedded dispatcher for options.
+func (d *DevServer) config(options DevOptions) Config {
 	return Config{
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
-		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: o.ReportPeriod, LongPollMax: time.Minute,
+		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: options.ReportPeriod, LongPollMax: time.Minute,
 		MQTTProvision: provisionOff, Web: webOn, Migrate: "on", LogFormat: "text", LogLevel: "info",
 	}
 }
 
-// prepareFolder creates the folder, locks it for this process and reads its tokens.
-func (d *DevServer) prepareFolder(o DevOptions, opened *cleanup) error {
-	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+// prepareFolder creates the folder options.Data, locks it for this process and reads its tokens. It adds to opened how to close what it
+// opened.
+func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
+	if err := os.MkdirAll(options.Data, 0o700); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(o.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(options.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	opened.add("lock", lock.Close)
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("another dispatcher uses the folder %s: %w", o.Data, err)
+		return fmt.Errorf("another dispatcher uses the folder %s: %w", options.Data, err)
 	}
-	if d.AdminToken, err = readOrCreateToken(filepath.Join(o.Data, "admin-token")); err != nil {
+	if d.AdminToken, err = readOrCreateToken(filepath.Join(options.Data, "admin-token")); err != nil {
 		return err
 	}
-	d.FleetToken, err = readOrCreateToken(filepath.Join(o.Data, "fleet-token"))
+	d.FleetToken, err = readOrCreateToken(filepath.Join(options.Data, "fleet-token"))
 	return err
 }
 
-// readOrCreateToken reads a token from the file. If there is no token, it creates one and stores it.
+// readOrCreateToken reads a token from the file at path. If there is no token, it creates one and stores it.
 func readOrCreateToken(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if token := strings.TrimSpace(string(content)); err == nil && token != "" {
@@ -149,10 +151,10 @@ func readOrCreateToken(path string) (string, error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// openEmbedded opens the SQLite ledger and an in-process Redis. Redis starts empty each time, and is
-// restored from the ledger.
-func openEmbedded(ctx context.Context, data string, opened *cleanup) (backends, error) {
-	ledger, err := store.OpenSQLite(ctx, filepath.Join(data, "ledger.db"))
+// openEmbedded opens the SQLite ledger in folder and an in-process Redis, and adds to opened how to close them. Redis starts empty each
+// time, and is restored from the ledger.
+func openEmbedded(ctx context.Context, folder string, opened *cleanup) (backends, error) {
+	ledger, err := store.OpenSQLite(ctx, filepath.Join(folder, "ledger.db"))
 	if err != nil {
 		return backends{}, err
 	}
@@ -173,12 +175,12 @@ func openEmbedded(ctx context.Context, data string, opened *cleanup) (backends, 
 	return backends{store: ledger, redis: client, dev: true, advanceTTLs: memory.FastForward}, nil
 }
 
-// connectBroker creates the embedded broker on the listener, and connects the dispatcher to it like to any
-// other broker.
-func (d *DevServer) connectBroker(l net.Listener, log *slog.Logger, opened *cleanup) error {
+// connectBroker creates the embedded broker on brokerListener, and connects the dispatcher to it like to any other broker. It adds to
+// opened how to close them.
+func (d *DevServer) connectBroker(brokerListener net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
-		Listener: l, Internal: internal, Logger: log,
+		Listener: brokerListener, Internal: internal, Logger: log,
 		Authenticate: func(ctx context.Context, device devices.ID, password string) error {
 			return d.app.dispatcher.AuthenticateSession(ctx, device, password)
 		},
@@ -248,10 +250,10 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 	return nil, err
 }
 
-// WriteBanner writes what this server is and how to use it, with command lines to paste.
-func (d *DevServer) WriteBanner(w io.Writer) {
+// WriteBanner writes to out what this server is and how to use it, with command lines to paste.
+func (d *DevServer) WriteBanner(out io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
-	_, _ = fmt.Fprintf(w, `
+	_, _ = fmt.Fprintf(out, `
   dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
   Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
 

@@ -16,10 +16,10 @@ import (
 	"github.com/knadh/koanf/v2"
 )
 
-// Load builds the configuration from the defaults, the YAML file, the environment and the flags that
-// were set; later sources override earlier ones. An empty value counts as not set. Unknown names are
-// errors, so that a misspelt setting never silently keeps its default. file is the content of the YAML
-// file, environ has the format of os.Environ.
+// Load builds the configuration from the defaults, the YAML file, the environment and the flags that were set; later sources override
+// earlier ones. An empty value counts as not set. Unknown names are errors, so that a misspelt setting never silently keeps its default.
+// file is the content of the YAML file, environ has the format of os.Environ, and flags has the values of the flags by the key of their
+// setting.
 //
 // Errors name settings. They never quote a secret, or a value that may be a secret by mistake.
 func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
@@ -44,12 +44,13 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 	return decode(k)
 }
 
-func decode(k *koanf.Koanf) (Config, error) {
+// decode converts the loaded settings to a Config and validates it.
+func decode(loaded *koanf.Koanf) (Config, error) {
 	var c Config
-	if err := checkDurations(k); err != nil {
+	if err := checkDurations(loaded); err != nil {
 		return Config{}, err
 	}
-	err := k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+	err := loaded.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result: &c, ErrorUnused: true, TagName: "koanf",
 		DecodeHook: mapstructure.StringToTimeDurationHookFunc(),
 	}})
@@ -59,21 +60,22 @@ func decode(k *koanf.Koanf) (Config, error) {
 	return c, c.Validate()
 }
 
-// checkDurations returns an error for each setting that must be a duration and is none. The errors
-// are worded by this package and quote no value, because the value may be a secret by mistake.
-func checkDurations(k *koanf.Koanf) error {
+// checkDurations returns an error for each of the loaded settings that must be a duration and is none. The errors are worded by this
+// package and quote no value, because the value may be a secret by mistake.
+func checkDurations(loaded *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
 		if s.Max == 0 {
 			continue
 		}
-		if _, err := time.ParseDuration(k.String(s.Key)); err != nil {
+		if _, err := time.ParseDuration(loaded.String(s.Key)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: must be a duration with its unit, such as %s", s.Key, s.Default))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// defaults returns the default of each setting, by key.
 func defaults() map[string]any {
 	values := make(map[string]any)
 	for _, s := range Settings() {
@@ -119,8 +121,8 @@ func yamlError(err error) error {
 	return errors.New(what)
 }
 
-// readEnvironment reads the DISPATCHER_ variables. It ignores the variables that Kubernetes injects for
-// a service named dispatcher.
+// readEnvironment returns the settings of the DISPATCHER_ variables in environ, by key. It ignores the variables that Kubernetes injects
+// for a service named dispatcher.
 func readEnvironment(environ []string) (map[string]any, error) {
 	values, sources := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
@@ -151,27 +153,29 @@ func readEnvironment(environ []string) (map[string]any, error) {
 	return values, nil
 }
 
-func isForeign(short string) bool {
-	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
-		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // variables of the commands, and of `run`
+// isForeign reports whether the variable DISPATCHER_ + suffix is no setting but belongs to the commands, to `dispatcher run` or to
+// Kubernetes.
+func isForeign(suffix string) bool {
+	return strings.HasPrefix(suffix, "PORT") || strings.HasPrefix(suffix, "SERVICE_") ||
+		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, suffix) // variables of the commands, and of `run`
 }
 
-// settingOfVariable returns the setting of an environment variable. For a secret, the variable may name a file
-// that contains it.
-func settingOfVariable(name string) (s Setting, isFile, ok bool) {
-	for _, s := range Settings() {
+// settingOfVariable returns the setting of an environment variable. isFile means that the variable names a file with the value, which is
+// possible for a secret. ok is false if there is no such setting.
+func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
+	for _, setting := range Settings() {
 		switch {
-		case name == s.Env():
-			return s, false, true
-		case s.Secret && name == s.Env()+"_FILE":
-			return s, true, true
+		case variable == setting.Env():
+			return setting, false, true
+		case setting.Secret && variable == setting.Env()+"_FILE":
+			return setting, true, true
 		}
 	}
 	return Setting{}, false, false
 }
 
-// readSecret keeps the path out of its errors, because a user may have put the secret itself there by
-// mistake.
+// readSecret returns the content of the file at path. It keeps the path out of its errors, because a user may have put the secret itself
+// there by mistake.
 func readSecret(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -187,6 +191,7 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
+// readFlags returns the settings of flags (values by the name of the flag), by key.
 func readFlags(flags map[string]string) (map[string]any, error) {
 	values := make(map[string]any, len(flags))
 	for name, value := range flags {
@@ -199,7 +204,7 @@ func readFlags(flags map[string]string) (map[string]any, error) {
 	return values, nil
 }
 
-// setNonEmpty adds a value if it is not empty, so that an empty value does not override an earlier source.
+// setNonEmpty sets values[key] to value if value is not empty, so that an empty value does not override an earlier source.
 func setNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value

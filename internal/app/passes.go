@@ -51,14 +51,16 @@ type passes struct {
 // whole seconds.
 type interval time.Duration
 
-// Next returns the time of the next run.
+// Next returns the time of the run after now: one interval later.
 func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
 
+// newPasses returns passes that do not run before start. panicked is called with a panic of a pass.
 func newPasses(log *slog.Logger, panicked rescue.PanicHandler, all ...*pass) *passes {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel, wait: rescue.ReportingGroup{OnPanic: panicked}}
 }
 
+// start runs each pass at once, and then at its interval.
 func (p *passes) start() {
 	for _, one := range p.all {
 		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.runOnce(one) }))
@@ -101,49 +103,48 @@ func (p *passes) runningNames() []string {
 	return names
 }
 
-// keepRunning runs a pass at once. After that it starts the pass only when cron has not started it
-// for twice its interval.
-func (p *passes) keepRunning(one *pass) {
-	p.wait.Go(one.name, func() { p.runOnce(one) })
-	tick := time.NewTicker(one.every)
+// keepRunning runs the pass job at once. After that it starts job only when cron has not started it for twice its interval.
+func (p *passes) keepRunning(job *pass) {
+	p.wait.Go(job.name, func() { p.runOnce(job) })
+	tick := time.NewTicker(job.every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-tick.C:
-			if one.isOverdue(p.now()) {
-				p.wait.Go(one.name, func() { p.runOnce(one) }) // a run that hangs must not block the ticker
+			if job.isOverdue(p.now()) {
+				p.wait.Go(job.name, func() { p.runOnce(job) }) // a run that hangs must not block the ticker
 			}
 		}
 	}
 }
 
-// runOnce runs a pass unless a run is in progress. A run that still hangs after twice its limit,
-// although its context has ended, is abandoned: the next run starts concurrently, as runs of other
-// replicas do.
-func (p *passes) runOnce(one *pass) {
+// runOnce runs the pass job unless a run is in progress. A run that still hangs after twice its limit, although its context has ended, is
+// abandoned: the next run starts concurrently, as runs of other replicas do.
+func (p *passes) runOnce(job *pass) {
 	if p.ctx.Err() != nil {
 		return
 	}
-	run, ok := one.beginRun(p.now())
+	run, ok := job.beginRun(p.now())
 	if !ok {
 		return
 	}
-	defer one.endRun(run)
-	ctx, cancel := context.WithTimeout(p.ctx, one.limit)
+	defer job.endRun(run)
+	ctx, cancel := context.WithTimeout(p.ctx, job.limit)
 	defer cancel()
-	err := p.wait.OnPanic.Report(one.name, rescue.Call(func() error { return one.run(ctx) }))
-	one.recordResult(err, p.now())
+	err := p.wait.OnPanic.Report(job.name, rescue.Call(func() error { return job.run(ctx) }))
+	job.recordResult(err, p.now())
 	if err != nil && p.ctx.Err() == nil {
 		level := slog.LevelWarn
-		if one.quiet {
+		if job.quiet {
 			level = slog.LevelDebug
 		}
-		p.log.Log(ctx, level, "background pass failed", "pass", one.name, "err", err)
+		p.log.Log(ctx, level, "background pass failed", "pass", job.name, "err", err)
 	}
 }
 
+// beginRun returns the number of a new run that starts now, or ok = false if a run is in progress that is not to be abandoned.
 func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,6 +156,7 @@ func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	return o.runCount, true
 }
 
+// endRun records that the run with this number has ended.
 func (o *pass) endRun(run int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,7 +165,7 @@ func (o *pass) endRun(run int) {
 	}
 }
 
-// recordResult records how a run ended.
+// recordResult records that a run ended at the time now with err, or nil.
 func (o *pass) recordResult(err error, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,12 +174,14 @@ func (o *pass) recordResult(err error, now time.Time) {
 	}
 }
 
+// isRunning reports whether a run of the pass is in progress.
 func (o *pass) isRunning() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.currentRun != 0
 }
 
+// isOverdue reports whether the latest run began at least two intervals before now.
 func (o *pass) isOverdue(now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,39 +194,37 @@ const (
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// reapOnTime runs the reaper just after a lease has ended, so that the slot does not stay unused until the
-// next regular run. It runs the same reaper as a regular run, and the next regular run reaps any lease
-// that reapOnTime misses.
-func (p *passes) reapOnTime(ctx context.Context, reap *pass, next func(context.Context) (left time.Duration, found bool, err error)) {
+// reapOnTime runs the pass reaper just after a lease has ended, so that the slot does not stay unused until the next regular run.
+// nextLapse returns the time until the next lease ends. The next regular run reaps any lease that reapOnTime misses.
+func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
-		wait, leaseEnds := untilLapse(ctx, next)
+		wait, leaseEnds := untilLapse(ctx, nextLapse)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
 		if leaseEnds {
-			p.runOnce(reap) //nolint:contextcheck // as cron does
+			p.runOnce(reaper) //nolint:contextcheck // as cron does
 		}
 	}
 }
 
-// untilLapse returns as wait the time for which reapOnTime waits. leaseEnds reports whether a lease will
-// have ended after that time. next returns the time until the next lease ends. It does not log an
-// unreachable ledger, because the passes do.
-func untilLapse(ctx context.Context, next func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
+// untilLapse returns as wait the time for which reapOnTime waits. leaseEnds reports whether a lease will have ended after that time.
+// nextLapse returns the time until the next lease ends. untilLapse does not log an unreachable ledger, because the passes do.
+func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	left, found, err := next(ctx)
+	left, found, err := nextLapse(ctx)
 	if err != nil || !found {
 		return lapseReadEvery, false
 	}
 	return lapseWait(left)
 }
 
-// lapseWait returns the time for which reapOnTime waits for the end of a lease that ends in left. If a
-// lease ended a while ago and is still there, Reap did not trust the ledger's clock: reading the clock
-// took long, or the clock stepped.
+// lapseWait returns the time for which reapOnTime waits for the end of a lease that ends in the time left. leaseEnds is as in untilLapse.
+// If a lease ended a while ago and is still there, Reap did not trust the ledger's clock: reading the clock took long, or the clock
+// stepped.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

@@ -42,6 +42,7 @@ type redisWatch struct {
 	lastLogged []string // what the last call logged or would have logged
 }
 
+// examine is a pass that reads the state of Redis and logs it if it has changed.
 func (w *redisWatch) examine(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {
@@ -63,12 +64,12 @@ func (w *redisWatch) examine(ctx context.Context) error {
 	return nil
 }
 
-// logChange calls log if the state now differs from the state at the previous call.
-func (w *redisWatch) logChange(now []string, log func()) {
-	if !slices.Equal(now, w.lastLogged) {
+// logChange calls log if current, the state now, differs from the state at the previous call.
+func (w *redisWatch) logChange(current []string, log func()) {
+	if !slices.Equal(current, w.lastLogged) {
 		log()
 	}
-	w.lastLogged = now
+	w.lastLogged = current
 }
 
 // LogRedis sends the log of the Redis client to log, at level debug. By default, the client writes a
@@ -77,9 +78,10 @@ func (w *redisWatch) logChange(now []string, log func()) {
 // before anything starts.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
+// redisLog is a logger for the Redis client, which writes to log.
 type redisLog struct{ log *slog.Logger }
 
-// Printf logs a line of the client.
+// Printf logs one line of the Redis client at level debug.
 func (r redisLog) Printf(ctx context.Context, format string, v ...any) {
 	r.log.DebugContext(ctx, "redis client", "says", fmt.Sprintf(format, v...))
 }

@@ -24,7 +24,7 @@ const (
 	postgresRetry = time.Second
 )
 
-// Serve runs a dispatcher on real servers until ctx ends.
+// Serve runs a dispatcher on real servers until ctx ends. version is the version of this program.
 func Serve(ctx context.Context, config Config, log *slog.Logger, version string) error {
 	if err := config.CheckComplete(); err != nil {
 		return err
@@ -37,6 +37,7 @@ func Serve(ctx context.Context, config Config, log *slog.Logger, version string)
 	return a.run(ctx)
 }
 
+// newServerApp returns an App on real servers, whose listeners are open. version is the version of this program.
 func newServerApp(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
 	var opened cleanup
 	defer func() {
@@ -88,7 +89,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 	return a, nil
 }
 
-// bindListeners opens the listeners, with TLS if it is configured.
+// bindListeners opens the listeners, with TLS if it is configured, and adds to opened how to close them.
 func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
@@ -110,21 +111,22 @@ func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	return l, nil
 }
 
-func withTLS(l net.Listener, config Config) (net.Listener, error) {
+// withTLS returns inner with TLS, or inner itself if no certificate is configured.
+func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 	if config.TLSCertFile == "" {
-		return l, nil
+		return inner, nil
 	}
 	certificate, err := tls.LoadX509KeyPair(config.TLSCertFile, config.TLSKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("tls_cert_file, tls_key_file: %w", err)
 	}
-	return tls.NewListener(l, &tls.Config{
+	return tls.NewListener(inner, &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"},
 	}), nil
 }
 
-// openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the
-// migrations, and blocks grants after a restore.
+// openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the migrations, and blocks grants after a
+// restore. While it waits, starting answers requests.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
@@ -145,6 +147,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 	return ledger, nil
 }
 
+// waitForPostgres opens the ledger at dsn, and tries again until Postgres answers or postgresWait has passed.
 func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, postgresWait)
 	defer cancel()
@@ -164,6 +167,7 @@ func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.
 	}
 }
 
+// migrate applies the missing migrations if mode is "on". In another mode, it returns an error if a migration is missing.
 func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
 	if mode == "on" {
 		applied, err := ledger.Migrate(ctx)

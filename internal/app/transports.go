@@ -36,9 +36,11 @@ type transports struct {
 	failed   chan error // errors of servers that ended by themselves
 }
 
-func newTransports(l listeners, log *slog.Logger) *transports {
+// newTransports returns transports whose servers listen on ports. Until useHandlers, requests are answered by a handler for the time of
+// the start.
+func newTransports(ports listeners, log *slog.Logger) *transports {
 	f := &transports{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
-	for _, listener := range []net.Listener{l.device, l.operator} {
+	for _, listener := range []net.Listener{ports.device, ports.operator} {
 		if listener != nil {
 			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
 		}
@@ -64,15 +66,15 @@ func (f *transports) startAll(ctx context.Context) error {
 	return nil
 }
 
-// useHandlers makes the servers answer with the API, and with the dashboard if there is one.
-func (f *transports) useHandlers(a *api.API, dashboard *web.Web) {
-	operators := a.Handler()
+// useHandlers makes the servers answer with operatorAPI, and with dashboard if it is not nil.
+func (f *transports) useHandlers(operatorAPI *api.API, dashboard *web.Web) {
+	operators := operatorAPI.Handler()
 	if dashboard != nil {
 		operators = dashboard.Handler(operators)
 	}
 	handlers := []http.Handler{operators}
 	if len(f.servers) > 1 {
-		handlers = []http.Handler{a.DeviceHandler(), operators}
+		handlers = []http.Handler{operatorAPI.DeviceHandler(), operators}
 	}
 	for i, s := range f.servers {
 		s.setHandler(handlers[i])
@@ -129,9 +131,10 @@ type server struct {
 	failed    chan<- error // receives the error when the server ends by itself; buffered, so that sending does not block
 }
 
-// newServer creates a server with all time and size limits, because net/http has none by default.
-func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
-	s := &server{listener: l, failed: failed}
+// newServer creates a server on port with all time and size limits, because net/http has none by default. failed receives the error if the
+// server ends by itself.
+func newServer(port net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
+	s := &server{listener: port, failed: failed}
 	s.setHandler(handler)
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serveRequest),
@@ -149,10 +152,10 @@ func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *s
 func (s *server) setHandler(handler http.Handler) { s.handler.Store(&handler) }
 
 // serveRequest answers one request with the current handler.
-func (s *server) serveRequest(w http.ResponseWriter, r *http.Request) {
+func (s *server) serveRequest(response http.ResponseWriter, request *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	(*s.handler.Load()).ServeHTTP(w, r)
+	(*s.handler.Load()).ServeHTTP(response, request)
 }
 
 // start begins to serve. Further calls do nothing.
@@ -178,17 +181,18 @@ func (s *server) stop(ctx context.Context) error {
 	return nil
 }
 
-// Wake asks a device that is connected over MQTT to report now.
+// Wake asks a device that is connected over MQTT to report now. hold is the time for which a slot is reserved for the device; if hold is
+// 0, there is another reason to report.
 func (a *App) Wake(device devices.ID, hold time.Duration) {
 	if a.mqtt != nil {
 		a.mqtt.Wake(device, hold)
 	}
 }
 
-// refuseSession reports to the gate that the embedded broker refused a session of a device.
-func (a *App) refuseSession(ctx context.Context, r broker.RefusedSession) {
-	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
-	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
+// refuseSession reports to the gate the session of a device that the embedded broker refused.
+func (a *App) refuseSession(ctx context.Context, refused broker.RefusedSession) {
+	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(refused.Err), Principal: refused.User, Detail: refused.Err.Error()}
+	if remote, err := netip.ParseAddrPort(refused.Remote); err == nil {
 		refusal.From = remote.Addr().Unmap()
 	}
 	a.gate.Refuse(ctx, refusal)

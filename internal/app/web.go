@@ -15,14 +15,14 @@ import (
 )
 
 // newWeb creates the dashboard. It returns nil if the dashboard is off.
-func (a *App) newWeb(b backends, version string) *web.Web {
+func (a *App) newWeb(servers backends, version string) *web.Web {
 	if a.config.Web == webOff {
 		return nil
 	}
 	return web.New(web.Options{
-		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
-		ReadOnly: a.config.Web == webReadOnly, Link: b.signInLink, ReportPeriod: a.config.ReportPeriod,
-		System: a.systemInfo(b, version), Logger: throttle.NewLogger(a.log, time.Now), Panicked: a.dispatcher.Panicked,
+		API: a.api, Ledger: servers.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
+		ReadOnly: a.config.Web == webReadOnly, Link: servers.signInLink, ReportPeriod: a.config.ReportPeriod,
+		System: a.systemInfo(servers, version), Logger: throttle.NewLogger(a.log, time.Now), Panicked: a.dispatcher.Panicked,
 	})
 }
 
@@ -60,9 +60,9 @@ func (a *App) loadHistory(ctx context.Context) {
 }
 
 // systemInfo returns the data of the system page about this replica.
-func (a *App) systemInfo(b backends, version string) web.System {
+func (a *App) systemInfo(servers backends, version string) web.System {
 	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.webPasses() }, Settings: a.config.webSettings()}
-	if b.dev {
+	if servers.dev {
 		s.Mode = "dev"
 	}
 	return s
@@ -77,6 +77,7 @@ func (p *passes) webPasses() []web.Pass {
 	return list
 }
 
+// webPass returns the pass for the system page.
 func (o *pass) webPass() web.Pass {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,6 +105,7 @@ func (c Config) webSettings() []web.Setting {
 	return list
 }
 
+// presenceStore stores the heartbeats of replicas. *store.Store implements it.
 type presenceStore interface {
 	RecordHeartbeat(ctx context.Context, beat store.Heartbeat) error
 	RemoveReplica(ctx context.Context, id string) error
@@ -118,6 +120,7 @@ type presence struct {
 	started time.Time
 }
 
+// newPresence returns the presence of this process, which has started at this time, with a new random id.
 func newPresence(ledger presenceStore, version string, started time.Time) *presence {
 	host, err := os.Hostname()
 	if err != nil {
@@ -147,9 +150,9 @@ func (a *App) recordHeartbeat(ctx context.Context) error {
 }
 
 // states returns the states of the dependencies by name.
-func states(list []api.Dependency) map[string]string {
-	all := make(map[string]string, len(list))
-	for _, d := range list {
+func states(dependencies []api.Dependency) map[string]string {
+	all := make(map[string]string, len(dependencies))
+	for _, d := range dependencies {
 		all[d.Name] = d.State
 	}
 	return all

@@ -37,20 +37,21 @@ type Child struct {
 // ErrDeadlinePassed is the error of Start if the guard ended before the command began, because the time Config.Deadline had passed.
 var ErrDeadlinePassed = errors.New("the command was not started: its deadline had passed")
 
-// Start starts a command. It returns ErrDeadlinePassed, or an error of exec.Command if the program does not exist or must not be executed.
-func Start(c Config) (*Child, error) {
-	guard, err := startGuard(c.GuardArgs)
+// Start starts the command that config describes. It returns ErrDeadlinePassed, or an error of exec.Command if the program does not exist
+// or must not be executed.
+func Start(config Config) (*Child, error) {
+	guard, err := startGuard(config.GuardArgs)
 	if err != nil {
 		return nil, err
 	}
-	guard.sendTimeLeft(time.Until(c.Deadline))
+	guard.sendTimeLeft(time.Until(config.Deadline))
 	p := &Child{guard: guard, ended: make(chan struct{})}
-	p.cmd = exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // it ends as Child says
-	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.Env, c.In, c.Out, c.Err
+	p.cmd = exec.Command(config.Args[0], config.Args[1:]...) //nolint:noctx // it ends as Child says
+	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = config.Env, config.In, config.Out, config.Err
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.groupID()}
-	if inForeground(c.In) {
-		p.tty = c.In
-		p.cmd.SysProcAttr.Foreground, p.cmd.SysProcAttr.Ctty = true, int(c.In.Fd())
+	if inForeground(config.In) {
+		p.tty = config.In
+		p.cmd.SysProcAttr.Foreground, p.cmd.SysProcAttr.Ctty = true, int(config.In.Fd())
 	}
 	if err := p.cmd.Start(); err != nil {
 		guard.killAndWait()
@@ -63,6 +64,7 @@ func Start(c Config) (*Child, error) {
 	return p, nil
 }
 
+// wait waits until the command has ended, ends its group, takes the terminal back, and then closes ended.
 func (c *Child) wait() error {
 	c.err = c.cmd.Wait()
 	c.guard.killAndWait()
@@ -79,8 +81,8 @@ func (c *Child) Ended() <-chan struct{} { return c.ended }
 // SetTimeLeft sets how long the command may run from now on. After timeLeft, the command and all processes of its group are ended.
 func (c *Child) SetTimeLeft(timeLeft time.Duration) { c.guard.sendTimeLeft(timeLeft) }
 
-// Signal sends s to the command and to all processes of its group.
-func (c *Child) Signal(s syscall.Signal) { c.guard.signal(s) }
+// Signal sends signal to the command and to all processes of its group.
+func (c *Child) Signal(signal syscall.Signal) { c.guard.signal(signal) }
 
 // WaitExitCode waits until the command has ended and returns its exit code as shells report it: 128 plus the signal number if a signal ended it.
 func (c *Child) WaitExitCode() int {
@@ -98,7 +100,7 @@ func (c *Child) WaitExitCode() int {
 	return exit.ExitCode()
 }
 
-// StartErrorCode returns the exit code with which shells report the error of Start: 127 if the program was not found, else 126.
+// StartErrorCode returns the exit code with which shells report err, an error of Start: 127 if the program was not found, else 126.
 func StartErrorCode(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return 127
@@ -106,21 +108,21 @@ func StartErrorCode(err error) int {
 	return 126
 }
 
-// inForeground reports whether this process belongs to the foreground group of the terminal f.
-func inForeground(f *os.File) bool {
-	if f == nil {
+// inForeground reports whether this process belongs to the foreground group of terminal.
+func inForeground(terminal *os.File) bool {
+	if terminal == nil {
 		return false
 	}
-	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminal makes this process the foreground group of f again. SIGTTOU would stop a background process that does so, unless it ignores
-// the signal.
-func takeTerminal(f *os.File) {
+// takeTerminal makes this process the foreground group of terminal again. SIGTTOU would stop a background process that does so, unless it
+// ignores the signal.
+func takeTerminal(terminal *os.File) {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.TIOCSPGRP, unix.Getpgrp()); err != nil {
+	if err := unix.IoctlSetPointerInt(int(terminal.Fd()), unix.TIOCSPGRP, unix.Getpgrp()); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "dispatcher: cannot take the terminal back from the command:", err)
 	}
 }

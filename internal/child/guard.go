@@ -75,6 +75,7 @@ type guard struct {
 	hasEnded bool // the guard has ended, so another process may have its id
 }
 
+// startGuard starts the guard process with the command line args, and waits until it is ready.
 func startGuard(args []string) (*guard, error) {
 	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // it outlives every context
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -109,6 +110,7 @@ func (g *guard) wait() error {
 	return err
 }
 
+// groupID returns the id of the process group, which is the id of the guard process.
 func (g *guard) groupID() int { return g.cmd.Process.Pid }
 
 // sendTimeLeft sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
@@ -116,7 +118,7 @@ func (g *guard) sendTimeLeft(timeLeft time.Duration) {
 	_, _ = fmt.Fprintln(g.stdin, timeLeft.Milliseconds())
 }
 
-// signal sends s to every process of the group.
+// signal sends the signal s to every process of the group.
 func (g *guard) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // If a call of several requests fails and MayRetryAlone returns true for the error, the call is repeated for each request alone, so that one bad
 // request does not fail the other requests of its call.
 type Calls[Key comparable, In, Out any] struct {
-	Call          func(ctx context.Context, key Key, all []In) ([]Out, error) // returns one outcome for each request, in the order of all
+	Call          func(ctx context.Context, key Key, requests []In) ([]Out, error) // returns one outcome for each request, in the order of requests
 	MayRetryAlone func(err error) bool
 	MaxConcurrent int          // maximum number of concurrent calls of one key
 	MinWaiting    int          // an additional concurrent call starts only when MinWaiting callers wait: fewer, larger calls cost less; 0 means at once
@@ -50,13 +50,14 @@ type caller[In, Out any] struct {
 	done     chan struct{}
 }
 
-// Do returns the outcome of in. If ctx ends before a call has included the caller, or has less time left than Timeout when the call starts,
-// no call is made for it. Once a call has included the caller, Do waits for its outcome even if ctx ends.
+// Do returns the outcome of request, which it sends together with other requests of the same key. If ctx ends before a call has included
+// the caller, or has less time left than Timeout when the call starts, no call is made for it. Once a call has included the caller, Do
+// waits for its outcome even if ctx ends.
 //
 // A caller that arrives while no call is in progress makes the call itself: a single caller needs no other goroutine.
-func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, error) {
+func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out, error) {
 	deadline, _ := ctx.Deadline()
-	w := &caller[In, Out]{in: in, deadline: deadline, done: make(chan struct{})}
+	w := &caller[In, Out]{in: request, deadline: deadline, done: make(chan struct{})}
 	if ctx.Err() != nil {
 		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
@@ -77,9 +78,9 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, erro
 	return w.out, w.err
 }
 
-// enqueue adds w to the queue of key and returns true if the caller must make the next call itself, because no call
-// of this key is in progress.
-func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall bool) {
+// enqueue adds waiter to the queue of key and returns true if the caller must make the next call itself, because no call of this key is in
+// progress.
+func (c *Calls[Key, In, Out]) enqueue(key Key, waiter *caller[In, Out]) (mustCall bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.queues == nil {
@@ -90,7 +91,7 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall boo
 		q = &keyQueue[In, Out]{}
 		c.queues[key] = q
 	}
-	q.waiting = append(q.waiting, w)
+	q.waiting = append(q.waiting, waiter)
 	mustCall = q.runningCalls == 0
 	if mustCall || q.runningCalls < c.MaxConcurrent && len(q.waiting) >= c.MinWaiting {
 		q.runningCalls++
@@ -101,22 +102,22 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, w *caller[In, Out]) (mustCall boo
 	return mustCall
 }
 
-// dequeue removes w from the queue. It returns false if a call has already taken the caller from
-// the queue.
-func (c *Calls[Key, In, Out]) dequeue(key Key, w *caller[In, Out]) bool {
+// dequeue removes waiter from the queue of key. It returns false if a call has already taken the caller from the queue.
+func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.queues[key]
 	if q == nil {
 		return false
 	}
-	i := slices.Index(q.waiting, w)
+	i := slices.Index(q.waiting, waiter)
 	if i >= 0 {
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1) // a call in progress uses the same array
 	}
 	return i >= 0
 }
 
+// runCalls makes calls for the waiting callers of key until none waits.
 func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	for c.continueOrStop(key) {
 		c.callAndRetry(key, c.takeNextCallers(key))
@@ -154,14 +155,15 @@ func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	return callers
 }
 
-func (c *Calls[Key, In, Out]) sizeOf(in In) int {
+// sizeOf returns the size of a request: Size(request), or 1 if Size is nil.
+func (c *Calls[Key, In, Out]) sizeOf(request In) int {
 	if c.Size == nil {
 		return 1
 	}
-	return c.Size(in)
+	return c.Size(request)
 }
 
-// callAndRetry makes the call, and repeats it for each caller alone if the call failed and MayRetryAlone permits that.
+// callAndRetry makes one call for all callers, and repeats it for each caller alone if the call failed and MayRetryAlone permits that.
 func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) {
 	ctx := context.Background()
 	if c.Timeout > 0 {
@@ -183,9 +185,10 @@ func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) 
 	}
 }
 
-// withEnoughTime returns the callers with enough time left for the call. It fails the other callers with context.DeadlineExceeded.
-func (c *Calls[Key, In, Out]) withEnoughTime(call context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
-	end, hasDeadline := call.Deadline()
+// withEnoughTime returns those of callers with enough time left for the call whose context is callCtx. It fails the other callers with
+// context.DeadlineExceeded.
+func (c *Calls[Key, In, Out]) withEnoughTime(callCtx context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
+	end, hasDeadline := callCtx.Deadline()
 	return slices.DeleteFunc(callers, func(w *caller[In, Out]) bool {
 		late := hasDeadline && !w.deadline.IsZero() && w.deadline.Before(end)
 		if late {
@@ -196,7 +199,7 @@ func (c *Calls[Key, In, Out]) withEnoughTime(call context.Context, callers []*ca
 	})
 }
 
-// callOnce makes one call. It returns a panic as an error, so that no caller waits forever.
+// callOnce makes one call for callers and stores their outcomes. It returns a panic as an error, so that no caller waits forever.
 func (c *Calls[Key, In, Out]) callOnce(ctx context.Context, key Key, callers []*caller[In, Out]) error {
 	all := make([]In, len(callers))
 	for i, w := range callers {

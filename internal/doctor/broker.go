@@ -38,8 +38,8 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSubscription tests the subscription of the replicas, unless a running replica would lose a report by
-// it.
+// checkSubscription tests the subscription of the replicas with dispatcherClient, which is connected as the dispatcher, unless a running
+// replica would lose a report by it. replicas is as in checkBroker.
 func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if replicas == replicasUnknown {
@@ -60,11 +60,11 @@ func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replic
 	return f
 }
 
-// checkAnonymous tests whether a client without an account can connect, and whether it receives messages to
-// devices.
-func checkAnonymous(ctx context.Context, b brokerConnector, dispatcherClient paho.Client) Finding {
+// checkAnonymous tests whether a client without an account can connect, and whether it receives messages to devices. dispatcherClient,
+// which is connected as the dispatcher, sends the messages.
+func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker without an account", State: OK, Found: "clients without an account are refused"}
-	anonymousClient, err := b.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
+	anonymousClient, err := connector.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
 	if err != nil {
 		return f
 	}
@@ -74,7 +74,7 @@ func checkAnonymous(ctx context.Context, b brokerConnector, dispatcherClient pah
 	if subscribe(ctx, anonymousClient, devices.ReplyTopic("+"), topics) != nil {
 		return f
 	}
-	if waitToken(ctx, dispatcherClient.Publish(b.topic, 1, false, devices.EncodeWake(0))) == nil && receivesTopic(ctx, topics, b.topic) {
+	if waitToken(ctx, dispatcherClient.Publish(connector.topic, 1, false, devices.EncodeWake(0))) == nil && receivesTopic(ctx, topics, connector.topic) {
 		f.State, f.Found = Failed, "clients without an account are accepted, and receive messages to devices"
 	}
 	return f
@@ -101,13 +101,14 @@ func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Fin
 	return f
 }
 
-// checkDeviceRules tests that a device receives its own replies, and no replies to other devices.
-func (p Installation) checkDeviceRules(ctx context.Context, b brokerConnector, dispatcherClient paho.Client) Finding {
+// checkDeviceRules tests that a device receives its own replies, and no replies to other devices. dispatcherClient, which is connected as
+// the dispatcher, sends the replies.
+func (p Installation) checkDeviceRules(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device receives its own replies, and no replies to other devices"}
 	if p.Device == "" {
 		return Finding{f.Check, Unknown, "not checked without the account of a device", "use --device ID --device-token-file FILE, of a device that is not in use"}
 	}
-	client, err := b.connect(ctx, brokerAccount{p.Device, p.Device, p.DeviceToken})
+	client, err := connector.connect(ctx, brokerAccount{p.Device, p.Device, p.DeviceToken})
 	if err != nil {
 		return Finding{f.Check, Failed, p.Device + ": " + err.Error(), "give the device an account, or correct its token"}
 	}
@@ -118,11 +119,11 @@ func (p Installation) checkDeviceRules(ctx context.Context, b brokerConnector, d
 		return Finding{f.Check, Failed, p.Device + ": " + err.Error(), "let each device subscribe to its own replies: see deploy/mosquitto"}
 	}
 	_ = subscribe(ctx, client, devices.ReplyTopic("+"), topics) // a broker with correct rules refuses it
-	err = errors.Join(waitToken(ctx, dispatcherClient.Publish(b.topic, 1, false, devices.EncodeWake(0))), waitToken(ctx, dispatcherClient.Publish(ownTopic, 1, false, devices.EncodeWake(0))))
+	err = errors.Join(waitToken(ctx, dispatcherClient.Publish(connector.topic, 1, false, devices.EncodeWake(0))), waitToken(ctx, dispatcherClient.Publish(ownTopic, 1, false, devices.EncodeWake(0))))
 	for err == nil {
 		select {
 		case topic := <-topics:
-			if topic == b.topic {
+			if topic == connector.topic {
 				return Finding{f.Check, Failed, "a device receives messages to another device", "limit the rights of each device to its own topics: deploy/mosquitto/passwords/acl, or dynsec"}
 			}
 			return f // the reply to the other device was published first

@@ -16,15 +16,15 @@ const maxClockOffset = time.Second
 // and maxError is the maximum error of ahead.
 type clockOffset struct{ ahead, maxError time.Duration }
 
-// checkClocks compares the clocks of the servers that answer.
-func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (list []Finding) {
+// checkClocks compares the clocks of the ledger and of Redis, if they answer, with the clock of this machine. Either may be nil.
+func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (findings []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var offsets []clockOffset
 	compare := func(name string, clock func(context.Context) (time.Time, error)) {
 		if r, err := p.readClock(ctx, clock); err == nil { // a server that does not answer has a separate finding
 			offsets = append(offsets, r)
-			list = append(list, offsetFinding("clock of "+name, r, "this machine"))
+			findings = append(findings, offsetFinding("clock of "+name, r, "this machine"))
 		}
 	}
 	if ledger != nil {
@@ -35,24 +35,25 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	}
 	if len(offsets) == 2 {
 		between := clockOffset{offsets[1].ahead - offsets[0].ahead, offsets[0].maxError + offsets[1].maxError}
-		list = append(list, offsetFinding("clocks of redis and postgres", between, "Postgres"))
+		findings = append(findings, offsetFinding("clocks of redis and postgres", between, "Postgres"))
 	}
-	return list
+	return findings
 }
 
-// readClock reads a clock. The clock was read at some time between the question and the answer, so the
-// maximum error is half of this time.
-func (p Installation) readClock(ctx context.Context, clock func(context.Context) (time.Time, error)) (clockOffset, error) {
+// readClock reads a clock with read and compares it with the clock of this machine. The clock was read at some time between the question
+// and the answer, so the maximum error is half of this time.
+func (p Installation) readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (clockOffset, error) {
 	asked := p.Now()
-	shown, err := clock(ctx)
+	shown, err := read(ctx)
 	took := p.Now().Sub(asked)
 	return clockOffset{shown.Sub(asked.Add(took / 2)), took / 2}, err
 }
 
-func offsetFinding(name string, r clockOffset, reference string) Finding {
-	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s",
-		r.ahead.Round(time.Millisecond), reference, r.maxError.Round(time.Millisecond))}
-	if r.ahead.Abs()-r.maxError > maxClockOffset {
+// offsetFinding returns the finding of the check checkName about offset, by which a clock is ahead of the clock of reference.
+func offsetFinding(checkName string, offset clockOffset, reference string) Finding {
+	f := Finding{Check: checkName, State: OK, Found: fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s",
+		offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))}
+	if offset.ahead.Abs()-offset.maxError > maxClockOffset {
 		f.State, f.Remedy = Warning, "synchronize all machines with one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl"
 	}
 	return f

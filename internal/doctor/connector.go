@@ -26,7 +26,7 @@ type brokerAccount struct{ id, user, password string }
 
 // connect connects with an account. If the broker refuses the connection, connect returns the
 // reason as the error.
-func (v brokerConnector) connect(ctx context.Context, a brokerAccount) (paho.Client, error) {
+func (v brokerConnector) connect(ctx context.Context, account brokerAccount) (paho.Client, error) {
 	dial, err := mqtt.Dialer(v.options.URL, v.options.TLS)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (v brokerConnector) connect(ctx context.Context, a brokerAccount) (paho.Cli
 	if err != nil {
 		return nil, err
 	}
-	client := paho.NewClient(mqtt.PahoOptions(a.id, a.user, a.password, mqtt.KeepAlive).
+	client := paho.NewClient(mqtt.PahoOptions(account.id, account.user, account.password, mqtt.KeepAlive).
 		AddBroker("tcp://broker"). // a placeholder that is never resolved: the connection is already open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }))
 	if err := waitToken(ctx, client.Connect()); err != nil {
@@ -45,10 +45,9 @@ func (v brokerConnector) connect(ctx context.Context, a brokerAccount) (paho.Cli
 	return client, nil
 }
 
-// subscribe subscribes to a filter. It sends the topic of each received message to topics, and drops it
-// if the channel is full.
-func subscribe(ctx context.Context, client paho.Client, filter string, topics chan<- string) error {
-	token := client.Subscribe(filter, 1, func(_ paho.Client, m paho.Message) {
+// subscribe subscribes to topicFilter. It sends the topic of each received message to topics, and drops it if the channel is full.
+func subscribe(ctx context.Context, client paho.Client, topicFilter string, topics chan<- string) error {
+	token := client.Subscribe(topicFilter, 1, func(_ paho.Client, m paho.Message) {
 		select {
 		case topics <- m.Topic():
 		default:
@@ -58,32 +57,32 @@ func subscribe(ctx context.Context, client paho.Client, filter string, topics ch
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
-		for _, qos := range granted.Result() { // for a shared subscription, the key in the result differs from filter
+		for _, qos := range granted.Result() { // for a shared subscription, the key in the result differs from topicFilter
 			if qos != 1 {
-				return errors.New("the broker refused the subscription to " + filter + ", or does not grant QoS 1")
+				return errors.New("the broker refused the subscription to " + topicFilter + ", or does not grant QoS 1")
 			}
 		}
 	}
 	return nil
 }
 
-// waitToken waits for the answer of the broker.
-func waitToken(ctx context.Context, token paho.Token) error {
+// waitToken waits for the answer of the broker to operation, an operation of paho, and returns its error.
+func waitToken(ctx context.Context, operation paho.Token) error {
 	select {
-	case <-token.Done():
-		return token.Error()
+	case <-operation.Done():
+		return operation.Error()
 	case <-ctx.Done():
 		return errors.New("no answer from the broker")
 	}
 }
 
-// receivesTopic reports whether a message with this topic arrives within listenTime.
-func receivesTopic(ctx context.Context, topics <-chan string, topic string) bool {
+// receivesTopic reports whether the topic wanted arrives in topics within listenTime.
+func receivesTopic(ctx context.Context, topics <-chan string, wanted string) bool {
 	late := time.After(listenTime)
 	for {
 		select {
 		case came := <-topics:
-			if came == topic {
+			if came == wanted {
 				return true
 			}
 		case <-late:

@@ -40,10 +40,10 @@ type check[T any] struct {
 	remedy string
 }
 
-// runChecks applies all checks of a table to one value.
-func runChecks[T any](subject T, table []check[T]) []Finding {
-	list := make([]Finding, len(table))
-	for i, c := range table {
+// runChecks applies all of checks to subject, and returns one finding for each check.
+func runChecks[T any](subject T, checks []check[T]) []Finding {
+	list := make([]Finding, len(checks))
+	for i, c := range checks {
 		state, found := c.run(subject)
 		list[i] = Finding{Check: c.name, State: state, Found: found, Remedy: c.remedy}
 		if state == OK {
@@ -92,6 +92,7 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 	return append(list, p.checkBroker(ctx, replicaCount)...)
 }
 
+// openLedger opens the configured ledger. If that fails, it returns nil and the finding about it.
 func (p Installation) openLedger(ctx context.Context) (*store.Store, []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -102,6 +103,7 @@ func (p Installation) openLedger(ctx context.Context) (*store.Store, []Finding) 
 	return ledger, nil
 }
 
+// openRedis opens the configured Redis. If that fails, it returns nil and the finding about it.
 func (p Installation) openRedis() (*redisconn.Conn, []Finding) {
 	options, err := redisconn.ParseURL(p.Config.RedisURL)
 	if err != nil {
@@ -110,9 +112,9 @@ func (p Installation) openRedis() (*redisconn.Conn, []Finding) {
 	return redisconn.Open(options), nil
 }
 
-// Count returns the number of findings with this state.
-func Count(list []Finding, state State) (n int) {
-	for _, f := range list {
+// Count returns the number of findings that have this state.
+func Count(findings []Finding, state State) (n int) {
+	for _, f := range findings {
 		if f.State == state {
 			n++
 		}
@@ -121,9 +123,9 @@ func Count(list []Finding, state State) (n int) {
 }
 
 // formatBytes returns a number of bytes as text for people.
-func formatBytes(n int64) string {
+func formatBytes(bytes int64) string {
 	const unit = 1 << 10
-	value, names := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	value, names := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for value >= unit && len(names) > 1 {
 		value, names = value/unit, names[1:]
 	}

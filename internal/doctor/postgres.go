@@ -41,31 +41,33 @@ func (p Installation) checkPostgres(ctx context.Context, ledger *store.Store) []
 	return runChecks(d, append(serverChecks(), ledgerChecks()...))
 }
 
-func readPostgresState(ctx context.Context, ledger *store.Store) (d postgresState, err error) {
-	if d.PostgresState, err = ledger.PostgresState(ctx); err != nil {
-		return d, err
+// readPostgresState reads the state of Postgres, of the migrations and of the replicas.
+func readPostgresState(ctx context.Context, ledger *store.Store) (state postgresState, err error) {
+	if state.PostgresState, err = ledger.PostgresState(ctx); err != nil {
+		return state, err
 	}
-	d.settingsErr = ledger.CheckSettings(ctx)
-	if d.expectedObjects, err = migrations.Objects(); err != nil || d.Standby { // on a standby, the table of migrations cannot be created
-		return d, err
+	state.settingsErr = ledger.CheckSettings(ctx)
+	if state.expectedObjects, err = migrations.Objects(); err != nil || state.Standby { // on a standby, the table of migrations cannot be created
+		return state, err
 	}
 	states, err := ledger.MigrationStatus(ctx)
 	for _, s := range states {
 		if !s.Applied {
-			d.missingMigrations = append(d.missingMigrations, s.Name)
+			state.missingMigrations = append(state.missingMigrations, s.Name)
 		}
 	}
-	d.replicas = 1
-	if err == nil && len(d.missingMigrations) == 0 {
+	state.replicas = 1
+	if err == nil && len(state.missingMigrations) == 0 {
 		list, now, err := ledger.Replicas(ctx)
 		if err != nil {
-			return d, err
+			return state, err
 		}
-		d.replicas = max(1, len(runningReplicas(list, now)))
+		state.replicas = max(1, len(runningReplicas(list, now)))
 	}
-	return d, err
+	return state, err
 }
 
+// serverChecks returns the checks of the Postgres server.
 func serverChecks() []check[postgresState] {
 	return []check[postgresState]{
 		{"postgres version", func(d postgresState) (State, string) {
@@ -109,6 +111,7 @@ func serverChecks() []check[postgresState] {
 	}
 }
 
+// ledgerChecks returns the checks of the ledger in Postgres.
 func ledgerChecks() []check[postgresState] {
 	return []check[postgresState]{
 		{"schema", func(d postgresState) (State, string) {
@@ -131,6 +134,7 @@ func ledgerChecks() []check[postgresState] {
 	}
 }
 
+// settingText returns the value of a setting of the server as SHOW returns it.
 func (d postgresState) settingText(setting string) string { return d.Settings[setting].Text }
 
 // checkConnections compares the number of connections that the replicas may open with the number that the
@@ -144,9 +148,9 @@ func (d postgresState) checkConnections() (State, string) {
 	return stateIf(need > available, Warning), fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, d.replicas, need)
 }
 
-// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and
-// are valid.
-func (d postgresState) checkObjects(kind string, isValid map[string]bool, bad string) (State, string) {
+// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValid has an entry for
+// each existing object, by name. invalidText describes an object that is not valid.
+func (d postgresState) checkObjects(kind string, isValid map[string]bool, invalidText string) (State, string) {
 	if len(d.missingMigrations) > 0 {
 		return Unknown, "the schema is not complete"
 	}
@@ -160,7 +164,7 @@ func (d postgresState) checkObjects(kind string, isValid map[string]bool, bad st
 		if good, exists := isValid[o.Name]; !exists {
 			wrong = append(wrong, o.Name+" of "+o.Table+" is missing")
 		} else if !good {
-			wrong = append(wrong, o.Name+" of "+o.Table+" is "+bad)
+			wrong = append(wrong, o.Name+" of "+o.Table+" is "+invalidText)
 		}
 	}
 	if len(wrong) > 0 {
@@ -187,11 +191,12 @@ func (d postgresState) checkStatistics() (State, string) {
 	return OK, fmt.Sprintf("%d tables checked", len(d.Statistics))
 }
 
-func timeOrNever(t *time.Time) string {
-	if t == nil {
+// timeOrNever returns last as text, or "never" if last is nil.
+func timeOrNever(last *time.Time) string {
+	if last == nil {
 		return "never"
 	}
-	return t.UTC().Format(time.RFC3339)
+	return last.UTC().Format(time.RFC3339)
 }
 
 // stateIf returns state if applies is true, and otherwise OK.
@@ -202,7 +207,7 @@ func stateIf(applies bool, state State) State {
 	return OK
 }
 
-// runningReplicas returns the replicas whose last heartbeat is at most a minute old.
-func runningReplicas(list []store.Replica, now time.Time) []store.Replica {
-	return slices.DeleteFunc(slices.Clone(list), func(r store.Replica) bool { return now.Sub(r.Seen) > time.Minute })
+// runningReplicas returns those of replicas whose last heartbeat is at most a minute before now.
+func runningReplicas(replicas []store.Replica, now time.Time) []store.Replica {
+	return slices.DeleteFunc(slices.Clone(replicas), func(r store.Replica) bool { return now.Sub(r.Seen) > time.Minute })
 }

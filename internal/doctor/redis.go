@@ -41,13 +41,13 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 	})
 }
 
-// noteState returns the state of the check of a subject. It is Failed if the notes contain trouble with
-// this subject, Warning if they contain only a hint about it, and otherwise OK.
-func noteState(n redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
+// noteState returns the state of the check of a subject, and what was found. The state is Failed if notes contain trouble with this
+// subject, Warning if they contain only a hint about it, and otherwise OK; then the text is okText.
+func noteState(notes redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
 	for _, group := range []struct {
 		list  []redisconn.Note
 		state State
-	}{{n.Trouble, Failed}, {n.Hints, Warning}} {
+	}{{notes.Trouble, Failed}, {notes.Hints, Warning}} {
 		var texts []string
 		for _, note := range group.list {
 			if note.About == subject {

@@ -57,10 +57,12 @@ func (p Installation) checkReplicas(ctx context.Context, ledger *store.Store) (c
 	})
 }
 
+// lastSeen returns the time of the latest heartbeat of the replicas.
 func (f liveReplicas) lastSeen() time.Time {
 	return slices.MaxFunc(f.list, func(a, b store.Replica) int { return a.Seen.Compare(b.Seen) }).Seen
 }
 
+// versions returns the different versions of the replicas, sorted.
 func (f liveReplicas) versions() []string {
 	var versions []string
 	for _, r := range f.list {
@@ -70,7 +72,7 @@ func (f liveReplicas) versions() []string {
 	return slices.Compact(versions)
 }
 
-// lastReaped returns when the reaper of any replica last ended a run.
+// lastReaped returns when the reaper of any replica last ended a run. hasReaped is false if none has.
 func (f liveReplicas) lastReaped() (last time.Time, hasReaped bool) {
 	for _, r := range f.list {
 		if r.Reaped != nil && r.Reaped.After(last) {

@@ -16,7 +16,7 @@ const renewBefore = 14 * 24 * time.Hour
 // batches may use it: five batches of 2 GiB at once.
 const minSpoolBytes = 10 << 30
 
-// Misconfigured returns the finding for settings with which nothing can be examined.
+// Misconfigured returns the finding for settings that are so wrong that no check can run. err says what is wrong.
 func Misconfigured(err error) Finding {
 	return Finding{"settings", Failed, err.Error(), "correct the environment, the file or the flags: docs/configuration.md"}
 }
@@ -34,6 +34,7 @@ func (p Installation) checkSettings() []Finding {
 	return append(list, CheckDisk("disk of spool_dir", spool, minSpoolBytes))
 }
 
+// checkCertificate returns whether the TLS certificate is valid and for how long.
 func (p Installation) checkCertificate() (State, string) {
 	if p.Config.TLSCertFile == "" {
 		return OK, "none: a proxy must terminate TLS, or the network must be private"

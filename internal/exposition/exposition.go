@@ -35,7 +35,7 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 	return all, nil
 }
 
-// Handler serves the metrics, which it gathers at each request. If one source fails, it serves none.
+// Handler serves metrics as an HTTP endpoint and gathers them at each request. If one source fails, it serves none.
 func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		families, err := metrics.Gather()
@@ -60,7 +60,7 @@ func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
 // chunkBytes is the number of bytes after which the text is written to the client.
 const chunkBytes = 64 << 10
 
-// Write writes the families in their order.
+// Write writes the metric families to out in the text format of Prometheus, in their order.
 func Write(out io.Writer, families []*dto.MetricFamily) error {
 	t := &textWriter{}
 	for _, f := range families {
@@ -75,17 +75,18 @@ func Write(out io.Writer, families []*dto.MetricFamily) error {
 // textWriter holds the lines that were not written yet, and the labels of the current metric.
 type textWriter struct{ lines, labels []byte }
 
-func (t *textWriter) writeFamily(out io.Writer, f *dto.MetricFamily) error {
-	kind := f.GetType()
+// writeFamily appends the lines of a metric family. It writes the lines to out when they are long enough.
+func (t *textWriter) writeFamily(out io.Writer, family *dto.MetricFamily) error {
+	kind := family.GetType()
 	if kind != dto.MetricType_COUNTER && kind != dto.MetricType_GAUGE && kind != dto.MetricType_HISTOGRAM {
 		var rest bytes.Buffer // families of other types are rare, so they do not need a fast path
-		_, err := expfmt.MetricFamilyToText(&rest, f)
+		_, err := expfmt.MetricFamilyToText(&rest, family)
 		t.lines = append(t.lines, rest.Bytes()...)
 		return err //nolint:wrapcheck // said above
 	}
-	name := f.GetName()
-	t.lines = fmt.Appendf(t.lines, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscaper.Replace(f.GetHelp()), name, strings.ToLower(kind.String()))
-	for _, m := range f.GetMetric() {
+	name := family.GetName()
+	t.lines = fmt.Appendf(t.lines, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscaper.Replace(family.GetHelp()), name, strings.ToLower(kind.String()))
+	for _, m := range family.GetMetric() {
 		t.setLabels(m.GetLabel())
 		switch kind {
 		case dto.MetricType_COUNTER:
@@ -123,16 +124,18 @@ func (t *textWriter) setLabels(pairs []*dto.LabelPair) {
 	}
 }
 
-func (t *textWriter) appendHistogram(name string, h *dto.Histogram) {
-	for _, b := range h.GetBucket() {
+// appendHistogram appends the lines of the histogram with this name.
+func (t *textWriter) appendHistogram(name string, histogram *dto.Histogram) {
+	for _, b := range histogram.GetBucket() {
 		t.appendSample(name, "_bucket", formatValue(b.GetUpperBound()), float64(b.GetCumulativeCount()))
 	}
-	t.appendSample(name, "_bucket", "+Inf", float64(h.GetSampleCount()))
-	t.appendSample(name, "_sum", "", h.GetSampleSum())
-	t.appendSample(name, "_count", "", float64(h.GetSampleCount()))
+	t.appendSample(name, "_bucket", "+Inf", float64(histogram.GetSampleCount()))
+	t.appendSample(name, "_sum", "", histogram.GetSampleSum())
+	t.appendSample(name, "_count", "", float64(histogram.GetSampleCount()))
 }
 
-// appendSample appends one line. If bound is empty, the line has no label le.
+// appendSample appends one line: the name with the suffix, the labels with the label le = bound, and the value. If bound is empty, the
+// line has no label le.
 func (t *textWriter) appendSample(name, suffix, bound string, value float64) {
 	t.lines = append(append(t.lines, name...), suffix...)
 	if len(t.labels) > 0 || bound != "" {

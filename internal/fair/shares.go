@@ -33,18 +33,19 @@ func NewSharesWithoutReserve(maxTotal, maxEach int) *Shares {
 	return s
 }
 
-// TryStart starts an operation of principal and returns the function that ends it. ok is false if there is no room for it.
-func (s *Shares) TryStart(principal string, isAdmin bool) (leave func(), ok bool) {
-	leave, _ = s.tryStart(principal, isAdmin)
-	return leave, leave != nil
+// TryStart starts an operation of principal and returns the function that ends it. ok is false if there is no room for it. The room that
+// is reserved for admins is used only if isAdmin is true.
+func (s *Shares) TryStart(principal string, isAdmin bool) (end func(), ok bool) {
+	end, _ = s.tryStart(principal, isAdmin)
+	return end, end != nil
 }
 
-// StartWhenFree is like TryStart, but waits for room until ctx ends.
-func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (leave func(), err error) {
+// StartWhenFree is like TryStart, but waits for room until ctx ends. The error is the error of ctx.
+func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (end func(), err error) {
 	for {
-		leave, freed := s.tryStart(principal, isAdmin)
-		if leave != nil {
-			return leave, nil
+		end, freed := s.tryStart(principal, isAdmin)
+		if end != nil {
+			return end, nil
 		}
 		select {
 		case <-freed:
@@ -54,9 +55,9 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of principal. If there is no room, leave is nil, and freed is a channel that is closed
-// when an operation ends, so that the caller can try again.
-func (s *Shares) tryStart(principal string, isAdmin bool) (leave func(), freed <-chan struct{}) {
+// tryStart starts an operation of principal and returns the function that ends it. If there is no room, end is nil, and freed is a channel
+// that is closed when an operation ends, so that the caller can try again.
+func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	limit := s.maxTotal
@@ -81,6 +82,7 @@ type share struct {
 	hasEnded  atomic.Bool
 }
 
+// leave ends the operation. Further calls do nothing.
 func (o *share) leave() {
 	if !o.hasEnded.Swap(true) {
 		o.shares.leave(o.principal)
@@ -94,6 +96,7 @@ func (s *Shares) Running() int {
 	return s.running
 }
 
+// leave counts that an operation of principal has ended, and wakes the callers that wait for room.
 func (s *Shares) leave(principal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("the dispatcher dev at %s no longer runs (it was killed, and left the file %s)", e.URL, e.File)
 }
 
-// Server holds what a command needs to connect to a dev.
+// Server holds what a command needs to connect to a dev (a running `dispatcher dev`).
 type Server struct {
 	URL        string `json:"url"`
 	MQTTURL    string `json:"mqtt_url"` // URL of its broker
@@ -58,13 +58,13 @@ type Announcement struct {
 	locks []*os.File // locks[i] is on the file paths[i]
 }
 
-// Announce writes the file into each folder, and creates a folder that is missing. The returned Announcement lists the files that were written,
-// even if Announce also returns an error.
-func Announce(s Server, dirs ...string) (*Announcement, error) {
+// Announce writes a file with the data of server into each of folders, and creates a folder that is missing. The returned Announcement
+// lists the files that were written, even if Announce also returns an error.
+func Announce(server Server, folders ...string) (*Announcement, error) {
 	n := &Announcement{}
 	var errs []error
-	for _, dir := range dirs {
-		lock, err := writeLocked(s, dir)
+	for _, dir := range folders {
+		lock, err := writeLocked(server, dir)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -74,13 +74,13 @@ func Announce(s Server, dirs ...string) (*Announcement, error) {
 	return n, errors.Join(errs...)
 }
 
-// writeLocked writes the file of a running dev into dir. The file gets its final name only when it
-// is complete and locked.
-func writeLocked(s Server, dir string) (_ *os.File, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// writeLocked writes the file of a running dev (a `dispatcher dev` server) into folder and returns it locked. The file gets its final name
+// only when it is complete and locked.
+func writeLocked(server Server, folder string) (_ *os.File, err error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(dir, ".dev-*.json") // with mode 0600
+	f, err := os.CreateTemp(folder, ".dev-*.json") // with mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -92,13 +92,13 @@ func writeLocked(s Server, dir string) (_ *os.File, err error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, err
 	}
-	if err := json.NewEncoder(f).Encode(s); err != nil {
+	if err := json.NewEncoder(f).Encode(server); err != nil {
 		return nil, err
 	}
-	return f, os.Rename(f.Name(), filepath.Join(dir, fileName))
+	return f, os.Rename(f.Name(), filepath.Join(folder, fileName))
 }
 
-// Withdraw removes the files, except a file that another dev has replaced in the meantime.
+// Withdraw removes the files that Announce wrote, except a file that another dev (a `dispatcher dev` server) has replaced in the meantime.
 func (n *Announcement) Withdraw() error {
 	var errs []error
 	for i, lock := range n.locks {
@@ -112,11 +112,11 @@ func (n *Announcement) Withdraw() error {
 	return errors.Join(errs...)
 }
 
-// Find returns the running dev of the first folder that has one. If no dev runs, the error is a *StaleError if a dev has left its file,
-// else ErrNoServer.
-func Find(dirs ...string) (Server, error) {
+// Find returns the running dev (a `dispatcher dev` server) of the first of folders that has one. If no dev runs, the error is a
+// *StaleError if a dev has left its file, else ErrNoServer.
+func Find(folders ...string) (Server, error) {
 	notFound := ErrNoServer
-	for _, dir := range dirs {
+	for _, dir := range folders {
 		s, err := readServer(filepath.Join(dir, fileName))
 		if err == nil {
 			return s, nil
@@ -130,20 +130,22 @@ func Find(dirs ...string) (Server, error) {
 	return Server{}, notFound
 }
 
-func readServer(path string) (s Server, err error) {
+// readServer reads the file of a dev (a `dispatcher dev` server) at path. If the file is not locked, the dev has ended, and the error is a
+// *StaleError.
+func readServer(path string) (server Server, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return s, err
+		return server, err
 	}
 	defer func() { _ = f.Close() }()
-	if err := json.NewDecoder(f).Decode(&s); err != nil {
-		return s, fmt.Errorf("%s: %w", path, err)
+	if err := json.NewDecoder(f).Decode(&server); err != nil {
+		return server, fmt.Errorf("%s: %w", path, err)
 	}
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
 	case err == nil:
-		return Server{}, &StaleError{File: path, URL: s.URL}
+		return Server{}, &StaleError{File: path, URL: server.URL}
 	case !errors.Is(err, syscall.EWOULDBLOCK):
 		return Server{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return s, nil
+	return server, nil
 }

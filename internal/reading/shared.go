@@ -26,6 +26,7 @@ type SharedRead[T any] struct {
 	lastGood *readResult[T] // the last answer without an error; nil if there is none or maxStale is 0
 }
 
+// readResult is a read in progress or its answer.
 type readResult[T any] struct {
 	done   chan struct{} // closed when the other fields are set
 	value  T
@@ -33,13 +34,14 @@ type readResult[T any] struct {
 	readAt time.Time
 }
 
-// New returns a SharedRead that calls read with the time limit timeout. An answer, also an error, is used for the time maxAge.
+// New returns a SharedRead that calls read with the time limit timeout. Callers share an answer, also an error, until it is as old as
+// maxAge. now is used only for elapsed time.
 func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale is like New, for a read that takes long: while the read is in progress, the last answer without an error is used until it
-// is as old as maxStale.
+// NewServingStale is like New, for a read that takes long: while the next read is in progress, callers get the last answer without an
+// error until that answer is as old as maxStale.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale
@@ -76,19 +78,20 @@ func (s *SharedRead[T]) current() *readResult[T] {
 	return s.last
 }
 
-func (s *SharedRead[T]) runRead(a *readResult[T]) {
-	defer close(a.done)
+// runRead calls read and stores its answer in result.
+func (s *SharedRead[T]) runRead(result *readResult[T]) {
+	defer close(result.done)
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	a.err = rescue.Call(func() (err error) {
-		a.value, err = s.read(ctx)
+	result.err = rescue.Call(func() (err error) {
+		result.value, err = s.read(ctx)
 		return err
 	})
-	a.readAt = s.now()
-	if a.err == nil && s.maxStale > 0 {
+	result.readAt = s.now()
+	if result.err == nil && s.maxStale > 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.lastGood = a
+		s.lastGood = result
 	}
 }
 

@@ -53,12 +53,12 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// leave records the outcome of a call. The outcome says nothing about Redis if the caller's context ended, or if the
-// caller got no connection because all connections were in use.
-func (b *breaker) leave(ctx context.Context, probe bool, err error) {
+// leave records err, the outcome of a call that enter allowed; isProbe is the probe that enter returned. The outcome says nothing about
+// Redis if the caller's context ended, or if the caller got no connection because all connections were in use.
+func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if probe {
+	if isProbe {
 		b.probing = false
 	}
 	switch {
@@ -81,6 +81,7 @@ func (b *breaker) recordLostSend() {
 	b.recordFailure()
 }
 
+// recordFailure records that the node failed: it opens the breaker and counts the outage. mu must be held.
 func (b *breaker) recordFailure() {
 	if !b.lastFailed {
 		b.lastFailed = true
@@ -103,9 +104,8 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, unless the node that owns key did not answer a moment ago. If a sending gets no answer, Do sends the
-// call again. It sends the call at most maxSends times in total, and stops when another call has found that the node
-// does not answer.
+// Do calls send, which sends a command for key to Redis, unless the node that owns key did not answer a moment ago. If send gets no
+// answer, Do calls it again, at most maxSends times in total, and stops when another call has found that the node does not answer.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
 	probe, ok := one.enter()
@@ -122,7 +122,7 @@ func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func()
 	return err
 }
 
-// breakerFor returns the breaker of the node that owns key.
+// breakerFor returns the circuit breaker of the Redis node that owns key.
 func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
 	node := nodeAddr(ctx, b.client, key)
 	b.mu.Lock()

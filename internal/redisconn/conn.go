@@ -55,10 +55,10 @@ func (c *Conn) Close() error {
 // command that got no answer. The callers resend it themselves, because they know when that is safe.
 type nodeHook struct{ rereadTopology func(context.Context) }
 
-// DialHook changes nothing: a failed dial is the error of a command.
+// DialHook returns next unchanged: a failed dial is also the error of the command that needed the connection.
 func (nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook examines the answer to one command.
+// ProcessHook returns a hook that runs one command through next and then examines its answer.
 func (w nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -72,7 +72,7 @@ func (w nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook examines the answers to the commands of a pipeline.
+// ProcessPipelineHook returns a hook that runs a pipeline through next and then examines the answers to its commands.
 func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		all := make([]redis.Cmder, len(cmds))
@@ -95,7 +95,7 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // forbid that.
 type noRetryCmd struct{ redis.Cmder }
 
-// NoRetry forbids the library to resend the command.
+// NoRetry returns true: the library must not resend the command.
 func (noRetryCmd) NoRetry() bool { return true }
 
 // unansweredError replaces an error for which the library would resend a command.
@@ -152,6 +152,7 @@ func nodeAddr(ctx context.Context, client redis.UniversalClient, key string) str
 	return node.Options().Addr
 }
 
+// splitAddr splits addr, host:port, into its parts.
 func splitAddr(addr string) (host, port string) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -38,17 +38,18 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return firstError(calls)
 }
 
-// sendCalls sends calls in a pipeline. It sends a single call without a pipeline, which costs less.
-func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, eval func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
+// sendCalls sends calls in a pipeline and stores the answer of each in it. run runs a script, by its hash or with its text. sendCalls
+// sends a single call without a pipeline, which costs less.
+func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, run func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
-		calls[0].Cmd = eval(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
+		calls[0].Cmd = run(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
 	}
 	if len(calls) < 2 {
 		return
 	}
 	pipe := client.Pipeline()
 	for _, c := range calls {
-		c.Cmd = eval(c.Script, ctx, pipe, c.Keys, c.Args...)
+		c.Cmd = run(c.Script, ctx, pipe, c.Keys, c.Args...)
 	}
 	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
@@ -65,9 +66,9 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run sends calls, at least one, whose keys belong to one node, through the circuit breaker of this node. As in Do,
-// each call is sent at most maxSends times. If one script fails and another succeeds, the failure says nothing about
-// the node.
+// Run sends calls of scripts, at least one, whose keys belong to one node, through the circuit breaker of this node. Each call holds its
+// answer or its error afterwards. As in Do, each call is sent at most maxSends times. If one script fails and another succeeds, the
+// failure says nothing about the node.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// CountServedKeys returns the number of keys whose nodes work. Its error joins the errors of the nodes that do
-// not work.
+// CountServedKeys returns how many of keys belong to a node that works. Its error joins the errors of the nodes that do not work.
 func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -98,7 +97,7 @@ const (
 	Commands    Subject = "commands"
 )
 
-// Examine asks each master. It returns an error if none of them works.
+// Examine asks each master node of Redis for its state and returns what an operator should know. It returns an error if no master works.
 func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -146,7 +145,7 @@ func failuresOf(answers map[string]error) []error {
 	return failures
 }
 
-// examineServer reads the notes about one server from its answers.
+// examineServer reads the notes about one server from its answers. name is the name of the server in the notes.
 func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
@@ -174,8 +173,8 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 // full.
 const nearlyFull = 8
 
-// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is
-// nearly full.
+// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is nearly full. infoFields are the fields of
+// its INFO, and name is its name in the notes.
 func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -191,8 +190,8 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	}
 }
 
-// notePersistence adds notes about whether the data of the server survives a restart. Only CONFIG reports the
-// schedule of snapshots, and the program has no right to use it.
+// notePersistence adds notes about whether the data of the server survives a restart. infoFields are the fields of its INFO, and name is
+// its name in the notes. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
@@ -214,10 +213,12 @@ func (n *Notes) add(other Notes) {
 	}
 }
 
+// addTrouble adds to Trouble a note about a subject, with a text as in fmt.Sprintf.
 func (n *Notes) addTrouble(about Subject, format string, args ...any) {
 	n.Trouble = append(n.Trouble, Note{about, fmt.Sprintf(format, args...)})
 }
 
+// addHint adds to Hints a note about a subject, with a text as in fmt.Sprintf.
 func (n *Notes) addHint(about Subject, format string, args ...any) {
 	n.Hints = append(n.Hints, Note{about, fmt.Sprintf(format, args...)})
 }

@@ -34,6 +34,7 @@ type topology struct {
 	closed  bool                     // no node is asked any more, although the library may still call read
 }
 
+// newTopology returns a topology that asks the addresses in options first.
 func newTopology(options *redis.UniversalOptions) *topology {
 	t := &topology{seeds: options.Addrs, options: *options, clients: make(map[string]*redis.Client)}
 	if t.options.Dialer == nil {
@@ -51,18 +52,18 @@ type topologyAnswer struct {
 	err        error
 }
 
-// isBetterThan reports whether the answer s about the topology is more trustworthy than the answer o. A node that was
-// cut off from the other nodes still reports the old topology.
-func (s topologyAnswer) isBetterThan(o topologyAnswer) bool {
+// isBetterThan reports whether the answer s about the topology is more trustworthy than other. A node that was cut off from the other
+// nodes still reports the old topology.
+func (s topologyAnswer) isBetterThan(other topologyAnswer) bool {
 	switch {
-	case s.err != nil || o.err != nil:
+	case s.err != nil || other.err != nil:
 		return s.err == nil
-	case s.standalone != o.standalone:
-		return o.standalone
-	case s.clusterOK != o.clusterOK:
+	case s.standalone != other.standalone:
+		return other.standalone
+	case s.clusterOK != other.clusterOK:
 		return s.clusterOK
 	}
-	return s.epoch > o.epoch
+	return s.epoch > other.epoch
 }
 
 // read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last
@@ -101,6 +102,8 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	return t.adopt(best)
 }
 
+// adopt makes best, the most trustworthy answer, the latest topology and returns its hash slots. If no node answered, it returns the last
+// topology, or an error if there is none.
 func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +155,7 @@ func (t *topology) closeUnknown(knownAddrs map[string]bool) {
 	}
 }
 
-// clientFor returns the client for a node. It returns nil after close.
+// clientFor returns the client for the node at addr. It returns nil after close.
 func (t *topology) clientFor(addr string) *redis.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,6 +172,7 @@ func (t *topology) clientFor(addr string) *redis.Client {
 	return client
 }
 
+// close closes the connections to all nodes.
 func (t *topology) close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,10 +219,10 @@ func isInconclusive(err error) bool {
 	return false
 }
 
-// parseInfo parses the answer to INFO or CLUSTER INFO.
-func parseInfo(info string) map[string]string {
+// parseInfo returns the fields in text, the answer to INFO or CLUSTER INFO.
+func parseInfo(text string) map[string]string {
 	all := make(map[string]string)
-	for line := range strings.Lines(info) {
+	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			all[name] = value
 		}

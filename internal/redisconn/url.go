@@ -25,11 +25,11 @@ const (
 	maxIdleTime = 5 * time.Minute
 )
 
-// Options returns the settings that this package needs for these addresses (host:port). More than one address means a Cluster,
-// unless the caller also sets MasterName: then they are the addresses of Sentinels.
-func Options(addrs ...string) *redis.UniversalOptions {
+// Options returns the client settings that this package needs for addresses (host:port). More than one address means a Cluster, unless the
+// caller also sets MasterName: then they are the addresses of Sentinels.
+func Options(addresses ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
-		Addrs:                 addrs,
+		Addrs:                 addresses,
 		Protocol:              2, // the replies need only integers and strings
 		DisableIdentity:       true,
 		DialTimeout:           timeout,
@@ -57,8 +57,8 @@ func Options(addrs ...string) *redis.UniversalOptions {
 // rediss:// and rediss+sentinel:// use TLS for all connections, also to the Sentinels, with the system's certificate authorities, or with the
 // authorities in a file: ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. Sentinel's own are
 // ?sentinel_user=u&sentinel_password=p, percent-encoded. Errors do not quote the URL, because it contains passwords.
-func ParseURL(raw string) (*redis.UniversalOptions, error) {
-	scheme, rest, ok := strings.Cut(raw, "://")
+func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
 	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
 	if !ok || (base != "redis" && base != "rediss") {
 		return nil, errors.New("redis URL: must begin with redis://, rediss://, redis+sentinel:// or rediss+sentinel://")
@@ -86,14 +86,16 @@ func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// cutUser splits at the last '@', because a password may contain '@'.
+// cutUser splits authority, the part of the URL between // and /, into the user with its password and the hosts. It splits at the last
+// '@', because a password may contain '@'.
 func cutUser(authority string) (user, hosts string) {
 	at := strings.LastIndexByte(authority, '@')
 	return authority[:max(at, 0)], authority[at+1:]
 }
 
-func parseCredentials(user string) (name, password string, err error) {
-	name, password, _ = strings.Cut(user, ":")
+// parseCredentials splits userInfo, a user name and a password separated by ':', and decodes both.
+func parseCredentials(userInfo string) (name, password string, err error) {
+	name, password, _ = strings.Cut(userInfo, ":")
 	if name, err = url.PathUnescape(name); err == nil {
 		password, err = url.PathUnescape(password)
 	}
@@ -103,7 +105,8 @@ func parseCredentials(user string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// parseAddresses adds the default port to hosts without a port.
+// parseAddresses returns the addresses in hosts, separated by commas. It adds the default port, which depends on sentinel (hosts are
+// Sentinels), to hosts without a port.
 func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	port := "6379"
 	if sentinel {
@@ -121,11 +124,11 @@ func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	return addrs, nil
 }
 
-// applyPath parses [db], or master[/db] for Sentinel.
-func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
+// applyPath stores the path of the URL in options: [db], or master[/db] for Sentinel.
+func applyPath(options *redis.UniversalOptions, path string, sentinel bool) error {
 	if sentinel {
-		opts.MasterName, path, _ = strings.Cut(path, "/")
-		if opts.MasterName == "" {
+		options.MasterName, path, _ = strings.Cut(path, "/")
+		if options.MasterName == "" {
 			return errors.New("redis URL: the path must name the master: redis+sentinel://host/master")
 		}
 	}
@@ -136,15 +139,15 @@ func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 	if err != nil || db < 0 {
 		return errors.New("redis URL: invalid database number")
 	}
-	if db > 0 && !sentinel && len(opts.Addrs) > 1 {
+	if db > 0 && !sentinel && len(options.Addrs) > 1 {
 		return errors.New("redis URL: a Cluster has only database 0")
 	}
-	opts.DB = db
+	options.DB = db
 	return nil
 }
 
-// applyQuery parses the part after '?'.
-func applyQuery(opts *redis.UniversalOptions, query string) error {
+// applyQuery stores the parameters of query, the part of the URL after '?', in options.
+func applyQuery(options *redis.UniversalOptions, query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return errors.New("redis URL: the query after '?' is not percent-encoded correctly")
@@ -153,14 +156,14 @@ func applyQuery(opts *redis.UniversalOptions, query string) error {
 		switch {
 		case len(all) > 1:
 			return errors.New("redis URL: each of ca_file, sentinel_user and sentinel_password may appear only once")
-		case name == "ca_file" && opts.TLSConfig != nil:
-			if opts.TLSConfig.RootCAs, err = readAuthorities(all[0]); err != nil {
+		case name == "ca_file" && options.TLSConfig != nil:
+			if options.TLSConfig.RootCAs, err = readAuthorities(all[0]); err != nil {
 				return err
 			}
-		case name == "sentinel_user" && opts.MasterName != "":
-			opts.SentinelUsername = all[0]
-		case name == "sentinel_password" && opts.MasterName != "":
-			opts.SentinelPassword = all[0]
+		case name == "sentinel_user" && options.MasterName != "":
+			options.SentinelUsername = all[0]
+		case name == "sentinel_password" && options.MasterName != "":
+			options.SentinelPassword = all[0]
 		default:
 			return errors.New("redis URL: the query after '?' may only have ca_file (with TLS), sentinel_user and sentinel_password (with Sentinel)")
 		}
@@ -168,6 +171,7 @@ func applyQuery(opts *redis.UniversalOptions, query string) error {
 	return nil
 }
 
+// readAuthorities reads the certificates of the trusted authorities from a PEM file.
 func readAuthorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {

@@ -53,8 +53,8 @@ func CallWithin(ctx context.Context, work func() error) error {
 	}
 }
 
-// After runs work in a goroutine when ctx ends, like context.AfterFunc. The error and the panic of
-// work are dropped.
+// After runs work in a goroutine when ctx ends, like context.AfterFunc. stop prevents that if ctx has not ended, and reports whether it
+// did. The error and the panic of work are dropped.
 func After(ctx context.Context, work func() error) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = Call(work) })
 }
@@ -62,21 +62,22 @@ func After(ctx context.Context, work func() error) (stop func() bool) {
 // Group waits for goroutines. Its Wait returns the first error or panic.
 type Group struct{ errgroup.Group }
 
-// Go starts a goroutine of the group.
+// Go starts a goroutine of the group that runs work.
 func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(work) }) }
 
-// PanicHandler is called with each panic: it logs and counts it. A nil PanicHandler drops the panic.
+// PanicHandler is called with each panic: it logs and counts the panic. doing names the work that the panic ended. A nil PanicHandler
+// drops the panic.
 type PanicHandler func(doing string, p *Panic)
 
-// Go starts a goroutine that runs work. Work must defer its own cleanup.
+// Go starts a goroutine that runs work and reports its panic. doing names the work. work must defer its own cleanup.
 func (t PanicHandler) Go(doing string, work func()) { go t.Run(doing, work) }
 
-// Run runs work in the goroutine of the caller, and reports its panic.
+// Run runs work in the goroutine of the caller, and reports its panic. doing names the work.
 func (t PanicHandler) Run(doing string, work func()) {
 	_ = t.Report(doing, Call(func() error { work(); return nil })) // a panic was already reported
 }
 
-// Report reports err if it is a panic, and returns err.
+// Report reports err if err is a *Panic, and returns err in any case. doing names the work that failed.
 func (t PanicHandler) Report(doing string, err error) error {
 	if p, ok := errors.AsType[*Panic](err); ok && t != nil {
 		t(doing, p)
@@ -90,7 +91,7 @@ type ReportingGroup struct {
 	wait    sync.WaitGroup
 }
 
-// Go starts a goroutine of the group.
+// Go starts a goroutine of the group that runs work. doing names the work in the report of a panic.
 func (c *ReportingGroup) Go(doing string, work func()) {
 	c.wait.Go(func() { c.OnPanic.Run(doing, work) })
 }

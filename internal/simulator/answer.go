@@ -10,31 +10,31 @@ import (
 // It is short because the server itself spreads the reports of devices.
 const maxDelay = 50 * time.Millisecond
 
-// receive handles a message from the link. A silent device ignores it.
-func (d *device) receive(ctx context.Context, a linkMessage) {
+// receive handles a message from the link to the server. A silent device ignores it.
+func (d *device) receive(ctx context.Context, message linkMessage) {
 	if d.silent {
 		return
 	}
-	if a.garbage {
-		d.countGarbageAnswer(a)
+	if message.garbage {
+		d.countGarbageAnswer(message)
 		return
 	}
-	s, wasSent := d.sent[a.id]
+	s, wasSent := d.sent[message.id]
 	switch {
 	case wasSent && s.losesReplies: // the device loses this reply on purpose, and reports again after the re-send time
 		return
-	case a.kind == answered && a.id == "":
-		d.handlePush(ctx, a.reply)
+	case message.kind == answered && message.id == "":
+		d.handlePush(ctx, message.reply)
 		return
-	case a.kind == answered && !wasSent:
-		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(a.reply)) // the report was sent before the last reboot
-		d.applyAcks(a.reply.Acks)
+	case message.kind == answered && !wasSent:
+		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(message.reply)) // the report was sent before the last reboot
+		d.applyAcks(message.reply.Acks)
 		return
 	}
-	switch a.kind {
+	switch message.kind {
 	case answered:
 		d.failures, d.forbiddenAnswers = 0, 0
-		d.handleReply(ctx, s, a)
+		d.handleReply(ctx, s, message)
 	case refused:
 		d.handleRefusal(s)
 	case forbidden:
@@ -42,23 +42,24 @@ func (d *device) receive(ctx context.Context, a linkMessage) {
 		d.setNextReport(d.backoff(d.forbiddenAnswers, d.timing.forbidden, forbiddenMax))
 		d.forbiddenAnswers++
 	case failed:
-		d.handleFailure(a.retryAfter)
+		d.handleFailure(message.retryAfter)
 	}
 }
 
-// countGarbageAnswer counts whether the server refused a malformed report, as it must. A server that is busy or has no ledger may answer with
-// another error first, which counts as neither.
-func (d *device) countGarbageAnswer(a linkMessage) {
+// countGarbageAnswer counts by message, the answer to a malformed report, whether the server refused this report, as it must. A server
+// that is busy or has no ledger may answer with another error first, which counts as neither.
+func (d *device) countGarbageAnswer(message linkMessage) {
 	switch {
-	case a.kind == refused || a.kind == forbidden:
+	case message.kind == refused || message.kind == forbidden:
 		d.fleet.count.add(&d.fleet.count.GarbageRefused, 1)
-	case a.kind == answered || a.status == http.StatusInternalServerError:
+	case message.kind == answered || message.status == http.StatusInternalServerError:
 		d.fleet.count.add(&d.fleet.count.GarbageAccepted, 1)
 	}
 }
 
-func grantCount(r reply) int64 {
-	if r.Task == nil {
+// grantCount returns the number of grants in a reply: 0 or 1.
+func grantCount(answer reply) int64 {
+	if answer.Task == nil {
 		return 0
 	}
 	return 1
@@ -66,38 +67,38 @@ func grantCount(r reply) int64 {
 
 // handlePush handles a message of the server that is not the answer to a report, such as a request
 // to report now.
-func (d *device) handlePush(ctx context.Context, r reply) {
-	if r.Reason == reasonWake {
+func (d *device) handlePush(ctx context.Context, pushed reply) {
+	if pushed.Reason == reasonWake {
 		d.woken = time.Now()
 		d.report(ctx)
 		return
 	}
-	d.fleet.count.add(&d.fleet.count.Dropped, grantCount(r))
+	d.fleet.count.add(&d.fleet.count.Dropped, grantCount(pushed))
 	d.fleet.count.recordViolation(d.id, "reply without re")
 }
 
-// handleReply handles the reply to a report of this boot.
-func (d *device) handleReply(ctx context.Context, s sentReport, a linkMessage) {
-	r := a.reply
+// handleReply handles message, the reply to the report sent in this boot.
+func (d *device) handleReply(ctx context.Context, sent sentReport, message linkMessage) {
+	r := message.reply
 	d.fleet.count.countReply(r.Reason)
-	for _, v := range r.violations(s.report) {
+	for _, v := range r.violations(sent.report) {
 		d.fleet.count.recordViolation(d.id, v)
 	}
-	if s.secondBody != nil {
-		d.post(ctx, outgoingReport{id: r.Re, body: s.secondBody})
-		s.secondBody = nil
-		d.sent[r.Re] = s
+	if sent.secondBody != nil {
+		d.post(ctx, outgoingReport{id: r.Re, body: sent.secondBody})
+		sent.secondBody = nil
+		d.sent[r.Re] = sent
 	}
 	d.recordAnswer()
 	dropped := d.applyAcks(r.Acks)
-	d.renewLease(s, r)
+	d.renewLease(sent, r)
 	d.cancelTask(r.Cancel)
-	resend := r.Task != nil && d.takeGrant(ctx, s, r)
+	resend := r.Task != nil && d.takeGrant(ctx, sent, r)
 	if d.job == nil && (resend || d.journal.hasUnreported() || d.journal.oneByOne && dropped > 0) {
 		d.report(ctx)
 		return
 	}
-	d.scheduleReport(s, a)
+	d.scheduleReport(sent, message)
 }
 
 // recordAnswer records that the device has received its first answer, so that the server knows the
@@ -110,15 +111,15 @@ func (d *device) recordAnswer() {
 	}
 }
 
-// scheduleReport sets the time of the next report. A running task renews at half of its lease, or after resendWait if
-// the reply did not renew it. An idle device reports at the time that the server asked for, or else when its report
-// period ends. If the server held the answer (long poll), the device reports again at once.
-func (d *device) scheduleReport(s sentReport, a linkMessage) {
-	r := a.reply
+// scheduleReport sets the time of the next report after message, the answer to the report sent. A running task renews at half of its
+// lease, or after resendWait if the reply did not renew it. An idle device reports at the time that the server asked for, or else when its
+// report period ends. If the server held the answer (long poll), the device reports again at once.
+func (d *device) scheduleReport(sent sentReport, message linkMessage) {
+	r := message.reply
 	switch {
 	case d.job != nil:
 		wait := time.Until(d.job.lease.renewAt())
-		if wait <= 0 && len(s.report.Running) > 0 {
+		if wait <= 0 && len(sent.report.Running) > 0 {
 			wait = d.resendWait()
 		}
 		d.setNextReport(wait)
@@ -127,7 +128,7 @@ func (d *device) scheduleReport(s sentReport, a linkMessage) {
 	case r.ReportAfterMS > 0:
 		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
 		d.setNextReport(d.dice.between(wait, wait+min(wait/20, maxDelay)))
-	case a.held:
+	case message.held:
 		d.setNextReport(d.dice.between(0, maxDelay))
 	default:
 		d.setNextReport(d.dice.around(d.timing.period))
@@ -151,15 +152,16 @@ func (d *device) applyAcks(acks []ack) (dropped int) {
 	return dropped
 }
 
-func (d *device) renewLease(s sentReport, r reply) {
-	for _, n := range r.Renewed {
-		if d.isRunning(n.Task, n.Token) && d.job.lease.extend(s.at, leaseEnd(s, n.LeaseMS, r.HeldMS)) {
+// renewLease extends the lease of the running task if answer, the reply to the report sent, renews it.
+func (d *device) renewLease(sent sentReport, answer reply) {
+	for _, n := range answer.Renewed {
+		if d.isRunning(n.Task, n.Token) && d.job.lease.extend(sent.at, leaseEnd(sent, n.LeaseMS, answer.HeldMS)) {
 			d.fleet.count.add(&d.fleet.count.Renewals, 1)
 		}
 	}
 }
 
-// cancelTask stops the running task. Its end is reported at once.
+// cancelTask stops the running task if notices ask for it. Its end is reported at once.
 func (d *device) cancelTask(notices []cancelled) {
 	for _, n := range notices {
 		if d.isRunning(n.Task, n.Token) {
@@ -169,45 +171,47 @@ func (d *device) cancelTask(notices []cancelled) {
 	}
 }
 
+// isRunning reports whether the device runs this task under this fencing token.
 func (d *device) isRunning(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd returns the end of a lease. The lease counts from the time at which the report s was
-// first sent, plus the time heldMS for which the server held the answer.
-func leaseEnd(s sentReport, leaseMS, heldMS int64) time.Time {
-	return s.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
+// leaseEnd returns the end of a lease of leaseMS milliseconds. The lease counts from the time at which the report sent was first sent,
+// plus the time heldMS for which the server held the answer.
+func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
+	return sent.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// takeGrant starts a granted task. It returns true if the task has already ended and its result must be sent again at
-// once. For the same grant it returns true only once: otherwise the device would send a result that is never accepted
-// again and again without a pause.
-func (d *device) takeGrant(ctx context.Context, s sentReport, r reply) (resend bool) {
-	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
-	if d.fleet.results.recordedBefore(k, s.at) {
+// takeGrant starts the task that answer, the reply to the report sent, grants. It returns true if the task has already ended and its
+// result must be sent again at once. For the same grant it returns true only once: otherwise the device would send a result that is never
+// accepted again and again without a pause.
+func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (resend bool) {
+	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), key{answer.Task.ID, answer.Task.Token}
+	if d.fleet.results.recordedBefore(k, sent.at) {
 		d.fleet.count.recordViolation(d.id, "a grant was redelivered after its result was acknowledged as recorded")
 	}
 	switch {
-	case d.isRunning(r.Task.ID, r.Task.Token):
+	case d.isRunning(answer.Task.ID, answer.Task.Token):
 		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
-		d.job.lease.extend(s.at, until)
+		d.job.lease.extend(sent.at, until)
 	case d.journal.find(k) != nil:
 		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
 		isFirst := d.redelivered != k
 		d.redelivered = k
 		return isFirst
-	case d.job != nil || time.Until(until) < minUse || r.Task.Token <= d.highestToken:
+	case d.job != nil || time.Until(until) < minUse || answer.Task.Token <= d.highestToken:
 		d.fleet.count.add(&d.fleet.count.Dropped, 1)
 	default:
-		d.startTask(ctx, s, r.Task, until)
+		d.startTask(ctx, sent, answer.Task, until)
 	}
 	return false
 }
 
-// startTask decides at random which faults the device has during the task, and starts the task.
-func (d *device) startTask(ctx context.Context, s sentReport, g *grant, until time.Time) {
-	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.fleet.leases}
-	j.work = d.drawWork(g)
+// startTask decides at random which faults the device has during the granted task, and starts the task. sent is the report that was
+// answered with the grant, and leaseUntil the end of the lease.
+func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant, leaseUntil time.Time) {
+	j := &job{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
+	j.work = d.drawWork(granted)
 	switch {
 	case d.dice.chance(d.fleet.config.Silent):
 		d.fallSilent(j)
@@ -217,59 +221,63 @@ func (d *device) startTask(ctx context.Context, s sentReport, g *grant, until ti
 	case d.dice.chance(d.fleet.config.Reboot):
 		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
 	}
-	d.job, d.highestToken = j, g.Token
-	if d.fleet.results.hasResult(key{g.ID, g.Token}) {
+	d.job, d.highestToken = j, granted.Token
+	if d.fleet.results.hasResult(key{granted.ID, granted.Token}) {
 		d.fleet.count.recordViolation(d.id, "a device started a task that it had ended")
 	}
-	d.fleet.results.recordStart(Start{Task: g.ID, Token: g.Token, Woken: s.woken, Asked: s.at, Granted: time.Now(), Gone: j.gone})
+	d.fleet.results.recordStart(Start{Task: granted.ID, Token: granted.Token, Woken: sent.woken, Asked: sent.at, Granted: time.Now(), Gone: j.gone})
 	d.fleet.count.add(&d.fleet.count.Grants, 1)
 	d.fleet.count.add(&d.fleet.count.Working, 1)
-	j.start(ctx, s.at, until, d.fleet.externalAddr(g.Pool))
+	j.start(ctx, sent.at, leaseUntil, d.fleet.externalAddr(granted.Pool))
 }
 
-func (d *device) fallSilent(j *job) {
-	j.silent, d.silent = true, true
+// fallSilent makes the device silent: it sends no report until endSilence, and keeps the slot of its task.
+func (d *device) fallSilent(task *job) {
+	task.silent, d.silent = true, true
 	d.fleet.count.add(&d.fleet.count.Silent, 1)
 }
 
-func (d *device) drawWork(g *grant) time.Duration {
-	work, isSet := workTime(g.Payload)
+// drawWork draws at random how long the device works on a granted task.
+func (d *device) drawWork(granted *grant) time.Duration {
+	work, isSet := workTime(granted.Payload)
 	if !isSet {
 		work = d.dice.around(d.timing.work)
 	}
 	if d.dice.chance(d.fleet.config.Slow) {
-		l := time.Duration(g.LeaseMS) * time.Millisecond
+		l := time.Duration(granted.LeaseMS) * time.Millisecond
 		work = max(work, d.dice.between(l*6/10, l*15/10))
 	}
 	return work
 }
 
-// handleRefusal handles the refusal of a whole report. The device never sends the same bytes again.
-func (d *device) handleRefusal(s sentReport) {
+// handleRefusal handles the refusal of the whole report sent. The device never sends the same bytes again.
+func (d *device) handleRefusal(sent sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
-	if e := d.journal.refuse(s.report.Results); e != nil {
+	if e := d.journal.refuse(sent.report.Results); e != nil {
 		d.fleet.count.add(&d.fleet.count.Discarded, 1)
 		d.fleet.results.recordOutcome(e.key, "discarded", false)
 	}
 	d.waitAfterFailure(0)
 }
 
-// handleFailure handles a report without a usable answer. Its results stay in the journal, and a running task continues.
-func (d *device) handleFailure(wait time.Duration) {
+// handleFailure handles a report without a usable answer. serverWait is the pause that the server asked for; 0 if it named none. The
+// results of the report stay in the journal, and a running task continues.
+func (d *device) handleFailure(serverWait time.Duration) {
 	d.fleet.count.add(&d.fleet.count.Errors, 1)
-	d.waitAfterFailure(wait)
+	d.waitAfterFailure(serverWait)
 }
 
-// waitAfterFailure waits as long as the server asked, or else with a backoff up to the period.
-func (d *device) waitAfterFailure(wait time.Duration) {
-	if wait <= 0 {
-		wait = d.backoff(d.failures, d.timing.retry, max(d.timing.period, d.timing.retry))
+// waitAfterFailure sets the next report to the time serverWait from now, which the server asked for. If serverWait is 0, it uses a backoff
+// up to the period.
+func (d *device) waitAfterFailure(serverWait time.Duration) {
+	if serverWait <= 0 {
+		serverWait = d.backoff(d.failures, d.timing.retry, max(d.timing.period, d.timing.retry))
 	}
 	d.failures++
-	d.setNextReport(wait)
+	d.setNextReport(serverWait)
 }
 
-// backoff returns a wait that doubles with failures from first up to limit, with full jitter.
+// backoff returns a random wait whose maximum is first after one failure, doubles with each of failures, and is at most limit.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

@@ -20,22 +20,25 @@ type leases struct {
 	running map[int64]*lease
 }
 
+// newLeases returns leases without a device at work.
 func newLeases() *leases { return &leases{running: map[int64]*lease{}} }
 
-func (l *leases) add(token int64, one *lease) {
+// add adds the lease held by a device that starts to work under this token.
+func (l *leases) add(token int64, held *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.running[token] = one
+	l.running[token] = held
 }
 
+// remove removes the lease of a device that has stopped working.
 func (l *leases) remove(token int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.running, token)
 }
 
-// leaseOf returns the lease of a device at work. If the device has stopped working, leaseOf returns a lease that
-// has ended.
+// leaseOf returns the lease of the device that works under this token. If the device has stopped working, it returns a lease that has
+// ended.
 func (l *leases) leaseOf(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +80,8 @@ type suspicion struct {
 	cleared bool
 }
 
-// excess returns by how much the number of leases in force exceeded the allowed number, at the time
-// of the suspicion.
+// excess returns by how much the number of leases in force exceeded the allowed number, at the time of the suspicion. margin is the time
+// for which the server keeps a slot after the lease that the device knows.
 func (s *suspicion) excess(margin time.Duration) int {
 	inForce := 0
 	for _, l := range s.leases {
@@ -95,16 +98,17 @@ type suspicions struct {
 	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions
 }
 
-func (s *suspicions) add(one *suspicion) *suspicion {
+// add adds a suspicion and returns it. Beyond maxSuspicions it only counts it.
+func (s *suspicions) add(added *suspicion) *suspicion {
 	if len(s.all) < maxSuspicions {
-		s.all = append(s.all, one)
+		s.all = append(s.all, added)
 	} else {
-		s.overflow[one.kind]++
+		s.overflow[added.kind]++
 	}
-	return one
+	return added
 }
 
-// breaches counts the suspicions that are violations.
+// breaches counts the suspicions that are violations. margin is as in suspicion.excess.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches

@@ -59,6 +59,7 @@ type Config struct {
 	FillUntil <-chan struct{}
 }
 
+// withDefaults returns the configuration with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	c.Devices = orDefault(c.Devices, DefaultDevices)
 	c.DevicePrefix = orDefault(c.DevicePrefix, DefaultPrefix)
@@ -81,6 +82,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// validate returns an error if the configuration is invalid.
 func (c Config) validate() error {
 	errs := []error{c.Faults.validate(), c.Via.Check()}
 	check := func(ok bool, format string, args ...any) {

@@ -31,7 +31,7 @@ const (
 )
 
 // registerDevices registers the devices and returns their tokens. It returns nil if the devices use the fleet token.
-func (c Config) registerDevices(ctx context.Context, o *Operator, p *printer) ([]string, error) {
+func (c Config) registerDevices(ctx context.Context, operator *Operator, progress *printer) ([]string, error) {
 	if c.Credentials == CredentialsFleet {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ func (c Config) registerDevices(ctx context.Context, o *Operator, p *printer) ([
 		for i := range ids {
 			ids[i] = deviceID(c.DevicePrefix, before+i)
 		}
-		lot, err := register(ctx, o, ids, func(made int) { p.showRegistered(before+made, c.Devices) })
+		lot, err := register(ctx, operator, ids, func(made int) { progress.showRegistered(before+made, c.Devices) })
 		if err != nil {
 			return nil, err
 		}
@@ -51,28 +51,28 @@ func (c Config) registerDevices(ctx context.Context, o *Operator, p *printer) ([
 	return tokens, nil
 }
 
-// register makes sure that each device has an account, and returns the tokens. A dispatcher that maintains accounts at a broker rotates
-// tokens one at a time.
-func register(ctx context.Context, o *Operator, ids []string, done func(made int)) ([]string, error) {
-	tokens, err := importDevices(ctx, o, ids, "rotate")
+// register makes sure that each device in ids has an account, and returns the tokens in the order of ids. It calls onProgress with the
+// number of tokens made so far. A dispatcher that maintains accounts at a broker rotates tokens one at a time.
+func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) ([]string, error) {
+	tokens, err := importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
-		if tokens, err = importDevices(ctx, o, ids, "skip"); err == nil {
-			return rotateEach(ctx, o, ids, tokens, done)
+		if tokens, err = importDevices(ctx, operator, ids, "skip"); err == nil {
+			return rotateEach(ctx, operator, ids, tokens, onProgress)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registering %d devices from %s: %w", len(ids), ids[0], err)
 	}
-	done(len(ids))
+	onProgress(len(ids))
 	return tokens, nil
 }
 
-// importDevices imports the devices and returns their tokens. A token is "" for an existing device if onExisting is "skip".
-func importDevices(ctx context.Context, o *Operator, ids []string, onExisting string) (tokens []string, err error) {
+// importDevices imports the devices in ids and returns their tokens. A token is "" for an existing device if onExisting is "skip".
+func importDevices(ctx context.Context, operator *Operator, ids []string, onExisting string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
 	err = retryWhileUnavailable(ctx, func(ctx context.Context) error {
 		var answer strings.Builder
-		err := o.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, onExisting, operators.TypeCSV, &answer)
+		err := operator.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, onExisting, operators.TypeCSV, &answer)
 		if err != nil {
 			return err
 		}
@@ -90,8 +90,9 @@ func importDevices(ctx context.Context, o *Operator, ids []string, onExisting st
 	return tokens, err
 }
 
-// rotateEach creates a token for each device whose entry in tokens is "".
-func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done func(made int)) ([]string, error) {
+// rotateEach creates a token for each device in ids whose entry in tokens is "", and returns tokens with these. It calls onProgress with
+// the number of tokens made so far.
+func rotateEach(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerConcurrency)
 	var mu sync.Mutex
@@ -100,7 +101,7 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 		group.Go(func() error {
 			if tokens[i] == "" {
 				err := retryWhileUnavailable(ctx, func(ctx context.Context) error {
-					rotated, err := o.Devices.RotateToken(ctx, id, 0)
+					rotated, err := operator.Devices.RotateToken(ctx, id, 0)
 					tokens[i] = rotated.Token
 					return err
 				})
@@ -111,7 +112,7 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 			mu.Lock()
 			defer mu.Unlock()
 			made++
-			done(made)
+			onProgress(made)
 			return nil
 		})
 	}

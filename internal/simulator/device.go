@@ -74,11 +74,12 @@ type sentReport struct {
 	number       int
 }
 
-// run simulates the device until ctx ends. When run returns, the device has left the external system.
-func (d *device) run(ctx context.Context, start time.Duration) {
+// run simulates the device until ctx ends. It sends the first report after the time firstReport. When run returns, the device has left the
+// external system.
+func (d *device) run(ctx context.Context, firstReport time.Duration) {
 	d.inbox = make(chan linkMessage, 4)
-	d.started = time.Now().Add(start)
-	d.timer = time.NewTimer(start)
+	d.started = time.Now().Add(firstReport)
+	d.timer = time.NewTimer(firstReport)
 	defer d.timer.Stop()
 	select {
 	case <-d.timer.C:
@@ -112,6 +113,7 @@ func (d *device) taskEnd() <-chan jobEnd {
 	return d.job.done
 }
 
+// shutdown waits until the device has left the external system.
 func (d *device) shutdown() {
 	if d.job != nil {
 		<-d.job.done // the context of the task ended with the context of the device
@@ -175,15 +177,17 @@ func (d *device) report(ctx context.Context) {
 	d.setNextReport(s.holdTime + d.resendWait())
 }
 
-func (d *device) post(ctx context.Context, p outgoingReport) {
+// post sends a report over the link and counts it.
+func (d *device) post(ctx context.Context, outgoing outgoingReport) {
 	d.fleet.count.add(&d.fleet.count.Reports, 1)
-	d.link.send(ctx, p, d.inbox)
+	d.link.send(ctx, outgoing, d.inbox)
 }
 
-func (d *device) rememberSent(id string, s sentReport) {
-	d.sent[id] = s
+// rememberSent records a report that was sent, under its id, and forgets old ones.
+func (d *device) rememberSent(id string, sent sentReport) {
+	d.sent[id] = sent
 	if len(d.sent) > maxSent {
-		maps.DeleteFunc(d.sent, func(_ string, old sentReport) bool { return old.number <= s.number-maxSent/2 })
+		maps.DeleteFunc(d.sent, func(_ string, old sentReport) bool { return old.number <= sent.number-maxSent/2 })
 	}
 }
 
@@ -199,7 +203,8 @@ func (d *device) resendWait() time.Duration {
 // setNextReport sets the time of the next report.
 func (d *device) setNextReport(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 
-// handleTaskEnd is called when the running task has ended and the device has left the external system.
+// handleTaskEnd is called when the running task has ended because of cause (nil after its whole work) and the device has left the external
+// system.
 func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
@@ -223,22 +228,22 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 
 // endSilence keeps the device silent until the server must have ended its grant. Then the device reboots. Whether its
 // journal then has the result of the task is random (Faults.Late).
-func (d *device) endSilence(j *job) {
-	if j.gone {
+func (d *device) endSilence(task *job) {
+	if task.gone {
 		d.timer.Stop()
 		return
 	}
 	if d.dice.chance(d.fleet.config.Late) {
-		d.recordResult(j, nil)
+		d.recordResult(task, nil)
 	}
-	d.setNextReport(min(j.lease.length(), maxSilence) + d.dice.around(d.timing.period))
+	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.around(d.timing.period))
 }
 
-// recordResult writes the result of a task into the journal.
-func (d *device) recordResult(j *job, cause error) {
-	e := &entry{key: key{j.task, j.token}, status: statusSucceeded}
+// recordResult writes the result of a task, which ended because of cause, into the journal.
+func (d *device) recordResult(task *job, cause error) {
+	e := &entry{key: key{task.task, task.token}, status: statusSucceeded}
 	if cause == nil {
-		e.output = d.dice.output(j.task, time.Since(j.started))
+		e.output = d.dice.output(task.task, time.Since(task.started))
 	} else {
 		e.status, e.err = statusFailed, cause.Error()
 	}

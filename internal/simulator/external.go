@@ -28,10 +28,10 @@ type External struct {
 	conns  map[net.Conn]struct{}
 }
 
-// NewExternal listens on addr ("" means a free loopback port) and starts counting. ctx limits only the start: call Close to stop. The
-// capacity must be positive. leases holds the leases of the devices. If leases is nil, no lease excuses a late device. onFull is called
-// after an arrival that exceeds the capacity, and returns the current capacity, in case it was raised. If onFull is nil, the capacity does
-// not change.
+// NewExternal listens on addr ("" means a free loopback port) and starts counting the devices that are connected. ctx limits only the
+// start: call Close to stop. capacity is the maximum number of devices at once and must be positive. leases holds the leases of the
+// devices. If leases is nil, no lease excuses a late device. onFull is called after an arrival that exceeds the capacity, and returns the
+// current capacity, in case it was raised. If onFull is nil, the capacity does not change.
 func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, onFull func() int) (*External, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("external system: capacity %d, want at least 1", capacity)
@@ -68,6 +68,7 @@ func (e *External) Close() error {
 	return err
 }
 
+// accept accepts connections until the listener is closed.
 func (e *External) accept() {
 	for {
 		c, err := e.listener.Accept()
@@ -86,26 +87,26 @@ func (e *External) accept() {
 	}
 }
 
-func (e *External) track(c net.Conn) bool {
+// track records an open connection, so that Close closes it. It returns false after Close.
+func (e *External) track(conn net.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return false
 	}
-	e.conns[c] = struct{}{}
+	e.conns[conn] = struct{}{}
 	return true
 }
 
-// serve handles the connection of one visit: it reads the hello line, writes "in", reads until the
-// end of input, and writes "bye".
-func (e *External) serve(c net.Conn) {
+// serve handles the connection of one visit: it reads the hello line, writes "in", reads until the end of input, and writes "bye".
+func (e *External) serve(conn net.Conn) {
 	defer func() {
 		e.mu.Lock()
-		delete(e.conns, c)
+		delete(e.conns, conn)
 		e.mu.Unlock()
-		_ = c.Close()
+		_ = conn.Close()
 	}()
-	in := bufio.NewReader(c)
+	in := bufio.NewReader(conn)
 	line, err := in.ReadString('\n')
 	if err != nil {
 		return
@@ -117,9 +118,9 @@ func (e *External) serve(c net.Conn) {
 	if overSuspicion, inside := e.arrive(v); overSuspicion != nil {
 		e.withdrawIfRaised(overSuspicion, inside)
 	}
-	if _, err = io.WriteString(c, greeting); err == nil {
+	if _, err = io.WriteString(conn, greeting); err == nil {
 		_, _ = io.Copy(io.Discard, in)
 	}
 	e.leave(v)
-	_, _ = io.WriteString(c, goodbye)
+	_, _ = io.WriteString(conn, goodbye)
 }

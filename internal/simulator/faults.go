@@ -26,6 +26,7 @@ type Faults struct {
 	Garbage     float64 // per report: sends a malformed report before it
 }
 
+// validate returns an error if a probability is not in 0..1.
 func (f Faults) validate() error {
 	var errs []error
 	for _, k := range []struct {
@@ -51,10 +52,11 @@ func (f Faults) validate() error {
 // dice is the seeded random number generator of one device. It is not safe for concurrent use.
 type dice struct{ *rand.Rand }
 
+// newDice returns the dice (random number generator) of one device: equal seeds and streams give equal numbers.
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
 
-// chance returns true with probability p.
-func (d dice) chance(p float64) bool { return p > 0 && d.Float64() < p }
+// chance returns true with this probability.
+func (d dice) chance(probability float64) bool { return probability > 0 && d.Float64() < probability }
 
 // between returns a random duration in [low, high).
 func (d dice) between(low, high time.Duration) time.Duration {

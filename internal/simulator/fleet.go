@@ -12,6 +12,7 @@ import (
 // Config.Introduce is false.
 const maxSpread = 5 * time.Second
 
+// orDefault returns value, or fallback if value is the zero value.
 func orDefault[T comparable](value, fallback T) T {
 	var zero T
 	if value == zero {
@@ -31,9 +32,10 @@ type Fleet struct {
 	leases   *leases
 }
 
-// newFleet returns a fleet that does nothing before Run.
-func newFleet(c Config, external string, tokens []string, leases *leases) *Fleet {
-	return &Fleet{config: c.withDefaults(), external: external, tokens: tokens, client: newHTTPClient(c.Devices + 8), results: newResultLog(), leases: leases}
+// newFleet returns a fleet that does nothing before Run. externalAddr is the address of the external system, and tokens has one token for
+// each device or is empty.
+func newFleet(config Config, externalAddr string, tokens []string, leases *leases) *Fleet {
+	return &Fleet{config: config.withDefaults(), external: externalAddr, tokens: tokens, client: newHTTPClient(config.Devices + 8), results: newResultLog(), leases: leases}
 }
 
 // Run starts the devices at random times: within a period if Config.Introduce is true, else within at most maxSpread. It returns when ctx
@@ -62,10 +64,12 @@ func (f *Fleet) Unacknowledged() int { return f.results.unacknowledged() }
 // DeviceID returns the id of the i-th device, 0 <= i < Config.Devices.
 func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, i) }
 
-func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i+1) }
+// deviceID returns the id of the device with this index, which begins with prefix.
+func deviceID(prefix string, index int) string { return fmt.Sprintf("%s%05d", prefix, index+1) }
 
-func (f *Fleet) newDevice(i int) *device {
-	return &device{fleet: f, id: f.DeviceID(i), link: f.newLink(i), timing: f.timingOf(i), dice: newDice(f.config.Seed, uint64(i)+1)}
+// newDevice returns the device with this index.
+func (f *Fleet) newDevice(index int) *device {
+	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), timing: f.timingOf(index), dice: newDice(f.config.Seed, uint64(index)+1)}
 }
 
 // externalAddr returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
@@ -76,10 +80,11 @@ func (f *Fleet) externalAddr(pool string) string {
 	return f.external
 }
 
-func (f *Fleet) timingOf(i int) deviceTiming {
+// timingOf returns the times that the device with this index follows.
+func (f *Fleet) timingOf(index int) deviceTiming {
 	c := f.config
 	m := deviceTiming{work: c.Work, period: c.Period, resend: c.ResendAfter, retry: c.FirstRetry, forbidden: 600 * c.FirstRetry}
-	switch c.Via.kindOf(i) {
+	switch c.Via.kindOf(index) {
 	case ViaLongPoll:
 		m.holdTime = longPollWait
 	case ViaPeriodic:
@@ -88,13 +93,14 @@ func (f *Fleet) timingOf(i int) deviceTiming {
 	return m
 }
 
-func (f *Fleet) newLink(i int) link {
+// newLink returns the link over which the device with this index reports.
+func (f *Fleet) newLink(index int) link {
 	c, token := f.config, f.config.FleetToken
 	if len(f.tokens) > 0 {
-		token = f.tokens[i]
+		token = f.tokens[index]
 	}
-	if c.Via.kindOf(i) == ViaMQTT {
-		return newMQTTLink(c.MQTTURL, f.DeviceID(i), token, c.FirstRetry)
+	if c.Via.kindOf(index) == ViaMQTT {
+		return newMQTTLink(c.MQTTURL, f.DeviceID(index), token, c.FirstRetry)
 	}
-	return newHTTPLink(f.client, newReplicas(c.URL, i/len(c.Via.kinds())), f.DeviceID(i), token)
+	return newHTTPLink(f.client, newReplicas(c.URL, index/len(c.Via.kinds())), f.DeviceID(index), token)
 }

@@ -33,8 +33,9 @@ func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 	return h, err
 }
 
-func (h histogram) add(more *dto.Histogram) {
-	for _, b := range more.GetBucket() {
+// add adds the observations of other to h.
+func (h histogram) add(other *dto.Histogram) {
+	for _, b := range other.GetBucket() {
 		h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
 	}
 }
@@ -48,13 +49,13 @@ func (h histogram) minus(earlier histogram) histogram {
 	return d
 }
 
-// quantile interpolates within a bucket as Prometheus does. For a value in the last bucket, which has no upper bound,
-// it uses the lower bound of that bucket. If there are no values, quantile returns 0.
-func (h histogram) quantile(q float64) time.Duration {
+// quantile returns the value below which this fraction of the observations are. It interpolates within a bucket as Prometheus does. For a
+// value in the last bucket, which has no upper bound, it uses the lower bound of that bucket. If there are no values, quantile returns 0.
+func (h histogram) quantile(fraction float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0
 	}
-	rank := q * h[math.Inf(1)]
+	rank := fraction * h[math.Inf(1)]
 	low, below := 0.0, 0.0
 	for _, bound := range slices.Sorted(maps.Keys(h)) {
 		if count := h[bound]; count >= rank && count > below {
@@ -84,8 +85,9 @@ func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
 	return sum
 }
 
-func (o *Operator) fetchHistogram(ctx context.Context, base, name, pool string) (histogram, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
+// fetchHistogram reads the histogram with this name for one pool from the metrics of the replica at baseURL.
+func (o *Operator) fetchHistogram(ctx context.Context, baseURL, name, pool string) (histogram, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -26,13 +26,13 @@ const (
 // maxReply is the length of the longest reply that a device reads, in bytes.
 const maxReply = 1 << 20
 
-// newHTTPClient returns a client that a fleet shares. It never follows redirects.
-func newHTTPClient(idle int) *http.Client {
+// newHTTPClient returns a client that a fleet shares. It keeps at most maxIdle idle connections and never follows redirects.
+func newHTTPClient(maxIdle int) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			MaxIdleConns:        idle,
-			MaxIdleConnsPerHost: idle,
+			MaxIdleConns:        maxIdle,
+			MaxIdleConnsPerHost: maxIdle,
 			IdleConnTimeout:     90 * time.Second,
 			TLSHandshakeTimeout: 5 * time.Second,
 			DisableCompression:  true,
@@ -49,50 +49,53 @@ type httpLink struct {
 	token    string
 }
 
-func newHTTPLink(client *http.Client, r *replicas, device, token string) *httpLink {
-	return &httpLink{client: client, replicas: r, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
+// newHTTPLink returns the link of a device that reports to one of the replicas targets with this token.
+func newHTTPLink(client *http.Client, targets *replicas, device, token string) *httpLink {
+	return &httpLink{client: client, replicas: targets, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }
 
 // open does nothing: send opens a connection when it needs one.
 func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { return func() {} }
 
-func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
+// send sends a report in the background, and delivers the answer to inbox.
+func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	go func() {
 		base, position := l.replicas.current()
-		a := l.exchange(ctx, base+l.path, p)
-		if a.kind == failed && !p.closeEarly {
+		a := l.exchange(ctx, base+l.path, outgoing)
+		if a.kind == failed && !outgoing.closeEarly {
 			l.replicas.failOver(position)
 		}
-		if a.id = p.id; a.kind == answered {
+		if a.id = outgoing.id; a.kind == answered {
 			a.id = a.reply.Re // the reply contains the report id, as over MQTT
 		}
-		a.garbage = p.id == ""
-		if !p.closeEarly {
+		a.garbage = outgoing.id == ""
+		if !outgoing.closeEarly {
 			deliver(ctx, inbox, a)
 		}
 	}()
 }
 
-func (l *httpLink) exchange(ctx context.Context, url string, p outgoingReport) linkMessage {
+// exchange sends a report to url and returns the answer.
+func (l *httpLink) exchange(ctx context.Context, url string, outgoing outgoingReport) linkMessage {
 	timeout := httpTimeout
-	if p.holdTime > 0 {
-		timeout = p.holdTime + heldTimeout
+	if outgoing.holdTime > 0 {
+		timeout = outgoing.holdTime + heldTimeout
 	}
 	ctx, hangUp := context.WithTimeout(ctx, timeout)
 	defer hangUp()
-	if p.closeEarly {
+	if outgoing.closeEarly {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() },
 		})
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(p.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(outgoing.body))
 	if err != nil {
 		return linkMessage{kind: failed, err: err}
 	}
 	req.Header.Set("Authorization", "Bearer "+l.token)
 	req.Header.Set("Content-Type", "application/json")
-	if p.holdTime > 0 {
-		req.Header.Set("Prefer", fmt.Sprintf("wait=%d", int(p.holdTime.Seconds())))
+	if outgoing.holdTime > 0 {
+		req.Header.Set("Prefer", fmt.Sprintf("wait=%d", int(outgoing.holdTime.Seconds())))
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
@@ -102,22 +105,24 @@ func (l *httpLink) exchange(ctx context.Context, url string, p outgoingReport) l
 	return readReply(resp)
 }
 
-func readReply(resp *http.Response) linkMessage {
-	a := linkMessage{status: resp.StatusCode, kind: kindOfStatus(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+// readReply converts the HTTP response to a report to a message.
+func readReply(response *http.Response) linkMessage {
+	a := linkMessage{status: response.StatusCode, kind: kindOfStatus(response.StatusCode), held: response.Header.Get("Preference-Applied") != ""}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
 	if err == nil {
 		err = json.Unmarshal(body, &a.reply)
 	}
 	if err != nil && a.kind == answered {
-		return linkMessage{status: resp.StatusCode, kind: failed, err: err}
+		return linkMessage{status: response.StatusCode, kind: failed, err: err}
 	}
 	a.retryAfter = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.retryAfter == 0 {
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && a.retryAfter == 0 {
 		a.retryAfter = time.Duration(seconds) * time.Second
 	}
 	return a
 }
 
+// kindOfStatus returns the kind of answer that an HTTP status means.
 func kindOfStatus(status int) answerKind {
 	switch status {
 	case http.StatusOK:
@@ -131,9 +136,9 @@ func kindOfStatus(status int) answerKind {
 	}
 }
 
-// checkURL refuses a text that is not an absolute URL with one of the schemes.
-func checkURL(raw string, schemes ...string) error {
-	u, err := url.Parse(raw)
+// checkURL returns an error if text is not an absolute URL with one of the schemes.
+func checkURL(text string, schemes ...string) error {
+	u, err := url.Parse(text)
 	if err != nil {
 		return fmt.Errorf("invalid URL: %w", err)
 	}

@@ -26,7 +26,10 @@ func (q Quantiles) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s", roundDuration(q.P50), roundDuration(q.P99))
 }
 
-func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+// roundDuration rounds a duration to 10 us, for display.
+func roundDuration(duration time.Duration) time.Duration {
+	return duration.Round(10 * time.Microsecond)
+}
 
 // Handoff has the durations of handoffs: the times until a slot that one device left was used by
 // the next device.
@@ -38,13 +41,13 @@ type Handoff struct {
 	Entered  Quantiles // part of Total: grant received -> inside
 }
 
-// measureHandoff returns the durations of handoffs. gaps are the times between visits to a slot, which the
-// external system measured. start returns the times that the device of a grant recorded.
-func measureHandoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
+// measureHandoff returns the durations of handoffs. gaps are the times between visits to a slot, which the external system measured.
+// findStart returns the times that the device of the grant with this token recorded.
+func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) Handoff {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
 		total = append(total, g.Entered.Sub(g.Left))
-		s, ok := start(g.Token)
+		s, ok := findStart(g.Token)
 		if !ok {
 			continue
 		}
@@ -62,6 +65,7 @@ func measureHandoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 	return Handoff{Total: quantiles(total), Notified: quantiles(notified), Granted: quantiles(granted), Entered: quantiles(entered)}
 }
 
+// quantiles returns the quantiles of times.
 func quantiles(times []time.Duration) Quantiles {
 	if len(times) == 0 {
 		return Quantiles{}
@@ -71,13 +75,13 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns as late the longest time by which a task started after its due time, and as wait the longest
-// time from `from` to the start of a task. The due times are spread evenly over bound, in the order of the tasks.
-func longestDelays(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
+// longestDelays returns as late the longest time by which a task started after its due time, and as wait the longest time from begin to
+// the start of a task. starts are the starts of the tasks in their order. The due times are spread evenly over bound, in the same order.
+func longestDelays(starts []time.Time, begin time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))
-		late = max(late, at.Sub(from)-due)
-		wait = max(wait, at.Sub(from))
+		late = max(late, at.Sub(begin)-due)
+		wait = max(wait, at.Sub(begin))
 	}
 	return late, wait
 }

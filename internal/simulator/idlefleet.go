@@ -20,8 +20,8 @@ const DefaultConnections = 500
 // A device is only a number, and a token if it has one: no goroutine, no timer, no connection. Each connection has a share of the devices,
 // so a device has at most one report in flight. A slow answer delays the next devices of its connection, and the delay is measured. RunIdle
 // returns an error if the run could not be carried out. IdleSummary.Err evaluates a completed run.
-func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, error) {
-	f, err := newIdleFleet(ctx, c.withDefaults(), progress)
+func RunIdle(ctx context.Context, config Config, progress io.Writer) (IdleSummary, error) {
+	f, err := newIdleFleet(ctx, config.withDefaults(), progress)
 	if err != nil {
 		return IdleSummary{}, fmt.Errorf("simulation: %w", err)
 	}
@@ -43,27 +43,28 @@ type idleFleet struct {
 	elapsed  time.Duration
 }
 
-func newIdleFleet(ctx context.Context, c Config, progress io.Writer) (*idleFleet, error) {
-	if err := c.validateIdle(); err != nil {
+// newIdleFleet registers the devices of config and returns their fleet. Lines about the progress are written to progress.
+func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idleFleet, error) {
+	if err := config.validateIdle(); err != nil {
 		return nil, err
 	}
-	c.Connections = min(c.Connections, c.Devices)
+	config.Connections = min(config.Connections, config.Devices)
 	f := &idleFleet{
-		config: c, client: newHTTPClient(c.Connections), boot: strconv.FormatInt(time.Now().UnixNano(), 36),
+		config: config, client: newHTTPClient(config.Connections), boot: strconv.FormatInt(time.Now().UnixNano(), 36),
 		progress: printer{to: progress}, tally: newTally(),
 	}
-	operator, err := NewOperator(c.URL, c.OperatorToken)
+	operator, err := NewOperator(config.URL, config.OperatorToken)
 	if err != nil {
 		return nil, err
 	}
-	if f.tokens, err = c.registerDevices(ctx, operator, &f.progress); err != nil {
+	if f.tokens, err = config.registerDevices(ctx, operator, &f.progress); err != nil {
 		return nil, err
 	}
-	if err := c.checkAdmission(ctx, f.tokens); err != nil {
+	if err := config.checkAdmission(ctx, f.tokens); err != nil {
 		return nil, err
 	}
 	if f.tokens == nil {
-		f.tokens = make([]string, c.Devices)
+		f.tokens = make([]string, config.Devices)
 	}
 	return f, nil
 }
@@ -103,13 +104,13 @@ func (f *idleFleet) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runConnection reports for each of its devices in turn, at their due times.
-func (f *idleFleet) runConnection(ctx context.Context, n int) {
-	replicas := newReplicas(f.config.URL, n)
+// runConnection reports for each device of the connection with this index in turn, at their due times.
+func (f *idleFleet) runConnection(ctx context.Context, connection int) {
+	replicas := newReplicas(f.config.URL, connection)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for round := 0; ; round++ {
-		for device := n; device < f.config.Devices; device += f.config.Connections {
+		for device := connection; device < f.config.Devices; device += f.config.Connections {
 			timer.Reset(time.Until(f.dueTime(round, device)))
 			select {
 			case <-timer.C:
@@ -121,14 +122,14 @@ func (f *idleFleet) runConnection(ctx context.Context, n int) {
 	}
 }
 
-// dueTime returns the time at which a device must report in this round.
+// dueTime returns the time at which the device with this index must report in this round (period).
 func (f *idleFleet) dueTime(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends a report of a device, and counts the answer. If the end of the run interrupts the report, it is not
-// counted.
+// report sends the report of a device (by index) in a round (period), and counts the answer. If the end of the run interrupts the report,
+// it is not counted.
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)

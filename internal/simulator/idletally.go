@@ -42,9 +42,9 @@ func newTally() tally {
 	return tally{answerCounts: answerCounts{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
 }
 
-// add counts one answer.
-func (t *tally) add(outgoing report, a linkMessage, took time.Duration) {
-	name, wrong := classify(outgoing, a)
+// add counts one answer to the report outgoing, which took this time.
+func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
+	name, wrong := classify(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.answers[name]++
@@ -71,21 +71,22 @@ func (t *tally) read() answerCounts {
 	return c
 }
 
-// classify returns the name under which an answer is counted, and, as wrong, a description of its
-// error. wrong is empty for a correct answer.
-func classify(outgoing report, a linkMessage) (name, wrong string) {
+// classify returns the name under which answer, the answer to outgoing, is counted, and, as wrong, a description of its error. wrong is
+// empty for a correct answer.
+func classify(outgoing report, answer linkMessage) (name, wrong string) {
 	switch {
-	case a.err != nil:
-		return "no answer", a.err.Error()
-	case a.kind != answered:
-		name = strings.TrimSpace(fmt.Sprintf("%d %s", a.status, a.reply.Code))
-		return name, name + ": " + orDefault(a.reply.Detail, http.StatusText(a.status))
-	case a.reply.Re != outgoing.ID:
-		return a.reply.Reason, fmt.Sprintf("a reply to %q arrived for report %q", a.reply.Re, outgoing.ID)
+	case answer.err != nil:
+		return "no answer", answer.err.Error()
+	case answer.kind != answered:
+		name = strings.TrimSpace(fmt.Sprintf("%d %s", answer.status, answer.reply.Code))
+		return name, name + ": " + orDefault(answer.reply.Detail, http.StatusText(answer.status))
+	case answer.reply.Re != outgoing.ID:
+		return answer.reply.Reason, fmt.Sprintf("a reply to %q arrived for report %q", answer.reply.Re, outgoing.ID)
 	}
-	return a.reply.Reason, strings.Join(a.reply.violations(outgoing), "; ")
+	return answer.reply.Reason, strings.Join(answer.reply.violations(outgoing), "; ")
 }
 
+// reportCount returns the number of reports that were answered or failed.
 func (c answerCounts) reportCount() (n int64) {
 	for _, answers := range c.answers {
 		n += answers
@@ -93,27 +94,28 @@ func (c answerCounts) reportCount() (n int64) {
 	return n
 }
 
-// byReason lists, for each name, the number of answers since the reading before.
-func (c answerCounts) byReason(before answerCounts) string {
+// byReason lists, for each name of an answer, the number of these answers since the reading earlier.
+func (c answerCounts) byReason(earlier answerCounts) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
-		if n := c.answers[name] - before.answers[name]; n > 0 {
+		if n := c.answers[name] - earlier.answers[name]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", name, n))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
+// quantiles returns the quantiles of the observations.
 func (h histogram) quantiles() Quantiles {
 	return Quantiles{P50: h.quantile(0.50), P99: h.quantile(0.99)}
 }
 
-// showProgress writes the counts of the last interval, and returns the current ones.
-func (f *idleFleet) showProgress(before answerCounts) answerCounts {
+// showProgress writes the counts since the reading earlier, and returns the current counts.
+func (f *idleFleet) showProgress(earlier answerCounts) answerCounts {
 	now := f.tally.read()
 	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s",
-		time.Since(f.started).Round(time.Second), now.reportCount()-before.reportCount(), orDefault(now.byReason(before), "-"),
-		now.times.minus(before.times).quantiles(), now.errors-before.errors, f.timeBehind(now, time.Since(f.started)).Round(time.Millisecond))
+		time.Since(f.started).Round(time.Second), now.reportCount()-earlier.reportCount(), orDefault(now.byReason(earlier), "-"),
+		now.times.minus(earlier.times).quantiles(), now.errors-earlier.errors, f.timeBehind(now, time.Since(f.started)).Round(time.Millisecond))
 	return now
 }
 
@@ -131,13 +133,14 @@ type IdleSummary struct {
 	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: the elapsed
-// time minus the time that the answered reports take at this pace.
-func (f *idleFleet) timeBehind(c answerCounts, elapsed time.Duration) time.Duration {
-	done := float64(c.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
+// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: the elapsed time minus the time
+// that the answered reports in current take at this pace.
+func (f *idleFleet) timeBehind(current answerCounts, elapsed time.Duration) time.Duration {
+	done := float64(current.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
 }
 
+// summary returns the result of the run.
 func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.read()
 	return IdleSummary{
@@ -164,9 +167,9 @@ func (s IdleSummary) Err() error {
 	return errors.Join(errs...)
 }
 
-// Print writes the summary for people.
-func (s IdleSummary) Print(w io.Writer) error {
-	_, err := fmt.Fprintf(w, `devices    %d, each once in %s: %.0f reports/s wanted
+// Print writes the summary to out, as text for people.
+func (s IdleSummary) Print(out io.Writer) error {
+	_, err := fmt.Fprintf(out, `devices    %d, each once in %s: %.0f reports/s wanted
 reports    %d in %s: %.0f/s
 answers    %s
 errors     %d

@@ -21,6 +21,7 @@ type entry struct {
 	stripped bool // was refused with its output, and is now sent without it
 }
 
+// toResult converts the entry to the form of a report.
 func (e *entry) toResult() result {
 	r := result{Task: e.task, Token: e.token, Status: e.status, Error: e.err}
 	if !e.stripped {
@@ -35,8 +36,8 @@ type journal struct {
 	oneByOne bool     // a report was refused, so results are sent one by one
 }
 
-// add adds a new result to the journal. It stays there until it is acknowledged.
-func (j *journal) add(e *entry) { j.pending = append(j.pending, e) }
+// add adds added, a new result, to the journal. It stays there until it is acknowledged.
+func (j *journal) add(added *entry) { j.pending = append(j.pending, added) }
 
 // highestToken returns the highest token in the journal.
 func (j *journal) highestToken() (token int64) {
@@ -65,9 +66,9 @@ func (j *journal) hasUnreported() bool {
 	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
 }
 
-// dropResult drops a result whose outcome has arrived.
-func (j *journal) dropResult(k key) {
-	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == k })
+// dropResult drops the result of a grant, whose outcome has arrived.
+func (j *journal) dropResult(grant key) {
+	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == grant })
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
@@ -94,8 +95,9 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 	return e
 }
 
-func (j *journal) find(k key) *entry {
-	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.key == k }); at >= 0 {
+// find returns the result of a grant in the journal, or nil if there is none.
+func (j *journal) find(grant key) *entry {
+	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.key == grant }); at >= 0 {
 		return j.pending[at]
 	}
 	return nil

@@ -24,9 +24,11 @@ type judge struct {
 	turnover turnover
 }
 
-func newJudge(capacity int, l *leases, onFull func() int) *judge {
+// newJudge returns a judge that has counted no arrival. capacity is the number of devices above which an arrival is a violation;
+// knownLeases and onFull are as leases and onFull in NewExternal.
+func newJudge(capacity int, knownLeases *leases, onFull func() int) *judge {
 	return &judge{
-		leases: l, onFull: onFull, capacity: capacity, changed: time.Now(),
+		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
 		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newTurnover(),
 	}
 }
@@ -51,12 +53,12 @@ func (j *judge) Capacity() int {
 	return j.capacity
 }
 
-// SetCapacity changes the capacity for later arrivals.
-func (j *judge) SetCapacity(n int) {
+// SetCapacity changes the capacity (the number of devices above which an arrival is a violation) for later arrivals.
+func (j *judge) SetCapacity(capacity int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.elapse()
-	j.capacity = n
+	j.capacity = capacity
 }
 
 // breaches returns the violations that late devices do not explain. margin is the time for which the server keeps a
@@ -75,8 +77,8 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// withdrawIfRaised clears the suspicion about an arrival above the capacity if an operator had raised the pool's
-// capacity just before. The arrival is counted first, because onFull may take a while.
+// withdrawIfRaised clears overSuspicion, the suspicion about an arrival above the capacity, if an operator had raised the pool's capacity
+// just before, to at least inside, the number of devices inside. The arrival is counted first, because onFull may take a while.
 func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
@@ -95,23 +97,23 @@ func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 
 // arrive counts a device that arrives inside the external system. If the number of devices then exceeds the capacity,
 // arrive returns this suspicion of a violation and the number of devices inside.
-func (j *judge) arrive(v *visit) (overSuspicion *suspicion, inside int) {
+func (j *judge) arrive(visitor *visit) (overSuspicion *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.elapse()
 	var ownLease *lease
-	if j.leases != nil && !v.isCaller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
-		ownLease = j.leases.leaseOf(v.token)
+	if j.leases != nil && !visitor.isCaller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
+		ownLease = j.leases.leaseOf(visitor.token)
 	}
-	j.inside[v] = ownLease
+	j.inside[visitor] = ownLease
 	j.stats.Arrivals++
 	j.stats.Inside = len(j.inside)
 	j.stats.HighWater = max(j.stats.HighWater, j.stats.Inside)
-	if v.token < j.tokens[v.slot] {
+	if visitor.token < j.tokens[visitor.slot] {
 		j.stats.StaleTokens++
 		j.addSuspicion(staleToken, 0, ownLease)
 	}
-	if holder := j.holders[v.slot]; holder != nil && holder.token != v.token {
+	if holder := j.holders[visitor.slot]; holder != nil && holder.token != visitor.token {
 		j.stats.SharedSlots++
 		j.addSuspicion(sharedSlot, 1, ownLease, j.inside[holder])
 	}
@@ -119,9 +121,9 @@ func (j *judge) arrive(v *visit) (overSuspicion *suspicion, inside int) {
 		j.stats.OverLimitInstants++
 		overSuspicion = j.addSuspicion(overCapacity, j.capacity, slices.Collect(maps.Values(j.inside))...)
 	}
-	j.tokens[v.slot] = max(j.tokens[v.slot], v.token)
-	j.holders[v.slot] = v
-	j.turnover.enter(v.slot, v.token, j.changed)
+	j.tokens[visitor.slot] = max(j.tokens[visitor.slot], visitor.token)
+	j.holders[visitor.slot] = visitor
+	j.turnover.enter(visitor.slot, visitor.token, j.changed)
 	return overSuspicion, j.stats.Inside
 }
 
@@ -131,31 +133,32 @@ func (j *judge) addSuspicion(kind breach, allowed int, concerned ...*lease) *sus
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
 
-func (j *judge) leave(v *visit) {
+// leave counts that a visitor (device or caller) has left the external system.
+func (j *judge) leave(visitor *visit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.elapse()
-	delete(j.inside, v)
+	delete(j.inside, visitor)
 	j.stats.Inside = len(j.inside)
-	if j.holders[v.slot] == v {
-		delete(j.holders, v.slot)
-		j.turnover.leave(v.slot, j.changed)
+	if j.holders[visitor.slot] == visitor {
+		delete(j.holders, visitor.slot)
+		j.turnover.leave(visitor.slot, j.changed)
 	}
 }
 
-// Gaps returns the times between visits to a slot, at most the last maxGaps.
+// Gaps returns the times between the visits of two devices to a slot, at most the last maxGaps.
 func (j *judge) Gaps() []Gap {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleEdges returns the empty time before the first visit and after the last visit to each slot,
-// summed over the slots.
-func (j *judge) idleEdges(from, to time.Time) (before, after time.Duration) {
+// idleEdges returns the empty time between begin and end before the first visit and after the last visit to each slot, summed over the
+// slots.
+func (j *judge) idleEdges(begin, end time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.turnover.idleEdges(j.capacity, from, to)
+	return j.turnover.idleEdges(j.capacity, begin, end)
 }
 
 // elapse adds the time since the last change to the totals of device-time and of time above the

@@ -27,25 +27,27 @@ type resultLog struct {
 	starts    map[int64]Start // key: token
 }
 
+// newResultLog returns a log without results.
 func newResultLog() *resultLog {
 	return &resultLog{tasks: map[int64][]record{}, starts: map[int64]Start{}}
 }
 
-func (l *resultLog) add(e *entry) {
+// add adds a result that a device has written into its journal.
+func (l *resultLog) add(written *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tasks[e.task] = append(l.tasks[e.task], record{key: e.key, status: e.status, output: e.output, sentWithOutput: true})
+	l.tasks[written.task] = append(l.tasks[written.task], record{key: written.key, status: written.status, output: written.output, sentWithOutput: true})
 	l.unacked++
 }
 
-// recordOutcome stores the first outcome that arrives for a result. Later outcomes are ignored,
-// because they answer copies of the report.
-func (l *resultLog) recordOutcome(k key, outcome string, withOutput bool) {
+// recordOutcome stores the first outcome that arrives for the result of a grant. withOutput is false if the result was sent without its
+// output. Later outcomes are ignored, because they answer copies of the report.
+func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.tasks[k.task] {
-		r := &l.tasks[k.task][i]
-		if r.key == k && r.outcome == "" {
+	for i := range l.tasks[grant.task] {
+		r := &l.tasks[grant.task][i]
+		if r.key == grant && r.outcome == "" {
 			r.outcome, r.sentWithOutput, r.ackedAt = outcome, withOutput, time.Now()
 			l.unacked--
 			l.lastAckAt = r.ackedAt
@@ -67,26 +69,25 @@ func (l *resultLog) recordsOf(task int64) []record {
 	return slices.Clone(l.tasks[task])
 }
 
-// hasResult reports whether a device has written the result of a grant.
-func (l *resultLog) hasResult(k key) bool {
-	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool { return r.key == k })
+// hasResult reports whether a device has written the result of this grant.
+func (l *resultLog) hasResult(grant key) bool {
+	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
 }
 
-// recordedBefore reports whether the acknowledgement that the result k was recorded reached the device before
-// the time at.
-func (l *resultLog) recordedBefore(k key, at time.Time) bool {
-	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool {
-		return r.key == k && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
+// recordedBefore reports whether the acknowledgement that the result of this grant was recorded reached the device before the time at.
+func (l *resultLog) recordedBefore(grant key, at time.Time) bool {
+	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {
+		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
 	})
 }
 
-// dropAcknowledged drops the acknowledged results of tasks with id <= upTo, so that an endless run does not grow.
-func (l *resultLog) dropAcknowledged(upTo int64) {
+// dropAcknowledged drops the acknowledged results of tasks with id <= lastTask, so that an endless run does not grow.
+func (l *resultLog) dropAcknowledged(lastTask int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.starts) // endless runs do not read the starts
 	for task, records := range l.tasks {
-		if task <= upTo && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
+		if task <= lastTask && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
 			delete(l.tasks, task)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 type link interface {
 	// open starts the link. hangUp ends it.
 	open(ctx context.Context, inbox chan<- linkMessage) (hangUp func())
-	// send sends one report.
-	send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage)
+	// send sends one report. Its answer arrives in inbox.
+	send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage)
 }
 
 // outgoingReport is one report to send.
@@ -43,10 +43,10 @@ type linkMessage struct {
 	err        error         // if failed: why there is no readable answer
 }
 
-// deliver sends a message to the device unless ctx has ended.
-func deliver(ctx context.Context, inbox chan<- linkMessage, a linkMessage) {
+// deliver sends message to inbox, the inbox of the device, unless ctx has ended.
+func deliver(ctx context.Context, inbox chan<- linkMessage, message linkMessage) {
 	select {
-	case inbox <- a:
+	case inbox <- message:
 	case <-ctx.Done():
 	}
 }

@@ -31,12 +31,16 @@ type mqttLink struct {
 	once               sync.Once                   // closes firstAttemptDone
 }
 
+// newMQTTLink returns the link of a device to the broker at url. retry is the upper limit of the first pause between connections.
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 	return &mqttLink{url: url, device: device, token: token, retry: retry, firstAttemptDone: make(chan struct{})}
 }
 
+// reportTopic returns the topic to which the device publishes reports.
 func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
-func (l *mqttLink) replyTopic() string  { return "fleet/v1/" + l.device + "/reply" }
+
+// replyTopic returns the topic on which the device receives replies.
+func (l *mqttLink) replyTopic() string { return "fleet/v1/" + l.device + "/reply" }
 
 // open connects in the background, and reconnects whenever the connection is lost.
 func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp func()) {
@@ -90,7 +94,7 @@ func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) 
 	return true
 }
 
-// dial opens the network connection.
+// dial opens a network connection to the broker.
 func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
 	broker, err := url.Parse(l.url)
 	if err != nil {
@@ -104,10 +108,11 @@ func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", broker.Host)
 }
 
-func (l *mqttLink) pahoOptions(network net.Conn) *paho.ClientOptions {
+// pahoOptions returns the options of a paho client that uses networkConn.
+func (l *mqttLink) pahoOptions(networkConn net.Conn) *paho.ClientOptions {
 	return paho.NewClientOptions().
 		AddBroker(l.url).
-		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return networkConn, nil }).
 		SetClientID(l.device).
 		SetUsername(l.device).
 		SetPassword(l.token).
@@ -121,11 +126,11 @@ func (l *mqttLink) pahoOptions(network net.Conn) *paho.ClientOptions {
 		SetKeepAlive(30 * time.Second)
 }
 
-// waitSuccess waits for the broker's answer, and reports whether it was a success.
-func waitSuccess(ctx context.Context, token paho.Token) bool {
+// waitSuccess waits for the broker's answer to operation, an operation of paho, and reports whether it was a success.
+func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	select {
-	case <-token.Done():
-		return token.Error() == nil
+	case <-operation.Done():
+		return operation.Error() == nil
 	case <-ctx.Done():
 		return false
 	}
@@ -133,28 +138,29 @@ func waitSuccess(ctx context.Context, token paho.Token) bool {
 
 // send publishes a report, after the first attempt to connect has ended. It does not learn whether the broker received the
 // report: the device's re-send covers the loss.
-func (l *mqttLink) send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
+func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	select {
 	case <-l.firstAttemptDone:
-		l.publish(ctx, p, inbox)
+		l.publish(ctx, outgoing, inbox)
 	default:
 		go func() {
 			select {
 			case <-l.firstAttemptDone:
 			case <-ctx.Done():
 			}
-			l.publish(ctx, p, inbox)
+			l.publish(ctx, outgoing, inbox)
 		}()
 	}
 }
 
-func (l *mqttLink) publish(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
+// publish publishes a report. It delivers a failure to inbox if there is no connection.
+func (l *mqttLink) publish(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	client := l.current.Load()
 	if client == nil || !(*client).IsConnectionOpen() {
-		go deliver(ctx, inbox, linkMessage{id: p.id, garbage: p.id == "", kind: failed})
+		go deliver(ctx, inbox, linkMessage{id: outgoing.id, garbage: outgoing.id == "", kind: failed})
 		return
 	}
-	(*client).Publish(l.reportTopic(), 1, false, p.body)
+	(*client).Publish(l.reportTopic(), 1, false, outgoing.body)
 }
 
 // parseMQTT parses a reply, a push or an error. An error without a report id answers a report whose id could not be read.

@@ -32,12 +32,13 @@ func NewOperator(url, token string) (*Operator, error) {
 	return o, err
 }
 
-// RoundTrip sends a request to one replica. Only a GET without a usable answer is repeated, once at each other replica.
-func (o *Operator) RoundTrip(r *http.Request) (answer *http.Response, err error) {
-	path := strings.TrimPrefix(r.URL.String(), o.baseURL)
+// RoundTrip sends request to one replica and returns its answer. Only a GET without a usable answer is repeated, once at each other
+// replica.
+func (o *Operator) RoundTrip(request *http.Request) (answer *http.Response, err error) {
+	path := strings.TrimPrefix(request.URL.String(), o.baseURL)
 	for n := len(o.replicas.urls); n > 0; n-- {
 		base, position := o.replicas.current()
-		forwarded := r.Clone(r.Context())
+		forwarded := request.Clone(request.Context())
 		if forwarded.URL, err = url.Parse(base + path); err != nil {
 			return nil, err
 		}
@@ -47,7 +48,7 @@ func (o *Operator) RoundTrip(r *http.Request) (answer *http.Response, err error)
 			break
 		}
 		o.replicas.failOver(position)
-		if n == 1 || r.Method != http.MethodGet || r.Context().Err() != nil {
+		if n == 1 || request.Method != http.MethodGet || request.Context().Err() != nil {
 			break
 		}
 		if answer != nil {

@@ -16,7 +16,7 @@ func trickyValues() []string {
 	}
 }
 
-// output returns the output of a task: compact JSON that differs every time.
+// output returns a random output of a task that worked for this time: compact JSON that differs every time.
 func (d dice) output(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)

@@ -15,6 +15,7 @@ type printer struct {
 	printed time.Time
 }
 
+// writeLine writes a line with a text as in fmt.Sprintf.
 func (p *printer) writeLine(format string, args ...any) {
 	p.printed = time.Now()
 	if p.to != nil {

@@ -30,6 +30,7 @@ func (r *replicas) current() (url string, position uint64) {
 // failOver switches to the next URL, unless another failure has already done so.
 func (r *replicas) failOver(position uint64) { r.position.CompareAndSwap(position, position+1) }
 
+// splitURLs returns the URLs in urls, which are separated by commas.
 func splitURLs(urls string) []string {
 	list := strings.Split(urls, ",")
 	for i, url := range list {
@@ -38,7 +39,7 @@ func splitURLs(urls string) []string {
 	return list
 }
 
-// checkURLs applies checkURL to each URL of a list with commas.
+// checkURLs applies checkURL to each URL of urls, which are separated by commas.
 func checkURLs(urls string, schemes ...string) error {
 	var errs []error
 	for _, url := range splitURLs(urls) {

@@ -23,8 +23,8 @@ const callTimeout = 5 * time.Second
 //
 // Run returns an error if the simulation could not be carried out. Summary.Err evaluates a completed simulation. When ctx ends, Run returns
 // the summary so far: this is how an endless run ends.
-func Run(ctx context.Context, c Config, progress io.Writer) (Summary, error) {
-	s, err := newSimulation(ctx, c.withDefaults(), progress)
+func Run(ctx context.Context, config Config, progress io.Writer) (Summary, error) {
+	s, err := newSimulation(ctx, config.withDefaults(), progress)
 	if err != nil {
 		return Summary{}, fmt.Errorf("simulation: %w", err)
 	}
@@ -48,33 +48,34 @@ type simulation struct {
 	summary        Summary
 }
 
-func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulation, error) {
-	if err := c.validate(); err != nil {
+// newSimulation prepares a run: it creates the pool, registers the devices and starts the external system.
+func newSimulation(ctx context.Context, config Config, progress io.Writer) (*simulation, error) {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	operator, err := NewOperator(c.URL, c.OperatorToken)
+	operator, err := NewOperator(config.URL, config.OperatorToken)
 	if err != nil {
 		return nil, err
 	}
-	s := &simulation{config: c, operator: operator, progress: printer{to: progress}}
+	s := &simulation{config: config, operator: operator, progress: printer{to: progress}}
 	pool, err := s.ensurePool(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
-	tokens, err := c.registerDevices(ctx, operator, &s.progress)
+	tokens, err := config.registerDevices(ctx, operator, &s.progress)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkAdmission(ctx, tokens); err != nil {
+	if err := config.checkAdmission(ctx, tokens); err != nil {
 		return nil, err
 	}
 	leases := newLeases()
-	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity, leases, s.currentCapacity); err != nil {
+	if s.external, err = NewExternal(ctx, config.ExternalAddr, pool.Capacity, leases, s.currentCapacity); err != nil {
 		return nil, err
 	}
-	s.fleet = newFleet(c, s.external.Addr(), tokens, leases)
-	s.work = newWorkload(c, s.lease, s.operator, s.fleet)
+	s.fleet = newFleet(config, s.external.Addr(), tokens, leases)
+	s.work = newWorkload(config, s.lease, s.operator, s.fleet)
 	return s, nil
 }
 
@@ -92,6 +93,7 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	return put.Pool, err
 }
 
+// run runs the simulation to its end and returns the summary.
 func (s *simulation) run(ctx context.Context) (Summary, error) {
 	fleetCtx, stopFleet := context.WithCancel(ctx)
 	defer stopFleet()
@@ -127,13 +129,15 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	return s.summary, err
 }
 
-func (*simulation) wait(ctx context.Context, d time.Duration) {
+// wait waits for this duration or until ctx ends.
+func (*simulation) wait(ctx context.Context, duration time.Duration) {
 	select {
-	case <-time.After(d):
+	case <-time.After(duration):
 	case <-ctx.Done():
 	}
 }
 
+// callIfSet calls listener unless it is nil.
 func (*simulation) callIfSet(listener func()) {
 	if listener != nil {
 		listener()
@@ -258,6 +262,7 @@ func (s *simulation) verify(ctx context.Context) error {
 	return nil
 }
 
+// fillSummary stores the counts of the fleet and of the external system in the summary.
 func (s *simulation) fillSummary() {
 	s.summary.Pool = s.config.Pool
 	s.summary.Capacity = s.external.Capacity()

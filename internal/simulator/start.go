@@ -15,10 +15,11 @@ type Start struct {
 	Gone        bool      // the device becomes silent for good with this task
 }
 
-func (l *resultLog) recordStart(s Start) {
+// recordStart records how a device began a task.
+func (l *resultLog) recordStart(start Start) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.starts[s.Token] = s
+	l.starts[start.Token] = start
 }
 
 // findStart returns the Start of the task that was granted with this token.

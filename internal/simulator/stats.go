@@ -53,12 +53,14 @@ func (c *counters) add(field *int64, n int64) {
 	*field += n
 }
 
+// stats returns a copy of the counts.
 func (c *counters) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.Stats
 }
 
+// countReply counts a reply with this reason.
 func (c *counters) countReply(reason string) {
 	c.add(&c.Replies, 1)
 	if reason == reasonFull || reason == reasonLimited {
@@ -66,8 +68,9 @@ func (c *counters) countReply(reason string) {
 	}
 }
 
-func (c *counters) countOutcome(o string) {
-	switch o {
+// countOutcome counts a result with this outcome.
+func (c *counters) countOutcome(outcome string) {
+	switch outcome {
 	case outcomeRecorded:
 		c.add(&c.Recorded, 1)
 	case outcomeDuplicate:
@@ -81,12 +84,13 @@ func (c *counters) countOutcome(o string) {
 	}
 }
 
-func (c *counters) recordViolation(device, what string) {
+// recordViolation counts a violation of the protocol in a reply to a device, and keeps the description of the first one.
+func (c *counters) recordViolation(device, description string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Violations++
 	if c.FirstViolation == "" {
-		c.FirstViolation = device + ": " + what
+		c.FirstViolation = device + ": " + description
 	}
 }
 

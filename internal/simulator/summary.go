@@ -84,6 +84,7 @@ func (s *Summary) Err() error {
 	return errors.Join(errs...)
 }
 
+// unfinished returns the number of tasks that did not end. It is 0 if the run was interrupted.
 func (s *Summary) unfinished() int64 {
 	if s.Interrupted {
 		return 0
@@ -91,8 +92,8 @@ func (s *Summary) unfinished() int64 {
 	return s.Tasks - s.Ended
 }
 
-// Print writes the summary for people.
-func (s *Summary) Print(w io.Writer) error {
+// Print writes the summary to out, as text for people.
+func (s *Summary) Print(out io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
 	empty := max(s.TasksWaited*time.Duration(s.Capacity)-s.InsideWhileTasksWaited, 0) // slot-time that was empty while tasks were waiting
 	for _, line := range []string{
@@ -116,7 +117,7 @@ func (s *Summary) Print(w io.Writer) error {
 			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.BoundRatio(), s.Ideal.Round(10*time.Millisecond)),
 		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
 	} {
-		if _, err := fmt.Fprintln(w, line); err != nil {
+		if _, err := fmt.Fprintln(out, line); err != nil {
 			return err
 		}
 	}

@@ -20,10 +20,12 @@ type turnover struct {
 	count int               // number of all gaps
 }
 
+// newTurnover returns a turnover without a visit.
 func newTurnover() turnover {
 	return turnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
 }
 
+// enter records that a device entered the slot with this token at the time now.
 func (t *turnover) enter(slot int, token int64, now time.Time) {
 	left, used := t.left[slot]
 	if !used {
@@ -41,20 +43,21 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 	t.count++
 }
 
+// leave records that the device in the slot left at the time now.
 func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// idleEdges returns the times before the first visit and after the last visit, summed over the slots. For a slot that
-// was never used, the whole time counts as time before the first visit.
-func (t *turnover) idleEdges(slots int, from, to time.Time) (before, after time.Duration) {
+// idleEdges returns the times from begin to the first visit and from the last visit to end, summed over the slots 0 to slots - 1. For a
+// slot that was never used, the whole time counts as time before the first visit.
+func (t *turnover) idleEdges(slots int, begin, end time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]
 		if !used {
-			before += to.Sub(from)
+			before += end.Sub(begin)
 			continue
 		}
-		before += first.Sub(from)
+		before += first.Sub(begin)
 		if left, ok := t.left[slot]; ok {
-			after += max(to.Sub(left), 0)
+			after += max(end.Sub(left), 0)
 		}
 	}
 	return before, after

@@ -11,11 +11,12 @@ import (
 // maxExamples limits the number of findings that a summary describes.
 const maxExamples = 5
 
-// compareBatch compares the tasks of a batch with the journals and adds its findings to the summary. It returns the highest task id.
-func (s *Summary) compareBatch(ctx context.Context, o *Operator, l *resultLog, b operators.Batch) (last int64, err error) {
+// compareBatch compares the tasks of a batch with results, the results in the journals, and adds its findings to the summary. It returns
+// the highest task id.
+func (s *Summary) compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (last int64, err error) {
 	var found batchFindings
 	seen := map[int64]bool{}
-	for t, err := range o.Tasks.List(ctx, operators.TaskFilter{Batch: b.ID}) {
+	for t, err := range operator.Tasks.List(ctx, operators.TaskFilter{Batch: batch.ID}) {
 		if err != nil {
 			return last, err
 		}
@@ -24,11 +25,11 @@ func (s *Summary) compareBatch(ctx context.Context, o *Operator, l *resultLog, b
 		}
 		seen[t.ID] = true
 		last = max(last, t.ID)
-		found.add(t, l.recordsOf(t.ID))
+		found.add(t, results.recordsOf(t.ID))
 	}
-	if missing := b.Total - int64(len(seen)); missing != 0 {
+	if missing := batch.Total - int64(len(seen)); missing != 0 {
 		found.lost += max(missing, -missing)
-		found.examples = append(found.examples, fmt.Sprintf("batch %d lists %d of %d tasks", b.ID, len(seen), b.Total))
+		found.examples = append(found.examples, fmt.Sprintf("batch %d lists %d of %d tasks", batch.ID, len(seen), batch.Total))
 	}
 	s.Compared += found.compared
 	s.Lost += found.lost
@@ -44,31 +45,33 @@ type batchFindings struct {
 	examples                  []string
 }
 
-func (v *batchFindings) add(t operators.Task, records []record) {
-	if !isTerminal(t.State) {
+// add compares a task with the records of its results, and adds the findings.
+func (v *batchFindings) add(task operators.Task, records []record) {
+	if !isTerminal(task.State) {
 		v.lost++
-		v.addExample("task %d is %q", t.ID, t.State)
+		v.addExample("task %d is %q", task.ID, task.State)
 		return
 	}
 	successes := countRecorded(records)
-	if t.State != statusSucceeded {
+	if task.State != statusSucceeded {
 		if successes > 0 {
 			v.differing++
-			v.addExample("task %d is %q, but its success was recorded", t.ID, t.State)
+			v.addExample("task %d is %q, but its success was recorded", task.ID, task.State)
 		}
 		return
 	}
 	v.compared++
 	if successes > 1 {
 		v.differing++
-		v.addExample("task %d: %d successes were recorded", t.ID, successes)
+		v.addExample("task %d: %d successes were recorded", task.ID, successes)
 	}
-	if !matchesJournal(t.Output, records) {
+	if !matchesJournal(task.Output, records) {
 		v.differing++
-		v.addExample("task %d: output %.200q is not what %s wrote", t.ID, t.Output, t.Device)
+		v.addExample("task %d: output %.200q is not what %s wrote", task.ID, task.Output, task.Device)
 	}
 }
 
+// addExample keeps a finding as text, as in fmt.Sprintf, if there are fewer than maxExamples.
 func (v *batchFindings) addExample(format string, args ...any) {
 	if len(v.examples) < maxExamples {
 		v.examples = append(v.examples, fmt.Sprintf(format, args...))
@@ -110,6 +113,7 @@ func matchesJournal(output []byte, records []record) bool {
 	return false
 }
 
+// isTerminal reports whether a task in this state has ended.
 func isTerminal(state string) bool {
 	switch state {
 	case "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed":

@@ -34,6 +34,7 @@ func (v Via) Check() error {
 	return nil
 }
 
+// kinds returns the kinds of devices that v lists.
 func (v Via) kinds() []Via {
 	if v == ViaMixed {
 		return []Via{ViaHTTP, ViaMQTT}
@@ -45,13 +46,13 @@ func (v Via) kinds() []Via {
 	return kinds
 }
 
-// kindOf returns the kind of the i-th device.
-func (v Via) kindOf(i int) Via {
+// kindOf returns the kind of the device with this index.
+func (v Via) kindOf(index int) Via {
 	kinds := v.kinds()
-	return kinds[i%len(kinds)]
+	return kinds[index%len(kinds)]
 }
 
-// needsTransports reports which transports the kinds need.
+// needsTransports reports which transports (HTTP, MQTT) the kinds of devices need.
 func (v Via) needsTransports() (http, mqtt bool) {
 	for _, kind := range v.kinds() {
 		http = http || kind != ViaMQTT

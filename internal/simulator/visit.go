@@ -24,12 +24,12 @@ const leaveTimeout = 10 * time.Second
 // callerMark is the prefix of the holder names of callers. No device id has this prefix.
 const callerMark = "@"
 
-// Enter opens a visit to the external system for a caller (a program that leases a slot). It can be called while the
-// fleet runs. holder is the name under which the caller holds the slot. The caller is counted until leave returns or
-// its process ends. Enter returns an error if ctx ends first.
-func Enter(ctx context.Context, addr, holder string, task, token int64, slot int) (leave func(), err error) {
+// Enter opens a visit to the external system, which listens on externalAddr, for a caller (a program that leases a slot). It can be called
+// while the fleet runs. holder is the name under which the caller holds the slot, by the lease of task with the fencing token. The caller
+// is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
+func Enter(ctx context.Context, externalAddr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
-	if err := v.enter(ctx, addr); err != nil {
+	if err := v.enter(ctx, externalAddr); err != nil {
 		return nil, err
 	}
 	return v.leave, nil
@@ -46,10 +46,11 @@ type visit struct {
 // isCaller reports whether the visit is by a caller.
 func (v *visit) isCaller() bool { return strings.HasPrefix(v.device, callerMark) }
 
-// enter connects and waits until the external system has counted the device. If ctx ends first, enter leaves and returns an error.
-func (v *visit) enter(ctx context.Context, addr string) error {
+// enter connects to the external system at externalAddr and waits until it has counted the device. If ctx ends first, enter leaves and
+// returns an error.
+func (v *visit) enter(ctx context.Context, externalAddr string) error {
 	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "tcp", addr)
+	c, err := dialer.DialContext(ctx, "tcp", externalAddr)
 	if err != nil {
 		return fmt.Errorf("external system: %w", err)
 	}

@@ -14,6 +14,7 @@ type report struct {
 	Attributes json.RawMessage `json:"attributes,omitempty"`
 }
 
+// result is an entry of results in a report.
 type result struct {
 	Task   int64           `json:"task"`
 	Token  int64           `json:"token"`
@@ -22,13 +23,15 @@ type result struct {
 	Error  string          `json:"error,omitempty"`
 }
 
+// running is an entry of running in a report.
 type running struct {
 	Task     int64   `json:"task"`
 	Token    int64   `json:"token"`
 	Progress float64 `json:"progress"`
 }
 
-// encode cannot fail, because a report contains only valid JSON values. Outputs keep their bytes, so HTML characters must not be escaped.
+// encode returns the report as JSON. It cannot fail, because a report contains only valid JSON values. Outputs keep their bytes, so HTML
+// characters must not be escaped.
 func (r report) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -55,23 +58,27 @@ type reply struct {
 	Detail        string      `json:"detail"`
 }
 
+// ack is the dispatcher's answer to one result.
 type ack struct {
 	Task    int64  `json:"task"`
 	Token   int64  `json:"token"`
 	Outcome string `json:"outcome"`
 }
 
+// renewed extends the lease of a running task.
 type renewed struct {
 	Task    int64 `json:"task"`
 	Token   int64 `json:"token"`
 	LeaseMS int64 `json:"lease_ms"`
 }
 
+// cancelled asks the device to stop a running task.
 type cancelled struct {
 	Task  int64 `json:"task"`
 	Token int64 `json:"token"`
 }
 
+// grant is a task that the device may start.
 type grant struct {
 	ID      int64           `json:"id"`
 	Token   int64           `json:"token"`
@@ -103,9 +110,8 @@ const (
 	reasonWake        = "wake"
 )
 
-// violations returns the ways in which the reply breaks the protocol as an answer to the report asked. It does not
-// check errors and pushes.
-func (r reply) violations(asked report) []string {
+// violations returns the ways in which the reply breaks the protocol as an answer to the report sent. It does not check errors and pushes.
+func (r reply) violations(sent report) []string {
 	var found []string
 	if r.Reason == "" {
 		found = append(found, "reply without a reason")
@@ -119,12 +125,12 @@ func (r reply) violations(asked report) []string {
 	if r.Reason == reasonUnavailable {
 		return found // it may have neither acks nor renewals
 	}
-	return append(found, r.unanswered(asked)...)
+	return append(found, r.unanswered(sent)...)
 }
 
-// unanswered returns the results of the report asked that have no outcome in the reply, and the running tasks that
-// are not in exactly one of the lists renewed and cancel.
-func (r reply) unanswered(asked report) []string {
+// unanswered returns the results of the report sent that have no outcome in the reply, and its running tasks that are not in exactly one
+// of the lists renewed and cancel.
+func (r reply) unanswered(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}
 	for _, a := range r.Acks {
@@ -136,12 +142,12 @@ func (r reply) unanswered(asked report) []string {
 	for _, a := range r.Cancel {
 		answers[key{a.Task, a.Token}]++
 	}
-	for _, e := range asked.Results {
+	for _, e := range sent.Results {
 		if acks[key{e.Task, e.Token}] == 0 {
 			found = append(found, fmt.Sprintf("result of task %d has no outcome", e.Task))
 		}
 	}
-	for _, e := range asked.Running {
+	for _, e := range sent.Running {
 		if n := answers[key{e.Task, e.Token}]; n != 1 {
 			found = append(found, fmt.Sprintf("running task %d has %d answers", e.Task, n))
 		}

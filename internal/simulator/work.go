@@ -42,13 +42,14 @@ type lease struct {
 	timer  *time.Timer
 }
 
-// newLease returns a lease that calls onEnd when it has ended.
+// newLease returns a lease that ends at the time until and then calls onEnd. sentAt is when the report from which the lease counts was
+// first sent.
 func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until. If until is not later than the end of the lease, it does nothing and returns
-// true. If until is later but the lease has already ended, it returns false.
+// extend prolongs the lease to until. sentAt is when the report was first sent from which the extension counts. If until is not later than
+// the end of the lease, it does nothing and returns true. If until is later but the lease has already ended, it returns false.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,16 +106,17 @@ type jobEnd struct {
 	late  time.Duration // time by which the device left after the end of the lease; negative if it left before
 }
 
-// start begins the work. After the work, when the device has left the external system, the end of the
-// job is sent once to the channel done.
-func (j *job) start(ctx context.Context, sentAt, until time.Time, external string) {
+// start begins the work under a lease that ends at leaseUntil; sentAt is when the report from which the lease counts was sent.
+// externalAddr is the address of the external system, or empty. After the work, when the device has left the external system, the end of
+// the job is sent once to the channel done.
+func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
-	j.lease = newLease(sentAt, until, func() { j.stop(errLeaseOver) })
+	j.lease = newLease(sentAt, leaseUntil, func() { j.stop(errLeaseOver) })
 	j.leases.add(j.token, j.lease)
 	j.done = make(chan jobEnd, 1)
 	go func() {
-		err := j.visitAndWork(ctx, external)
+		err := j.visitAndWork(ctx, externalAddr)
 		j.leases.remove(j.token)
 		j.lease.timer.Stop()
 		j.stop(nil)
@@ -122,10 +124,10 @@ func (j *job) start(ctx context.Context, sentAt, until time.Time, external strin
 	}()
 }
 
-// visitAndWork visits the external system, unless external is "", and works until the work is done or ctx ends.
-func (j *job) visitAndWork(ctx context.Context, external string) error {
-	if external != "" {
-		if err := j.enter(ctx, external); err != nil {
+// visitAndWork visits the external system at externalAddr, unless that is "", and works until the work is done or ctx ends.
+func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
+	if externalAddr != "" {
+		if err := j.enter(ctx, externalAddr); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 		defer j.leave()

@@ -33,6 +33,7 @@ type workload struct {
 	err          error // the error of the last call
 }
 
+// openBatch is a batch whose tasks were not compared with the journals yet.
 type openBatch struct{ operators.Batch }
 
 // terminalCount returns the number of tasks in final states. It adds up the counts of these states,
@@ -46,10 +47,12 @@ func (b *openBatch) terminalCount() (n int64) {
 	return n
 }
 
+// isFinished reports whether all tasks of the batch are in final states.
 func (b *openBatch) isFinished() bool { return b.Total > 0 && b.terminalCount() >= b.Total }
 
-func newWorkload(c Config, lease time.Duration, o *Operator, f *Fleet) *workload {
-	return &workload{config: c, lease: lease, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
+// newWorkload returns a workload without tasks. lease is the lease of the pool.
+func newWorkload(config Config, lease time.Duration, operator *Operator, fleet *Fleet) *workload {
+	return &workload{config: config, lease: lease, operator: operator, fleet: fleet, dice: newDice(config.Seed, 0)}
 }
 
 // queueTasks adds Config.Tasks tasks, assigned to the devices in turn, in batches small enough for one request.
@@ -62,6 +65,7 @@ func (w *workload) queueTasks(ctx context.Context) error {
 	return nil
 }
 
+// createBatch queues the tasks with indexes from `from` up to, not including, `to` as one batch.
 func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	b := operators.NewBatch{
 		Name: fmt.Sprintf("simulation %d", w.batchesMade+1), Pool: w.config.Pool, Kind: "simulated",
@@ -103,13 +107,13 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// ideal returns the makespan of an ideal dispatcher. The ideal dispatcher starts the tasks in their order, without
-// knowing their lengths, and loses no time. Each task goes to the slot that becomes free first, and takes its work
-// time plus overhead. A task whose device is gone holds its slot for the lease, and is not tried again.
-func (w *workload) ideal(slots int, overhead time.Duration, gone []bool) time.Duration {
+// ideal returns the makespan of an ideal dispatcher for a pool with this number of slots. The ideal dispatcher starts the tasks in their
+// order, without knowing their lengths, and loses no time. Each task goes to the slot that becomes free first, and takes its work time
+// plus overhead. A task whose device is gone (isGone has one entry for each task) holds its slot for the lease, and is not tried again.
+func (w *workload) ideal(slots int, overhead time.Duration, isGone []bool) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
-		if i < len(gone) && gone[i] {
+		if i < len(isGone) && isGone[i] {
 			work = w.lease - overhead
 		}
 		first := 0
@@ -148,6 +152,7 @@ func (w *workload) refreshCounts(ctx context.Context) {
 	}
 }
 
+// setErr keeps err as the error of the last call, unless err is nil.
 func (w *workload) setErr(err error) {
 	if err != nil {
 		w.err = err
@@ -162,6 +167,7 @@ func (w *workload) waitingTasks() (n int64) {
 	return n
 }
 
+// isFinished reports whether all tasks of the open batches are in final states.
 func (w *workload) isFinished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
@@ -173,6 +179,7 @@ func (w *workload) hasLapsed() bool {
 	})
 }
 
+// totals returns the number of all tasks and of the tasks in final states, including dropped batches.
 func (w *workload) totals() (total, ended int64) {
 	total, ended = w.droppedTasks, w.droppedTasks
 	for _, b := range w.batches {
@@ -182,8 +189,8 @@ func (w *workload) totals() (total, ended int64) {
 	return total, ended
 }
 
-// dropOldest removes the oldest batch, whose tasks have ended and were compared.
-func (w *workload) dropOldest(b *openBatch) {
+// dropOldest removes oldest, the oldest batch, whose tasks have ended and were compared.
+func (w *workload) dropOldest(oldest *openBatch) {
 	w.batches = w.batches[1:]
-	w.droppedTasks += b.Total
+	w.droppedTasks += oldest.Total
 }

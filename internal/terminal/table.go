@@ -13,7 +13,8 @@ const (
 	maxLastCellLength = 200
 )
 
-// Table aligns rows under their heads. It buffers at most tableRows rows until Flush, so a long list is aligned part by part.
+// Table writes rows of cells that are aligned under the heads of their columns. It buffers at most tableRows rows until Flush, so a long
+// list is aligned part by part.
 type Table struct {
 	to     *bufio.Writer
 	rows   [][]string
@@ -22,14 +23,14 @@ type Table struct {
 
 const tableRows = 1000
 
-// NewTable returns a table with these heads, which are also written if no row follows.
-func NewTable(to io.Writer, heads ...string) *Table {
-	t := &Table{to: bufio.NewWriter(to)}
+// NewTable returns a table that Flush writes to out. heads are the heads of the columns, which are also written if no row follows.
+func NewTable(out io.Writer, heads ...string) *Table {
+	t := &Table{to: bufio.NewWriter(out)}
 	t.AddRow(heads...)
 	return t
 }
 
-// AddRow adds a row.
+// AddRow adds a row with one cell for each column.
 func (t *Table) AddRow(cells ...string) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
@@ -65,6 +66,7 @@ func (t *Table) Flush() error {
 	return t.to.Flush()
 }
 
+// truncate returns cell, cut to at most maxLength characters.
 func truncate(cell string, maxLength int) string {
 	runes := []rune(cell)
 	if len(runes) <= maxLength {

@@ -13,9 +13,9 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// IsTerminal reports whether f is a terminal.
-func IsTerminal(f any) bool {
-	file, ok := f.(*os.File)
+// IsTerminal reports whether stream is an *os.File that is a terminal.
+func IsTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
@@ -56,7 +56,8 @@ func HideUnreadable(text string) string {
 	return fmt.Sprintf("(%d characters, %d do not print)", all, hidden)
 }
 
-func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
+// isUnprintable reports whether char does not print.
+func isUnprintable(char rune) bool { return !unicode.IsPrint(char) }
 
 // displayWidth returns approximately how many cells of the terminal text takes: characters of East Asia take two.
 func displayWidth(text string) int {
@@ -70,9 +71,10 @@ func displayWidth(text string) int {
 	return n
 }
 
-func isWide(r rune) bool {
-	return unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
-		r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
+// isWide reports whether char takes two cells of the terminal.
+func isWide(char rune) bool {
+	return unicode.In(char, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
+		char >= 0x3000 && char <= 0x303f || char >= 0xff00 && char <= 0xff60 || char >= 0x1f300 && char <= 0x1faff
 }
 
 // Control sequences of the terminal: erase the line; switch the wrapping of long lines off and on.
@@ -89,14 +91,14 @@ type Progress struct {
 	quiet bool
 }
 
-// NewProgress returns a progress line on to.
-func NewProgress(to io.Writer) *Progress { return &Progress{to: to, quiet: !IsTerminal(to)} }
+// NewProgress returns a progress line that is written to out.
+func NewProgress(out io.Writer) *Progress { return &Progress{to: out, quiet: !IsTerminal(out)} }
 
-// Show replaces the text of the line.
-func (p *Progress) Show(format string, a ...any) {
+// Show replaces the text of the line by the text that format and args make, as in fmt.Sprintf.
+func (p *Progress) Show(format string, args ...any) {
 	if !p.quiet {
 		p.drawn = true
-		_, _ = fmt.Fprint(p.to, eraseLine, noWrap, EscapeUnprintable(fmt.Sprintf(format, a...)), wrap)
+		_, _ = fmt.Fprint(p.to, eraseLine, noWrap, EscapeUnprintable(fmt.Sprintf(format, args...)), wrap)
 	}
 }
 
@@ -108,11 +110,11 @@ func (p *Progress) Clear() {
 	p.drawn = false
 }
 
-// Bar draws done / total as a bar of cells characters between brackets: [######....]. If total is 0, the bar is full.
-func Bar(done, total int64, cells int) string {
-	full := cells
+// Bar draws done / total as a bar of width characters between brackets: [######....]. If total is 0, the bar is full.
+func Bar(done, total int64, width int) string {
+	full := width
 	if total > 0 {
-		full = int(done * int64(cells) / total)
+		full = int(done * int64(width) / total)
 	}
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", cells-full) + "]"
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
 }

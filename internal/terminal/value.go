@@ -39,8 +39,8 @@ func Members(object json.RawMessage) ([]Member, error) {
 	return members, nil
 }
 
-// FormatValue formats the value of a member for people. Text is unchanged, times are shortened, and numbers of ms are durations. Empty objects,
-// empty lists, null and false are empty text.
+// FormatValue formats the value of a JSON member for people; name is the name of the member. Text is unchanged, times are shortened, and
+// numbers of ms (name ends in _ms) are durations. Empty objects, empty lists, null and false are empty text.
 func FormatValue(name string, value json.RawMessage) string {
 	if len(value) == 0 {
 		return ""
@@ -92,13 +92,13 @@ func formatNumber(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// defaultText returns the text that is shown for the value 0 of a setting of a batch if 0 means the default. For all
-// other names it returns "", and 0 is shown as 0.
+// defaultText returns the text that is shown for the value 0 of the setting name of a batch, if 0 means the default. For all other names
+// it returns "", and 0 is shown as 0.
 func defaultText(name string) string {
 	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[name]
 }
 
-// formatCounts lists the counts that are not zero: 3 failed, 17 pending.
+// formatCounts lists the counts in value, a JSON object of counts by state, that are not zero: 3 failed, 17 pending.
 func formatCounts(value json.RawMessage) string {
 	var list map[string]int64
 	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
@@ -111,14 +111,14 @@ func formatCounts(value json.RawMessage) string {
 	return strings.Join(texts, ", ")
 }
 
-// joinList joins a list of texts with commas.
+// joinList joins the texts in value, a JSON list, with commas.
 func joinList(value json.RawMessage) string {
 	var texts []string
 	_ = json.Unmarshal(value, &texts) // a value of another form is shown as nothing
 	return strings.Join(texts, ", ")
 }
 
-// formatWindows formats windows as they are written on the command line.
+// formatWindows formats value, a JSON list of windows, as windows are written on the command line.
 func formatWindows(value json.RawMessage) string {
 	var list []struct{ Cron, Duration, Timezone string }
 	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
@@ -129,7 +129,7 @@ func formatWindows(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// formatLimits lists policies by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
+// formatLimits lists value, a JSON list of policies, by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
 func formatLimits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string
@@ -165,7 +165,7 @@ func formatLimits(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// Label returns the name of a member for people.
+// Label returns the name of a JSON member as a label for people: without _ms at the end.
 func Label(name string) string { return strings.TrimSuffix(name, "_ms") }
 
 const timeLayout = "2006-01-02 15:04:05Z"
@@ -182,9 +182,9 @@ func shortenTime(text string) string {
 	return t.UTC().Format(timeLayout)
 }
 
-// FormatDuration formats d without zeros at the end: 5m, not 5m0s.
-func FormatDuration(d time.Duration) string {
-	text := d.String()
+// FormatDuration formats duration without zeros at the end: 5m, not 5m0s.
+func FormatDuration(duration time.Duration) string {
+	text := duration.String()
 	for _, zero := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(text, zero) {
 			text = strings.TrimSuffix(text, zero[1:])
@@ -193,8 +193,9 @@ func FormatDuration(d time.Duration) string {
 	return text
 }
 
-// WriteFields writes the members of an object, one a line, except members in omitted, and members that are null or empty.
-func WriteFields(to io.Writer, object json.RawMessage, omitted ...string) error {
+// WriteFields writes the members of a JSON object to out, one a line, except the members with names in omitted, and members that are null
+// or empty.
+func WriteFields(out io.Writer, object json.RawMessage, omitted ...string) error {
 	members, err := Members(object)
 	if err != nil {
 		return err
@@ -213,6 +214,6 @@ func WriteFields(to io.Writer, object json.RawMessage, omitted ...string) error 
 			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", labelWidth, EscapeUnprintable(Label(m.Name)), EscapeUnprintable(value))
 		}
 	}
-	_, err = io.WriteString(to, lines.String())
+	_, err = io.WriteString(out, lines.String())
 	return err
 }

@@ -19,48 +19,53 @@ func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
 
+// handler passes the records that lastLines allows to the inner handler.
 type handler struct {
 	slog.Handler
 	now  func() time.Time
 	last *lastLines // shared with the handlers derived from this one
 }
 
+// lastLines remembers when a line with each message was last logged.
 type lastLines struct {
 	mu    sync.Mutex
 	lines map[string]line // key: the message
 }
 
+// line is the last logged line with a message, and the number of lines left out since.
 type line struct {
 	at      time.Time
 	leftOut int
 }
 
-// Handle logs the record, or counts it as left out.
-func (s *handler) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < slog.LevelWarn {
-		return s.Handler.Handle(ctx, r)
+// Handle logs record, or counts it as left out.
+func (s *handler) Handle(ctx context.Context, record slog.Record) error {
+	if record.Level < slog.LevelWarn {
+		return s.Handler.Handle(ctx, record)
 	}
-	leftOut, ok := s.last.allow(r.Message, s.now())
+	leftOut, ok := s.last.allow(record.Message, s.now())
 	if !ok {
 		return nil
 	}
 	if leftOut > 0 {
-		r = r.Clone()
-		r.AddAttrs(slog.Int("left_out", leftOut))
+		record = record.Clone()
+		record.AddAttrs(slog.Int("left_out", leftOut))
 	}
-	return s.Handler.Handle(ctx, r)
+	return s.Handler.Handle(ctx, record)
 }
 
-// WithAttrs returns a handler with additional attributes.
+// WithAttrs returns a handler whose records also have the attributes attrs.
 func (s *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &handler{s.Handler.WithAttrs(attrs), s.now, s.last}
 }
 
-// WithGroup returns a handler that opens a group.
+// WithGroup returns a handler whose later attributes belong to the group name.
 func (s *handler) WithGroup(name string) slog.Handler {
 	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }
 
+// allow reports whether a line with this message may be logged now. leftOut is the number of lines with the message that were left out
+// since the previous one.
 func (l *lastLines) allow(message string, now time.Time) (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,6 +20,7 @@ type Samples[Kind comparable] struct {
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 
+// kindState is the time of the last passed event of a kind, and the number of events left out since.
 type kindState struct {
 	at      time.Time
 	leftOut int

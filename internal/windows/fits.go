@@ -19,16 +19,16 @@ const (
 	lead = MaxDuration + 3*day
 )
 
-// Fits reports whether all sets are ever open at the same time for longer than minOpen. If not, a task that needs this time could never
-// start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, Fits
-// may also return true if minOpen is longer than the longest common opening by less than a minute.
+// Fits reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a task that needs this time
+// could never start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, Fits may
+// also return true if minOpen is longer than the longest common opening by less than a minute.
 func Fits(minOpen time.Duration, sets ...Set) bool {
 	_, fits := firstFit(minOpen, sets)
 	return fits
 }
 
-// firstFit returns the result of Fits, and the start of the first common opening that is long enough. The zero time
-// means that the sets are always open, or that minOpen is shorter than the seconds part of a window's duration.
+// firstFit returns the result of Fits, and the start of the first time that is longer than minOpen and in which all sets are open. The
+// zero time means that the sets are always open, or that minOpen is shorter than the seconds part of a window's duration.
 func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -53,13 +53,13 @@ func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// commonOpenMinutes returns the minutes, from from on and for the given length, in which all sets are open.
-func commonOpenMinutes(sets []Set, from time.Time, length time.Duration) minuteSet {
+// commonOpenMinutes returns the minutes, counted from begin and for the given length, in which all sets are open.
+func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minuteSet {
 	all := newMinuteSet(length)
 	for i, s := range sets {
 		open := newMinuteSet(length)
 		for _, w := range s.windows {
-			w.addOpenMinutes(open, from, from.Add(length))
+			w.addOpenMinutes(open, begin, begin.Add(length))
 		}
 		for n := range all {
 			if i == 0 {
@@ -71,29 +71,30 @@ func commonOpenMinutes(sets []Set, from time.Time, length time.Duration) minuteS
 	return all
 }
 
-// addOpenMinutes sets the minutes in which the window is open. It computes the minutes of a normal day once, and only
-// the days around a change of clocks separately.
-func (w window) addOpenMinutes(open minuteSet, from, until time.Time) {
+// addOpenMinutes adds to open the minutes, counted from begin, in which the window is open before end. It computes the minutes of a normal
+// day once, and only the days around a change of clocks separately.
+func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
 	var c clockChange
-	for date := nextFiringUTC(&days, from.Add(2*day)); !date.IsZero() && date.Before(until); date = nextFiringUTC(&days, date.Add(day-1)) {
+	for date := nextFiringUTC(&days, begin.Add(2*day)); !date.IsZero() && date.Before(end); date = nextFiringUTC(&days, date.Add(day-1)) {
 		if twoDaysEarlier := date.Add(-2 * day); !twoDaysEarlier.Before(c.at) {
 			c = clockChangeAfter(twoDaysEarlier.In(w.zone))
 		}
 		if midnight := date.Add(-c.offsetBefore); !midnight.Add(day).After(c.at) {
-			open.add(ordinaryDay, minutesFrom(from, midnight))
+			open.add(ordinaryDay, minutesFrom(begin, midnight))
 			continue
 		}
 		for minute := range w.firingMinutes() {
 			for _, at := range w.firingsNear(c, date.Add(time.Duration(minute)*time.Minute)) {
-				open.add(perFiring, minutesFrom(from, at))
+				open.add(perFiring, minutesFrom(begin, at))
 			}
 		}
 	}
 }
 
-func minutesFrom(from, at time.Time) int { return int(at.Sub(from) / time.Minute) }
+// minutesFrom returns the number of whole minutes from begin to at.
+func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
 // openPerFiring returns the minutes for which the window is open after one firing.
 func (w window) openPerFiring() minuteSet {

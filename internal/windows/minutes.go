@@ -8,7 +8,8 @@ import (
 // minuteSet is a set of minutes. Bit n is minute n after a start time.
 type minuteSet []uint64
 
-func newMinuteSet(d time.Duration) minuteSet { return make(minuteSet, d/time.Minute/64+1) }
+// newMinuteSet returns an empty set for the minutes of this length of time.
+func newMinuteSet(length time.Duration) minuteSet { return make(minuteSet, length/time.Minute/64+1) }
 
 // add adds the minutes of other to the set. The first minute of other is the minute offset of m. Minutes
 // beyond the end of m are dropped.

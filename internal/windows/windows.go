@@ -37,8 +37,8 @@ type Window struct {
 	Timezone string `json:"timezone"` // IANA name; empty means UTC
 }
 
-// FromText parses a window from one line: five fields of cron, a duration, and a time zone. Without a time zone it is UTC. Parse checks the
-// values.
+// FromText parses a window from one line: five fields of cron, a duration, and a time zone. Without a time zone, the window is in UTC.
+// FromText does not check the values; Parse does.
 func FromText(line string) (Window, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || len(fields) > 7 {
@@ -57,6 +57,7 @@ type Opening struct {
 // Set is a list of windows. It is open while at least one of its windows is open.
 type Set struct{ windows []window }
 
+// window is a parsed Window.
 type window struct {
 	schedule    *cron.SpecSchedule
 	zone        *time.Location
@@ -64,13 +65,13 @@ type window struct {
 	duration    time.Duration
 }
 
-// Parse checks a list of windows. Its errors name the entry and the field.
-func Parse(list []Window) (Set, error) {
-	if len(list) > MaxWindows {
+// Parse checks entries and returns the Set of their windows. Its errors name the entry and the field.
+func Parse(entries []Window) (Set, error) {
+	if len(entries) > MaxWindows {
 		return Set{}, fmt.Errorf("windows: at most %d entries", MaxWindows)
 	}
-	s := Set{windows: make([]window, len(list))}
-	for i, w := range list {
+	s := Set{windows: make([]window, len(entries))}
+	for i, w := range entries {
 		var err error
 		if s.windows[i], err = parse(w); err != nil {
 			return Set{}, fmt.Errorf("windows[%d].%w", i, err)
@@ -79,21 +80,22 @@ func Parse(list []Window) (Set, error) {
 	return s, nil
 }
 
-func parse(w Window) (window, error) {
-	schedule, err := parseCron(w.Cron)
+// parse checks a window as operators write it and returns it parsed. The error begins with the field.
+func parse(written Window) (window, error) {
+	schedule, err := parseCron(written.Cron)
 	if err != nil {
 		return window{}, fmt.Errorf("cron: %w", err)
 	}
-	duration, err := time.ParseDuration(w.Duration)
+	duration, err := time.ParseDuration(written.Duration)
 	if err != nil || duration < MinDuration || duration > MaxDuration {
 		return window{}, fmt.Errorf("duration: must be between %s and %s, such as 4h or 90m", MinDuration, MaxDuration)
 	}
-	zone, err := time.LoadLocation(w.Timezone)
-	if err != nil || w.Timezone == "Local" {
+	zone, err := time.LoadLocation(written.Timezone)
+	if err != nil || written.Timezone == "Local" {
 		return window{}, errors.New("timezone: must be an IANA name, such as Asia/Shanghai")
 	}
 	parsed := window{schedule: schedule, zone: zone, duration: duration}
-	parsed.byWallClock = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
+	parsed.byWallClock = !strings.HasPrefix(strings.Fields(written.Cron)[1], "*")
 	schedule.Location = time.UTC // wall-clock times are computed as if they were UTC
 	if parsed.nextFiring(time.Unix(0, 0)).IsZero() {
 		return window{}, errors.New("cron: never fires")
@@ -101,19 +103,19 @@ func parse(w Window) (window, error) {
 	return parsed, nil
 }
 
-// parseCron accepts only five plain fields, not the other forms that the library knows: a zone without an expression (TZ=UTC) makes the
-// library panic, and @every has no time of day.
-func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
+// parseCron parses a cron expression. It accepts only five plain fields, not the other forms that the library knows: a zone without an
+// expression (TZ=UTC) makes the library panic, and @every has no time of day.
+func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	defer func() {
 		if recover() != nil {
 			err = errors.New("not a cron expression")
 		}
 	}()
-	if len(spec) > maxCron || len(strings.Fields(spec)) != 5 {
+	if len(expression) > maxCron || len(strings.Fields(expression)) != 5 {
 		return nil, errors.New("must have five fields: minute, hour, day of month, month, day of week")
 	}
 	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
-	parsed, err := cron.NewParser(fields).Parse(strings.Join(strings.Fields(spec), " "))
+	parsed, err := cron.NewParser(fields).Parse(strings.Join(strings.Fields(expression), " "))
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller says what it is about
 	}

@@ -21,6 +21,7 @@ func (p Policy) SetFields() []string {
 	return split(p.Per)
 }
 
+// checkSetPer returns an error if Per is invalid for a policy of a limit set. path is the name of the field in the error.
 func (p Policy) checkSetPer(path string) error {
 	if p.TrustDevice {
 		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not allowed in a limit set, which has no devices")

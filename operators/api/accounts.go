@@ -10,10 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// profileStore stores profiles. *store.Store implements it.
 type profileStore interface {
-	PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (store.Profile, bool, error)
+	PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile store.Profile, created bool, err error)
 	Profile(ctx context.Context, name string) (store.Profile, error)
-	Profiles(ctx context.Context, after string, limit int) ([]store.Profile, error)
+	Profiles(ctx context.Context, afterName string, limit int) ([]store.Profile, error)
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
@@ -44,6 +45,7 @@ type profiles struct {
 	warner limitWarner
 }
 
+// register adds the operations on profiles to r.
 func (p *profiles) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
 		func(p listPage[operators.Profile]) operators.ProfileList {
@@ -54,6 +56,7 @@ func (p *profiles) register(r *routes) {
 	registerResponse(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
 }
 
+// list answers a request for a page of profiles, ordered by name.
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -63,11 +66,13 @@ func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.
 	return newPage(found, in.isFull(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
 }
 
+// get answers a request for one profile.
 func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
 	found, err := p.ledger.Profile(ctx, in.Profile)
 	return showProfile(found), err
 }
 
+// put creates a profile or replaces its policies.
 func (p *profiles) put(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
@@ -85,25 +90,29 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), WarningList: warned}}, err
 }
 
+// delete deletes a profile that no device has.
 func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
 	return &struct{}{}, p.ledger.DeleteProfile(ctx, actor(ctx), in.Profile)
 }
 
-func showProfile(p store.Profile) operators.Profile {
+// showProfile converts a profile of the ledger to the form of the API.
+func showProfile(profile store.Profile) operators.Profile {
 	return operators.Profile{
-		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: apiTime(p.CreatedAt), Updated: apiTime(p.UpdatedAt),
+		Name: profile.Name, Limits: showLimits(profile.Limits), Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
 	}
 }
 
+// tokenStore stores operator tokens. *store.Store implements it.
 type tokenStore interface {
-	OperatorTokens(ctx context.Context, after int64, newestFirst bool, limit int) ([]store.Token, error)
-	CreateToken(ctx context.Context, actor string, t store.Token, hash []byte) (store.Token, error)
+	OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]store.Token, error)
+	CreateToken(ctx context.Context, actor string, token store.Token, secretHash []byte) (store.Token, error)
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
 
 // tokens has the operations on operator tokens.
 type tokens struct{ ledger tokenStore }
 
+// register adds the operations on operator tokens to r.
 func (t *tokens) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
 		func(p listPage[operators.Token]) operators.TokenList {
@@ -113,11 +122,13 @@ func (t *tokens) register(r *routes) {
 	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
+// tokenQuery is a request for a page of operator tokens.
 type tokenQuery struct {
 	Page
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
+// list answers a request for a page of operator tokens.
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
@@ -127,6 +138,7 @@ func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showToken, func(t store.Token) string { return decimal(t.ID) }), err
 }
 
+// create makes an operator token and returns it with its secret.
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
 	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
 	if err := credentials.CheckPatterns(token); err != nil {
@@ -138,14 +150,16 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	return operators.TokenCreated{Token: showToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
+// revoke revokes an operator token and returns it.
 func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
 	gone, err := t.ledger.RevokeToken(ctx, actor(ctx), in.ID)
 	return showToken(gone), err
 }
 
-func showToken(t store.Token) operators.Token {
+// showToken converts an operator token of the ledger to the form of the API.
+func showToken(token store.Token) operators.Token {
 	return operators.Token{
-		ID: t.ID, Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets,
-		Created: apiTime(t.CreatedAt), ExpiresAt: apiTimePointer(t.ExpiresAt), LastUsed: apiTimePointer(t.LastUsed),
+		ID: token.ID, Name: token.Name, Role: token.Role, Pools: token.Pools, LimitSets: token.LimitSets,
+		Created: apiTime(token.CreatedAt), ExpiresAt: apiTimePointer(token.ExpiresAt), LastUsed: apiTimePointer(token.LastUsed),
 	}
 }

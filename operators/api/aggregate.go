@@ -17,8 +17,7 @@ const (
 	maxTextChars  = 200 // characters of a text value that are kept
 )
 
-// aggregate collects the values that one output field has in the results of a batch, to summarize
-// them.
+// aggregate collects the values that one output field has in the results of a batch, to summarize them.
 type aggregate struct {
 	field   string
 	numbers []float64
@@ -26,6 +25,7 @@ type aggregate struct {
 	other   int64
 }
 
+// add adds value, the JSON value of the field in one result.
 func (a *aggregate) add(value json.RawMessage) {
 	switch jsonType(value) {
 	case "null":
@@ -46,6 +46,7 @@ func (a *aggregate) add(value json.RawMessage) {
 	}
 }
 
+// addText counts a text, cut to maxTextChars characters.
 func (a *aggregate) addText(text string) {
 	if a.texts == nil {
 		a.texts = map[string]int64{}
@@ -64,6 +65,7 @@ func truncateText(text string) string {
 	return text
 }
 
+// summarize returns the summary of the added values.
 func (a *aggregate) summarize() *operators.Aggregate {
 	sum := &operators.Aggregate{Field: a.field, Other: a.other, Tasks: a.other + int64(len(a.numbers))}
 	names := slices.SortedFunc(maps.Keys(a.texts), func(x, y string) int { return cmp.Or(cmp.Compare(a.texts[y], a.texts[x]), cmp.Compare(x, y)) })
@@ -97,8 +99,7 @@ func summarizeNumbers(numbers []float64) *operators.NumberValues {
 	}
 }
 
-// percentile returns the percentile at share (0 to 1) of sorted numbers. Between two numbers it
-// interpolates linearly.
+// percentile returns the percentile at share (0 to 1) of sorted numbers. Between two numbers it interpolates linearly.
 func percentile(sorted []float64, share float64) float64 {
 	at := share * float64(len(sorted)-1)
 	i := int(at)

@@ -60,7 +60,7 @@ type API struct {
 	largeTurns *fair.Shares   // limits how many bodies of more than smallBody bytes, or of unknown length, are read at once
 }
 
-// New builds the handlers and starts nothing.
+// New builds the handlers of the API and starts nothing.
 func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
 	options.AnswerTimeout = cmp.Or(options.AnswerTimeout, AnswerTimeout)
@@ -88,10 +88,10 @@ func (a *API) DeviceHandler() http.Handler {
 	return a.guard(mux)
 }
 
-// FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests
-// before the listener closes.
+// FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests before the listener closes.
 func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
+// registerDevices adds the report operation of devices to mux.
 func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 }

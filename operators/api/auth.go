@@ -24,6 +24,7 @@ import (
 // operatorKey is the context key of the Operator of a request. A client cannot set it over the network.
 type operatorKey struct{}
 
+// operatorOf returns the operator of the request with this context.
 func operatorOf(ctx context.Context) Operator {
 	o, _ := ctx.Value(operatorKey{}).(Operator)
 	return o
@@ -34,9 +35,9 @@ func (o Operator) shareKey() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
-// awaitTurn waits until turns (a limit on concurrent operations) has room for the operator of the request. The caller
-// must call leave when it is done.
-func awaitTurn(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
+// awaitTurn waits until turns (a limit on concurrent operations) has room for the operator of the request. The caller must call endTurn
+// when its operation has ended.
+func awaitTurn(ctx context.Context, turns *fair.Shares) (endTurn func(), err error) {
 	key, admin := operatorOf(ctx).shareKey()
 	return turns.StartWhenFree(ctx, key, admin)
 }
@@ -87,27 +88,26 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }
 
-// recordRefusal records a refused request in the gate (package gate) if the status of err is 401,
-// 403 or 429.
-func recordRefusal(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
+// recordRefusal records refusal, which describes a refused request, in refusals if the status of err is 401, 403 or 429.
+func recordRefusal(ctx context.Context, refusals *gate.Gate, err error, refusal gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(err).Status]; ok {
-		r.Reason = reason
-		g.Refuse(ctx, r)
+		refusal.Reason = reason
+		refusals.Refuse(ctx, refusal)
 	}
 }
 
+// problemType returns the type of the error responses in the OpenAPI document.
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
 
-// ServeAs serves a request of this process as this operator: with the same rights, checks, idempotency and audit as a
-// request over the network.
+// ServeAs serves a request that this process makes on behalf of operator: with the same rights, checks, idempotency and audit as a request
+// over the network.
 func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request) {
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer
-// token. isTokenUnknown is true if the token is unknown. If it returns an error, operator still has what is known
-// about the sender.
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. isTokenUnknown
+// is true if the token is unknown. If it returns an error, operator still has what is known about the sender.
 func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, isTokenUnknown bool, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return operator, false, nil

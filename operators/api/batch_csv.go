@@ -22,6 +22,7 @@ type taskColumn struct {
 	read func(t *operators.NewTask, cell string) error
 }
 
+// taskColumns returns the columns for fields of the task.
 func taskColumns() []taskColumn {
 	return []taskColumn{
 		{":priority", func(t *operators.NewTask, cell string) error {
@@ -34,16 +35,16 @@ func taskColumns() []taskColumn {
 	}
 }
 
-func readTime(cell string, to **time.Time) error {
+// readTime stores the time in cell, in RFC 3339, in field.
+func readTime(cell string, field **time.Time) error {
 	at, err := time.Parse(time.RFC3339, cell)
-	*to = &at
+	*field = &at
 	return formatError(exampleTime, err)
 }
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// formatError returns an error which says that a value must have the form expected. If err is nil, it
-// returns nil.
+// formatError returns an error which says that a value must have the form expected. If err is nil, it returns nil.
 func formatError(expected string, err error) error {
 	if err == nil {
 		return nil
@@ -51,13 +52,13 @@ func formatError(expected string, err error) error {
 	return errors.New("must be " + expected)
 }
 
-// taskCSV reads a CSV file with a column for each member of the tasks' payloads, and optional columns for fields of
-// the task.
+// taskCSV reads a CSV file with a column for each member of the tasks' payloads, and optional columns for fields of the task.
 type taskCSV struct {
 	*csvLines
 	taskFields []*taskColumn // one entry for each column after device; nil means a member of the payload
 }
 
+// newTaskCSV reads the header line of body, a CSV file of tasks, and returns a reader of the tasks.
 func newTaskCSV(body io.Reader) (taskCSV, error) {
 	lines, err := newCSV(body, "the members of the payload")
 	l := taskCSV{csvLines: lines}
@@ -76,24 +77,25 @@ func newTaskCSV(body io.Reader) (taskCSV, error) {
 	return l, err
 }
 
-func (l taskCSV) next() (t operators.NewTask, err error) {
+// next returns the task in the next line, or io.EOF after the last line.
+func (l taskCSV) next() (task operators.NewTask, err error) {
 	record, err := l.record()
 	if err != nil {
-		return t, err
+		return task, err
 	}
-	t.Device = record[0]
+	task.Device = record[0]
 	cells := record[1:]
 	for i, c := range l.taskFields {
 		if c == nil || cells[i] == "" {
 			continue
 		}
-		if err := c.read(&t, cells[i]); err != nil {
-			return t, fmt.Errorf("%s: %w", strings.TrimPrefix(c.name, ":"), err)
+		if err := c.read(&task, cells[i]); err != nil {
+			return task, fmt.Errorf("%s: %w", strings.TrimPrefix(c.name, ":"), err)
 		}
 		cells[i] = ""
 	}
-	t.Payload, err = l.payload(cells)
-	return t, err
+	task.Payload, err = l.payload(cells)
+	return task, err
 }
 
 // invalidTimeField returns the name of the member of a task entry that should be a time and is not, or an empty

@@ -14,11 +14,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// readQueue returns the tasks that a request adds to a new batch. list is the list of tasks in a long body; if list
-// is nil, the tasks are in the decoded request.
-func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
+// readQueue returns the tasks that a request adds to a new batch. list is the list of tasks in a long body; if list is nil, the tasks are
+// in batch, the decoded request.
+func readQueue(batch operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
 	kinds := 0
-	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
+	for _, given := range []bool{len(batch.Devices) > 0, len(batch.Tasks) > 0, list != nil && list.name != "", batch.Select != nil} {
 		if given {
 			kinds++
 		}
@@ -26,16 +26,16 @@ func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.
 	switch {
 	case kinds != 1:
 		return store.NewBatchTasks{}, taskSourceProblem()
-	case in.Select != nil:
-		return store.NewBatchTasks{Tags: in.Select.Tags}, nil
+	case batch.Select != nil:
+		return store.NewBatchTasks{Tags: batch.Select.Tags}, nil
 	case list != nil:
-		return store.NewBatchTasks{Tasks: checkedTasks(in, jsonEntries(list.name, list.entries()), limits)}, nil
+		return store.NewBatchTasks{Tasks: checkedTasks(batch, jsonEntries(list.name, list.entries()), limits)}, nil
 	}
-	name, tasks := "tasks", in.Tasks
-	for _, device := range in.Devices {
+	name, tasks := "tasks", batch.Tasks
+	for _, device := range batch.Devices {
 		name, tasks = "devices", append(tasks, operators.NewTask{Device: device})
 	}
-	return store.NewBatchTasks{Tasks: checkedTasks(in, jsonEntries(name, func(yield func(operators.NewTask, error) bool) {
+	return store.NewBatchTasks{Tasks: checkedTasks(batch, jsonEntries(name, func(yield func(operators.NewTask, error) bool) {
 		for _, task := range tasks {
 			if !yield(task, nil) {
 				return
@@ -44,8 +44,7 @@ func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.
 	}), limits)}, nil
 }
 
-// entryList has the entries of a new batch, and the functions with which errors name the position
-// of an entry in the request.
+// entryList has the entries of a new batch, and the functions with which errors name the position of an entry in the request.
 type entryList struct {
 	entries        iter.Seq2[operators.NewTask, error]
 	positionFormat string                          // format of a position in an error
@@ -53,20 +52,21 @@ type entryList struct {
 	entryError     func(number int, e error) error // the error of an entry; nil if e is nil
 }
 
-// jsonEntries returns the entries of a JSON list.
-func jsonEntries(list string, entries iter.Seq2[operators.NewTask, error]) entryList {
-	return entryList{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return entryProblem(list, i, err) }}
+// jsonEntries returns the entries of the JSON list with this name in a request.
+func jsonEntries(listName string, entries iter.Seq2[operators.NewTask, error]) entryList {
+	return entryList{entries, listName + "[%d]", func(i int) int { return i }, func(i int, err error) error { return entryProblem(listName, i, err) }}
 }
 
-// checkedTasks yields the tasks of a batch. It yields an error for an invalid task, which refuses the whole batch.
-func checkedTasks(in operators.NewBatch, list entryList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
-	shared, repeats := newOverlay(in.Payload), newDuplicates(in)
+// checkedTasks yields the tasks of batch, whose entries are in list. It yields an error for an invalid task, which refuses the whole
+// batch.
+func checkedTasks(batch operators.NewBatch, list entryList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
+	shared, repeats := newOverlay(batch.Payload), newDuplicates(batch)
 	return func(yield func(store.NewTask, error) bool) {
 		i := 0
 		for entry, err := range list.entries {
 			var task store.NewTask
 			if err == nil {
-				task, err = newTask(entry, in, shared)
+				task, err = newTask(entry, batch, shared)
 			}
 			if err == nil {
 				err = limits.checkCount(i + 1)
@@ -82,16 +82,18 @@ func checkedTasks(in operators.NewBatch, list entryList, limits BodyLimits) iter
 	}
 }
 
-func entryProblem(list string, i int, err error) error {
+// entryProblem returns the problem for err, an error about the entry of list with this index. It returns nil if err is nil.
+func entryProblem(list string, index int, err error) error {
 	if err == nil {
 		return nil
 	}
 	if isUnknownField(err) {
-		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, i, err))
+		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, index, err))
 	}
-	return problem(http.StatusUnprocessableEntity, entryCode(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
+	return problem(http.StatusUnprocessableEntity, entryCode(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, index, err))
 }
 
+// checkPayload returns a problem if payload is too long.
 func checkPayload(payload json.RawMessage) error {
 	if len(payload) > maxPayload {
 		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
@@ -99,43 +101,43 @@ func checkPayload(payload json.RawMessage) error {
 	return nil
 }
 
-// nilIfNull returns nil if r is the JSON value null, so that null and an absent value are the same.
-func nilIfNull(r json.RawMessage) json.RawMessage {
-	if string(r) == "null" {
+// nilIfNull returns nil if value is the JSON value null, else value, so that null and an absent value are the same.
+func nilIfNull(value json.RawMessage) json.RawMessage {
+	if string(value) == "null" {
 		return nil
 	}
-	return r
+	return value
 }
 
-// newTask checks one entry and returns its task.
-func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.NewTask, error) {
-	if _, err := devices.ParseID(t.Device); err != nil {
+// newTask checks one entry of a batch and returns its task. payloads computes the payload of the task.
+func newTask(entry operators.NewTask, batch operators.NewBatch, payloads overlay) (store.NewTask, error) {
+	if _, err := devices.ParseID(entry.Device); err != nil {
 		return store.NewTask{}, err
 	}
-	if t.Priority != nil && (*t.Priority < -maxPriority || *t.Priority > maxPriority) {
+	if entry.Priority != nil && (*entry.Priority < -maxPriority || *entry.Priority > maxPriority) {
 		return store.NewTask{}, fmt.Errorf("priority: must be between %d and %d", -maxPriority, maxPriority)
 	}
-	payload := shared.mergePayload(nilIfNull(t.Payload))
+	payload := payloads.mergePayload(nilIfNull(entry.Payload))
 	if err := checkPayload(payload); err != nil {
 		return store.NewTask{}, err
 	}
-	if err := checkTaskTimes(t, in); err != nil {
+	if err := checkTaskTimes(entry, batch); err != nil {
 		return store.NewTask{}, err
 	}
-	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority, NotBefore: t.NotBefore, NotAfter: t.NotAfter}, nil
+	return store.NewTask{Device: entry.Device, Payload: payload, Priority: entry.Priority, NotBefore: entry.NotBefore, NotAfter: entry.NotAfter}, nil
 }
 
-// checkTaskTimes refuses a task that could never start because of its own times and the times of its batch.
-func checkTaskTimes(t operators.NewTask, in operators.NewBatch) error {
-	if err := checkYears(t.NotBefore, t.NotAfter); err != nil {
+// checkTaskTimes returns an error for a task that could never start because of its own times and the times of its batch.
+func checkTaskTimes(entry operators.NewTask, batch operators.NewBatch) error {
+	if err := checkYears(entry.NotBefore, entry.NotAfter); err != nil {
 		return err
 	}
 	switch {
-	case isEmptySpan(t.NotBefore, t.NotAfter):
+	case isEmptySpan(entry.NotBefore, entry.NotAfter):
 		return errors.New("not_after: must be later than not_before")
-	case isEmptySpan(t.NotBefore, in.NotAfter):
+	case isEmptySpan(entry.NotBefore, batch.NotAfter):
 		return errors.New("not_before: must be before the not_after of the batch")
-	case isEmptySpan(in.NotBefore, t.NotAfter):
+	case isEmptySpan(batch.NotBefore, entry.NotAfter):
 		return errors.New("not_after: must be later than the not_before of the batch")
 	}
 	return nil
@@ -158,45 +160,45 @@ type duplicates struct {
 	repeats *limits.DuplicateFinder
 }
 
-func newDuplicates(in operators.NewBatch) *duplicates {
-	if in.Duplicates != refuseDuplicates && in.Duplicates != skipDuplicates {
+// newDuplicates returns the check for equal tasks that batch asks for, or nil if it allows equal tasks.
+func newDuplicates(batch operators.NewBatch) *duplicates {
+	if batch.Duplicates != refuseDuplicates && batch.Duplicates != skipDuplicates {
 		return nil
 	}
-	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: nilIfNull(in.Payload), repeats: limits.NewDuplicateFinder()}
+	return &duplicates{refuse: batch.Duplicates == refuseDuplicates, kind: batch.Kind, payload: nilIfNull(batch.Payload), repeats: limits.NewDuplicateFinder()}
 }
 
-// awaitDuplicateTurn waits until no other long batch searches for equal tasks, because only one may do so at a time.
-// The caller must call leave when it is done.
-func (b *batches) awaitDuplicateTurn(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
-	if newDuplicates(in) == nil {
+// awaitDuplicateTurn waits until no other long batch searches for equal tasks, because only one may do so at a time. If batch allows equal
+// tasks, it does not wait. The caller must call endTurn after the search.
+func (b *batches) awaitDuplicateTurn(ctx context.Context, batch operators.NewBatch) (endTurn func(), err error) {
+	if newDuplicates(batch) == nil {
 		return func() {}, nil
 	}
-	if leave, err = awaitTurn(ctx, b.duplicateTurns); err != nil {
+	if endTurn, err = awaitTurn(ctx, b.duplicateTurns); err != nil {
 		return nil, fmt.Errorf("waiting for the duplicate check of another batch: %w", err)
 	}
-	return leave, nil
+	return endTurn, nil
 }
 
-// check refuses a task that equals an earlier one, or marks it to be skipped. positionFormat is the format of its position in
-// the request, and number the number, for error messages.
-func (d *duplicates) check(t *store.NewTask, positionFormat string, number int) error {
+// check refuses task if it equals an earlier one, or marks it to be skipped. For error messages, positionFormat is the format of the
+// position of a task in the request, and number the number of this task.
+func (d *duplicates) check(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
 	}
-	facts := limits.Facts{Device: t.Device, Kind: d.kind, Payload: t.Payload}
-	if t.Payload == nil {
+	facts := limits.Facts{Device: task.Device, Kind: d.kind, Payload: task.Payload}
+	if task.Payload == nil {
 		facts.Payload = d.payload
 	}
 	first, isRepeat := d.repeats.FindEarlier(facts, int32(number)) // the number of entries in a body fits into an int32
-	t.Repeated = isRepeat
+	task.Repeated = isRepeat
 	if isRepeat && d.refuse {
-		return fmt.Errorf("%w as "+positionFormat+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
+		return fmt.Errorf("%w as "+positionFormat+": equal in device (%s), kind and payload", errDuplicate, first, task.Device)
 	}
 	return nil
 }
 
-// entryCode returns the problem code for the error of one entry of a list. If err has no code, it
-// returns defaultCode.
+// entryCode returns the problem code for the error of one entry of a list. If err has no code, it returns defaultCode.
 func entryCode(err error, defaultCode string) string {
 	if errors.Is(err, errDuplicate) {
 		return codeDuplicateTask
@@ -204,12 +206,12 @@ func entryCode(err error, defaultCode string) string {
 	return defaultCode
 }
 
-// overlay computes the payload of a task from the payload that its batch shares and the task's own
-// payload.
+// overlay computes the payload of a task from the payload that its batch shares and the task's own payload.
 type overlay struct {
 	shared json.RawMessage // nil means that there is no shared payload, or that it is not an object
 }
 
+// newOverlay returns the overlay for the payload that a batch shares.
 func newOverlay(shared json.RawMessage) overlay {
 	if _, ok := objectMembers(shared); !ok {
 		return overlay{}
@@ -226,7 +228,7 @@ func (o overlay) mergePayload(payload json.RawMessage) json.RawMessage {
 	return mergePatch(o.shared, payload)
 }
 
-// mergePatch applies a merge patch by RFC 7396. Unchanged values keep their bytes, so numbers keep all their digits.
+// mergePatch applies patch, a merge patch by RFC 7396, to target. Unchanged values keep their bytes, so numbers keep all their digits.
 func mergePatch(target, patch json.RawMessage) json.RawMessage {
 	changes, ok := objectMembers(patch)
 	if !ok {

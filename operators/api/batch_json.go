@@ -27,6 +27,7 @@ type bodyList struct {
 	body   io.ReadSeeker
 }
 
+// bodyListKey is the context key of the bodyList of a request.
 type bodyListKey struct{}
 
 // handleLong handles long JSON batches: their list is removed before huma reads the rest of the body, and is written to the
@@ -49,10 +50,9 @@ func (b *batches) handleLong(ctx huma.Context, next func(huma.Context)) error {
 	return body.readError(err)
 }
 
-// passWithoutList stores the body of a request, removes its list of tasks and calls next, which
-// gets the short rest of the body.
-func (b *batches) passWithoutList(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
-	stored, release, err := b.spool.storeBody(ctx.Context(), from)
+// passWithoutList stores body, the body of a request, removes its list of tasks and calls next, which gets the short rest of the body.
+func (b *batches) passWithoutList(ctx huma.Context, body io.Reader, next func(huma.Context)) error {
+	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
 		return err
 	}
@@ -72,10 +72,10 @@ type bodyContext struct {
 	body io.Reader
 }
 
-// Unwrap returns the context of the request.
+// Unwrap returns the huma context of the request, without the body that was read.
 func (c *bodyContext) Unwrap() huma.Context { return c.humaContext }
 
-// BodyReader returns the body that was read.
+// BodyReader returns a reader of the body, which was read before the request was handled.
 func (c *bodyContext) BodyReader() io.Reader { return c.body }
 
 // SetReadDeadline does nothing. The body has been read, and net/http only watches the connection: an expired deadline
@@ -84,6 +84,7 @@ func (c *bodyContext) SetReadDeadline(time.Time) error { return nil }
 
 var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
 
+// bodyProblem returns the problem for a body that is no valid JSON.
 func bodyProblem(err error) error {
 	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).withCause(err)
 }
@@ -137,26 +138,26 @@ func (l *bodyList) readOutline() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-// skip reads past a list in the body. It records the name of the list's field and the list's
+// skip reads past a list in the body with decoder, which reads input. It records field, the name of the list's field, and the list's
 // position.
-func (l *bodyList) skip(d *json.Decoder, from *limitedReader, field string) error {
-	token, err := d.Token()
+func (l *bodyList) skip(decoder *json.Decoder, input *limitedReader, field string) error {
+	token, err := decoder.Token()
 	if err != nil || token == nil {
 		return err
 	}
 	if token != json.Delim('[') {
 		return fmt.Errorf("%s: must be a list", field)
 	}
-	at := d.InputOffset() - 1
-	for i := 0; d.More(); i++ {
+	at := decoder.InputOffset() - 1
+	for i := 0; decoder.More(); i++ {
 		l.name, l.offset = field, at
-		from.left = maxMember
+		input.left = maxMember
 		var entry json.RawMessage
-		if err := d.Decode(&entry); err != nil {
+		if err := decoder.Decode(&entry); err != nil {
 			return fmt.Errorf("%s[%d]: %w", field, i, err)
 		}
 	}
-	_, err = d.Token()
+	_, err = decoder.Token()
 	return err
 }
 
@@ -186,11 +187,12 @@ func (l *bodyList) entries() iter.Seq2[operators.NewTask, error] {
 	}
 }
 
-func (l *bodyList) readEntry(text []byte, entry *operators.NewTask) error {
+// readEntry decodes raw, an entry of the list, into entry.
+func (l *bodyList) readEntry(raw []byte, entry *operators.NewTask) error {
 	if l.name == "tasks" {
-		return readLine(text, entry, taskMembers)
+		return readLine(raw, entry, taskMembers)
 	}
-	if err := json.Unmarshal(text, &entry.Device); err != nil {
+	if err := json.Unmarshal(raw, &entry.Device); err != nil {
 		return fmt.Errorf("must be a string: %w", err)
 	}
 	return nil
@@ -202,6 +204,7 @@ func bodyListFrom(ctx context.Context) *bodyList {
 	return l
 }
 
+// taskSourceProblem returns the problem for a batch that does not have exactly one of devices, tasks and select.
 func taskSourceProblem() error {
 	return invalid("devices, tasks, select: exactly one is required, with at least one entry")
 }

@@ -39,6 +39,7 @@ func DefaultBodyLimits() BodyLimits {
 	return BodyLimits{MaxStreamBytes: 2 << 30, MaxTasks: 1_000_000, MaxPause: 30 * time.Second}
 }
 
+// withDefaults returns the limits with the defaults of the fields that are zero.
 func (l BodyLimits) withDefaults() BodyLimits {
 	d := DefaultBodyLimits()
 	return BodyLimits{cmp.Or(l.MaxStreamBytes, d.MaxStreamBytes), cmp.Or(l.MaxTasks, d.MaxTasks), cmp.Or(l.MaxPause, d.MaxPause)}
@@ -86,8 +87,9 @@ func (b *batches) handleStreamed(operations huma.API) step {
 	}
 }
 
-func (b *batches) createStreamed(ctx huma.Context, contentType string, post operators.NewBatch, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
-	batch, err := b.readSettings(post)
+// createStreamed creates a batch with these fields, whose tasks are the lines of the body in the media type contentType.
+func (b *batches) createStreamed(ctx huma.Context, contentType string, batchFields operators.NewBatch, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
+	batch, err := b.readSettings(batchFields)
 	if err != nil {
 		return nil, err
 	}
@@ -103,20 +105,19 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 			return nil, err
 		}
 	}
-	leave, err := b.awaitDuplicateTurn(ctx.Context(), post)
+	leave, err := b.awaitDuplicateTurn(ctx.Context(), batchFields)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return b.queueBatch(ctx.Context(), post, batch, store.NewBatchTasks{Tasks: checkedTasks(post, lineEntries(list), b.limits)}, mode)
+	return b.queueBatch(ctx.Context(), batchFields, batch, store.NewBatchTasks{Tasks: checkedTasks(batchFields, lineEntries(list), b.limits)}, mode)
 }
 
-// lineEntries returns the lines of a streamed batch as an entryList, so that errors name line
-// numbers.
-func lineEntries(list lineReader[operators.NewTask]) entryList {
-	return entryList{positionFormat: "line %d", position: func(int) int { return list.lineNumber() }, entryError: lineProblem, entries: func(yield func(operators.NewTask, error) bool) {
+// lineEntries returns lines, the tasks of a streamed batch, as an entryList, so that errors name line numbers.
+func lineEntries(lines lineReader[operators.NewTask]) entryList {
+	return entryList{positionFormat: "line %d", position: func(int) int { return lines.lineNumber() }, entryError: lineProblem, entries: func(yield func(operators.NewTask, error) bool) {
 		for {
-			entry, err := list.next()
+			entry, err := lines.next()
 			if errors.Is(err, io.EOF) || !yield(entry, err) {
 				return
 			}
@@ -124,6 +125,7 @@ func lineEntries(list lineReader[operators.NewTask]) entryList {
 	}}
 }
 
+// lineProblem returns the problem for err, an error about a line of the body. It returns nil if err is nil.
 func lineProblem(line int, err error) error {
 	if err == nil {
 		return nil
@@ -140,6 +142,7 @@ func streamFields(operations huma.API) map[string]*huma.Schema {
 	return fields
 }
 
+// schemaOf returns the schema of T in the OpenAPI document of operations.
 func schemaOf[T any](operations huma.API) *huma.Schema {
 	registry := operations.OpenAPI().Components.Schemas
 	schema := registry.Schema(reflect.TypeFor[T](), true, "")
@@ -161,8 +164,8 @@ func describeStreams(operations huma.API, op *huma.Operation) {
 	}
 }
 
-// readBatchQuery reads the fields of a batch from the query, by the schema of its JSON form.
-func readBatchQuery(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
+// readBatchQuery reads the fields of a batch and the mode from query, by the schema of the batch's JSON form.
+func readBatchQuery(operations huma.API, query url.Values) (batchFields operators.NewBatch, mode operators.QueueMode, err error) {
 	fields, modes := streamFields(operations), schemaOf[operators.QueueMode](operations).Properties
 	inBatch, inMode := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for name, values := range query {
@@ -171,16 +174,16 @@ func readBatchQuery(operations huma.API, query url.Values) (post operators.NewBa
 		} else if schema := modes[name]; schema != nil {
 			inMode[name] = queryValue(schema, values)
 		} else {
-			return post, mode, problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
+			return batchFields, mode, problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
 		}
 	}
-	if err := decodeFields(operations, inBatch, &post); err != nil {
-		return post, mode, err
+	if err := decodeFields(operations, inBatch, &batchFields); err != nil {
+		return batchFields, mode, err
 	}
-	return post, mode, decodeFields(operations, inMode, &mode)
+	return batchFields, mode, decodeFields(operations, inMode, &mode)
 }
 
-// queryValue returns the value of a query parameter as JSON.
+// queryValue returns values, the values of a query parameter with this schema, as JSON.
 func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	value := values[len(values)-1]
 	switch {
@@ -199,7 +202,7 @@ func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	return json.RawMessage(value)
 }
 
-// decodeFields checks the fields against the schema of T and decodes them.
+// decodeFields checks fields against the schema of T and decodes them into `into`.
 func decodeFields[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
 	maps.DeleteFunc(fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	text, err := json.Marshal(fields)
@@ -218,12 +221,13 @@ func decodeFields[T any](operations huma.API, fields map[string]json.RawMessage,
 	return json.Unmarshal(text, into)
 }
 
-func details(errs []error) []*huma.ErrorDetail {
-	list := make([]*huma.ErrorDetail, len(errs))
-	for i, err := range errs {
-		if !errors.As(err, &list[i]) {
-			list[i] = &huma.ErrorDetail{Message: err.Error()}
+// details converts causes, the errors of a schema, to huma's error details.
+func details(causes []error) []*huma.ErrorDetail {
+	converted := make([]*huma.ErrorDetail, len(causes))
+	for i, err := range causes {
+		if !errors.As(err, &converted[i]) {
+			converted[i] = &huma.ErrorDetail{Message: err.Error()}
 		}
 	}
-	return list
+	return converted
 }

@@ -23,11 +23,12 @@ const (
 	maxTagsInError = 200 // maximum length of the tags that an error message contains, in bytes
 )
 
+// batchStore stores batches. *store.Store implements it.
 type batchStore interface {
-	CreateBatch(ctx context.Context, actor string, b store.Batch, q store.NewBatchTasks) (store.Batch, error)
+	CreateBatch(ctx context.Context, actor string, batch store.Batch, newTasks store.NewBatchTasks) (store.Batch, error)
 	Batch(ctx context.Context, id int64) (store.Batch, error)
-	BatchesNamed(ctx context.Context, part string, filter store.BatchFilter, before int64, limit int) ([]store.Batch, store.SearchBound, error)
-	Batches(ctx context.Context, filter store.BatchFilter, before int64, limit int) ([]store.Batch, error)
+	BatchesNamed(ctx context.Context, namePart string, filter store.BatchFilter, beforeID int64, limit int) ([]store.Batch, store.SearchBound, error)
+	Batches(ctx context.Context, filter store.BatchFilter, beforeID int64, limit int) ([]store.Batch, error)
 	PauseBatch(ctx context.Context, actor string, id int64, reason string) (store.Batch, error)
 	ResumeBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
 	CancelBatch(ctx context.Context, actor string, id int64) (store.Batch, error)
@@ -45,6 +46,7 @@ type batches struct {
 	duplicateTurns *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
 }
 
+// register adds the operations on batches to r.
 func (b *batches) register(r *routes) {
 	create := withIdempotencyKey(newOperation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
@@ -64,6 +66,7 @@ func (b *batches) register(r *routes) {
 	register(r, newOperation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "Cancel a batch; devices that run one of its tasks are asked to stop", roleOperator, 200), b.cancel)
 }
 
+// create queues a batch, or only checks it in a dry run.
 func (b *batches) create(ctx context.Context, in *struct {
 	operators.QueueMode
 	Body operators.NewBatch
@@ -88,24 +91,26 @@ func (b *batches) create(ctx context.Context, in *struct {
 	return b.queueBatch(ctx, in.Body, batch, q, in.QueueMode)
 }
 
-func (b *batches) queueBatch(ctx context.Context, post operators.NewBatch, batch store.Batch, q store.NewBatchTasks, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
-	q.DryRun, q.RegisteredOnly = mode.DryRun, mode.UnknownDevices == "refuse"
-	warned, err := b.warner.findWarnings(ctx, post.Limits)
+// queueBatch queues newTasks as the batch, or only checks them in a dry run. request has the fields as sent, and batch the same fields in
+// the form of the ledger.
+func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, batch store.Batch, newTasks store.NewBatchTasks, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
+	newTasks.DryRun, newTasks.RegisteredOnly = mode.DryRun, mode.UnknownDevices == "refuse"
+	warned, err := b.warner.findWarnings(ctx, request.Limits)
 	if err != nil {
 		return nil, err
 	}
-	made, err := b.ledger.CreateBatch(ctx, actor(ctx), batch, q)
-	nobody := q.Tags != nil && made.Total == 0
+	made, err := b.ledger.CreateBatch(ctx, actor(ctx), batch, newTasks)
+	nobody := newTasks.Tags != nil && made.Total == 0
 	switch {
 	case errors.Is(err, store.ErrNoTasks) && nobody:
-		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceMessage(q.Tags)).withCause(err)
+		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceMessage(newTasks.Tags)).withCause(err)
 	case err != nil:
 		return nil, neverStartsProblem(err)
 	case nobody: // no device has the selected tags; only a dry run succeeds then
-		warned.Warnings = append(warned.Warnings, noDeviceMessage(q.Tags))
+		warned.Warnings = append(warned.Warnings, noDeviceMessage(newTasks.Tags))
 	}
 	answer := operators.BatchCreated{ID: made.ID, Tasks: made.Total, WarningList: warned}
-	if post.Duplicates == skipDuplicates {
+	if request.Duplicates == skipDuplicates {
 		answer.Skipped = &made.Skipped
 	}
 	if made.Unknown.Tasks > 0 {
@@ -131,37 +136,38 @@ func noDeviceMessage(tags map[string]string) string {
 	return "select.tags: no registered device has " + words + "; GET /v1/devices?tag=NAME:VALUE lists those with a tag"
 }
 
-// readSettings checks the fields of a batch, except its tasks.
-func (b *batches) readSettings(in operators.NewBatch) (store.Batch, error) {
-	if err := checkPayload(in.Payload); err != nil {
+// readSettings checks the fields of a batch in a request, except its tasks, and converts them to the form of the ledger.
+func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) {
+	if err := checkPayload(request.Payload); err != nil {
 		return store.Batch{}, err
 	}
-	if in.LeaseMS != 0 {
-		if err := b.leaseMin.check(milliseconds(in.LeaseMS)); err != nil {
+	if request.LeaseMS != 0 {
+		if err := b.leaseMin.check(milliseconds(request.LeaseMS)); err != nil {
 			return store.Batch{}, err
 		}
 	}
-	if err := checkSpan(in.NotBefore, in.NotAfter); err != nil {
+	if err := checkSpan(request.NotBefore, request.NotAfter); err != nil {
 		return store.Batch{}, err
 	}
-	windows, err := readWindows(in.Windows)
+	windows, err := readWindows(request.Windows)
 	if err != nil {
 		return store.Batch{}, err
 	}
-	limits, err := readLimits(in.Limits)
+	limits, err := readLimits(request.Limits)
 	if err != nil {
 		return store.Batch{}, err
 	}
-	in = in.WithDefaults()
+	request = request.WithDefaults()
 	return store.Batch{
-		Name: in.Name, Pool: in.Pool, Kind: in.Kind, Payload: nilIfNull(in.Payload),
-		Priority: in.Priority, Weight: in.Weight, Lane: store.Lane(in.Lane), NotBefore: in.NotBefore, NotAfter: in.NotAfter, MaxWait: milliseconds(in.MaxWaitMS),
-		MaxAttempts: in.MaxAttempts, RetryOn: in.RetryOn, RetryBackoff: milliseconds(*in.RetryBackoffMS),
-		OnLost: in.OnLost, Lease: milliseconds(in.LeaseMS), MaxRun: milliseconds(in.MaxRunMS),
-		Abort: abortRule(in.Abort), Windows: windows, Limits: limits, FinishInside: *in.FinishInside,
+		Name: request.Name, Pool: request.Pool, Kind: request.Kind, Payload: nilIfNull(request.Payload),
+		Priority: request.Priority, Weight: request.Weight, Lane: store.Lane(request.Lane), NotBefore: request.NotBefore, NotAfter: request.NotAfter, MaxWait: milliseconds(request.MaxWaitMS),
+		MaxAttempts: request.MaxAttempts, RetryOn: request.RetryOn, RetryBackoff: milliseconds(*request.RetryBackoffMS),
+		OnLost: request.OnLost, Lease: milliseconds(request.LeaseMS), MaxRun: milliseconds(request.MaxRunMS),
+		Abort: abortRule(request.Abort), Windows: windows, Limits: limits, FinishInside: *request.FinishInside,
 	}, nil
 }
 
+// get answers a request for one batch.
 func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
 	shown := showBatch(found)
@@ -175,6 +181,7 @@ type batchQuery struct {
 	Page
 }
 
+// list answers a request for a page of batches that match, newest first.
 func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err == nil {
@@ -206,24 +213,26 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	return newPage(found, more, showBatch, func(b store.Batch) string { return decimal(b.ID) }), err
 }
 
-func showBatch(b store.Batch) operators.Batch {
+// showBatch converts a batch of the ledger to the form of the API.
+func showBatch(batch store.Batch) operators.Batch {
 	counts := make(map[string]int64)
 	for _, state := range store.TaskStates() {
-		counts[string(state)] = b.Counts[state]
+		counts[string(state)] = batch.Counts[state]
 	}
-	rate := ratePerMinute(b)
+	rate := ratePerMinute(batch)
 	return operators.Batch{
-		ID: b.ID, Name: b.Name, Pool: b.Pool, Kind: b.Kind, State: batchState(b), Condition: batchCondition(b),
-		Priority: b.Priority, Weight: b.Weight, Lane: string(b.Lane), System: b.System, NotBefore: apiTimePointer(b.NotBefore), NotAfter: apiTimePointer(b.NotAfter), MaxWaitMS: b.MaxWait.Milliseconds(),
-		Windows: showWindows(b.Windows), Limits: showLimits(b.Limits), FinishInside: b.FinishInside, OpensAt: apiTimeIfSet(b.Opening.From), ClosesAt: apiTimeIfSet(b.Opening.Until),
-		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: b.RetryBackoff.Milliseconds(), OnLost: b.OnLost,
-		LeaseMS: b.Lease.Milliseconds(), MaxRunMS: b.MaxRun.Milliseconds(),
-		PausedBy: b.PausedBy, PausedAt: apiTimePointer(b.PausedAt), PauseReason: b.PauseReason,
-		Abort: showAbort(b.Abort), Created: apiTime(b.CreatedAt), Total: b.Total, Counts: counts,
-		RatePerMinute: rate, ETA: eta(b, rate),
+		ID: batch.ID, Name: batch.Name, Pool: batch.Pool, Kind: batch.Kind, State: batchState(batch), Condition: batchCondition(batch),
+		Priority: batch.Priority, Weight: batch.Weight, Lane: string(batch.Lane), System: batch.System, NotBefore: apiTimePointer(batch.NotBefore), NotAfter: apiTimePointer(batch.NotAfter), MaxWaitMS: batch.MaxWait.Milliseconds(),
+		Windows: showWindows(batch.Windows), Limits: showLimits(batch.Limits), FinishInside: batch.FinishInside, OpensAt: apiTimeIfSet(batch.Opening.From), ClosesAt: apiTimeIfSet(batch.Opening.Until),
+		MaxAttempts: batch.MaxAttempts, RetryOn: batch.RetryOn, RetryBackoffMS: batch.RetryBackoff.Milliseconds(), OnLost: batch.OnLost,
+		LeaseMS: batch.Lease.Milliseconds(), MaxRunMS: batch.MaxRun.Milliseconds(),
+		PausedBy: batch.PausedBy, PausedAt: apiTimePointer(batch.PausedAt), PauseReason: batch.PauseReason,
+		Abort: showAbort(batch.Abort), Created: apiTime(batch.CreatedAt), Total: batch.Total, Counts: counts,
+		RatePerMinute: rate, ETA: eta(batch, rate),
 	}
 }
 
+// patch changes settings of a batch and returns the batch.
 func (b *batches) patch(ctx context.Context, in *struct {
 	IDPath
 	Body operators.BatchPatch
@@ -242,23 +251,24 @@ func (b *batches) patch(ctx context.Context, in *struct {
 	return changed, err
 }
 
-// applyPatch applies all changes except the changes of windows and limits.
-func applyPatch(p operators.BatchPatch, b *store.Batch) error {
-	applyChange(p.Priority, &b.Priority, 0)
-	applyChange(p.Weight, &b.Weight, operators.DefaultBatchWeight)
-	applyChange(p.MaxAttempts, &b.MaxAttempts, operators.DefaultMaxAttempts)
-	wait := b.MaxWait.Milliseconds()
-	applyChange(p.MaxWaitMS, &wait, 0)
-	b.MaxWait = milliseconds(wait)
-	lane := string(b.Lane)
-	applyChange(p.Lane, &lane, operators.DefaultLane)
-	b.Lane = store.Lane(lane)
-	if p.NotAfter.Present {
-		b.NotAfter = p.NotAfter.Value
+// applyPatch applies to batch all changes of patch except the changes of windows and limits.
+func applyPatch(patch operators.BatchPatch, batch *store.Batch) error {
+	applyChange(patch.Priority, &batch.Priority, 0)
+	applyChange(patch.Weight, &batch.Weight, operators.DefaultBatchWeight)
+	applyChange(patch.MaxAttempts, &batch.MaxAttempts, operators.DefaultMaxAttempts)
+	wait := batch.MaxWait.Milliseconds()
+	applyChange(patch.MaxWaitMS, &wait, 0)
+	batch.MaxWait = milliseconds(wait)
+	lane := string(batch.Lane)
+	applyChange(patch.Lane, &lane, operators.DefaultLane)
+	batch.Lane = store.Lane(lane)
+	if patch.NotAfter.Present {
+		batch.NotAfter = patch.NotAfter.Value
 	}
-	return checkSpan(b.NotBefore, b.NotAfter)
+	return checkSpan(batch.NotBefore, batch.NotAfter)
 }
 
+// pause stops new starts of tasks of a batch.
 func (b *batches) pause(ctx context.Context, in *struct {
 	IDPath
 	Body *operators.PauseReason
@@ -267,16 +277,18 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	return b.dequeue(b.ledger.PauseBatch(ctx, actor(ctx), in.ID, reasonOf(in.Body)))
 }
 
+// resume ends the pause of a batch.
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	return b.offerSlots(b.ledger.ResumeBatch(ctx, actor(ctx), in.ID))
 }
 
+// cancel cancels a batch.
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	return b.dequeue(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
-// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the
-// batch start. It returns the batch.
+// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. batch and err are
+// the result of the change. It returns the batch, or err.
 func (b *batches) offerSlots(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Filler.Fill(batch.Pool)
@@ -284,8 +296,8 @@ func (b *batches) offerSlots(batch store.Batch, err error) (operators.Batch, err
 	return showBatch(batch), err
 }
 
-// dequeue removes the devices that wait with a task of the batch from the queue of its pool, after a
-// change that prevents starts. It returns the batch.
+// dequeue removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents starts. batch
+// and err are the result of the change. It returns the batch, or err.
 func (b *batches) dequeue(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Offers.RemoveBatch(batch.Pool, batch.ID)
@@ -300,87 +312,88 @@ const (
 )
 
 // batchState derives the state of a batch from its counts: a batch has ended when none of its tasks is open.
-func batchState(b store.Batch) string {
-	open := openTasks(b) > 0
+func batchState(batch store.Batch) string {
+	open := openTasks(batch) > 0
 	switch {
-	case b.CancelledAt != nil && open:
+	case batch.CancelledAt != nil && open:
 		return "cancelling"
-	case b.CancelledAt != nil:
+	case batch.CancelledAt != nil:
 		return "cancelled"
 	case !open:
 		return "finished"
-	case b.Paused:
+	case batch.Paused:
 		return "paused"
-	case b.NotBefore != nil && b.ReadAt.Before(*b.NotBefore):
+	case batch.NotBefore != nil && batch.ReadAt.Before(*batch.NotBefore):
 		return "scheduled"
 	}
 	return "running"
 }
 
-// batchCondition returns the state of a batch. If the state is running, the condition also depends on the windows of the
-// batch and on its pool.
-func batchCondition(b store.Batch) string {
-	state, poolState := batchState(b), b.PoolSettings
-	lease := cmp.Or(b.Lease, poolState.Lease)
+// batchCondition returns the state of a batch. If the state is running, the result also depends on the windows of the batch and on its
+// pool: it can be scheduled or held_up.
+func batchCondition(batch store.Batch) string {
+	state, poolState := batchState(batch), batch.PoolSettings
+	lease := cmp.Or(batch.Lease, poolState.Lease)
 	switch {
 	case state != "running":
 		return state
 	case poolState.Paused || poolState.Capacity == 0:
 		return "held_up"
-	case decision.Closed(b.Opening, lease, b.FinishInside, b.ReadAt), decision.Closed(poolState.Opening, lease, b.FinishInside, b.ReadAt):
+	case decision.Closed(batch.Opening, lease, batch.FinishInside, batch.ReadAt), decision.Closed(poolState.Opening, lease, batch.FinishInside, batch.ReadAt):
 		return "scheduled"
 	}
 	return state
 }
 
-func openTasks(b store.Batch) int64 { return b.Counts[store.Pending] + b.Counts[store.Dispatched] }
+// openTasks returns the number of tasks of the batch that wait or run.
+func openTasks(batch store.Batch) int64 {
+	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
+}
 
-// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or nil if the batch
-// has not begun.
-func ratePerMinute(b store.Batch) *float64 {
-	began := earliestStart(b)
-	if b.ReadAt.Before(began) {
+// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or nil if the batch has not begun.
+func ratePerMinute(batch store.Batch) *float64 {
+	began := earliestStart(batch)
+	if batch.ReadAt.Before(began) {
 		return nil
 	}
-	rate := float64(b.Recent) / min(max(b.ReadAt.Sub(began), minRateSpan), rateSpan).Minutes()
+	rate := float64(batch.Recent) / min(max(batch.ReadAt.Sub(began), minRateSpan), rateSpan).Minutes()
 	return &rate
 }
 
-// earliestStart returns the earliest time at which tasks of the batch could start: its not_before,
-// or its creation if that was later.
-func earliestStart(b store.Batch) time.Time {
-	if b.NotBefore != nil && b.NotBefore.After(b.CreatedAt) {
-		return *b.NotBefore
+// earliestStart returns the earliest time at which tasks of the batch could start: its not_before, or its creation if that was later.
+func earliestStart(batch store.Batch) time.Time {
+	if batch.NotBefore != nil && batch.NotBefore.After(batch.CreatedAt) {
+		return *batch.NotBefore
 	}
-	return b.CreatedAt
+	return batch.CreatedAt
 }
 
-// eta returns the expected time at which the last task of the batch ends, if tasks continue to end
-// at this rate. It returns nil if the time is unknown.
-func eta(b store.Batch, rate *float64) *operators.Time {
-	if rate == nil || *rate == 0 || batchCondition(b) != "running" {
+// eta returns the expected time at which the last task of the batch ends, if tasks continue to end at rate, the number per minute. It
+// returns nil if the time is unknown.
+func eta(batch store.Batch, rate *float64) *operators.Time {
+	if rate == nil || *rate == 0 || batchCondition(batch) != "running" {
 		return nil
 	}
-	left := math.Round(float64(openTasks(b)) / *rate * float64(time.Minute))
+	left := math.Round(float64(openTasks(batch)) / *rate * float64(time.Minute))
 	if left > float64(maxETA) {
 		return nil
 	}
-	at := b.ReadAt.Add(time.Duration(left))
-	if o := b.Opening; !o.Until.IsZero() && (o.From.After(b.ReadAt) || o.Until.Before(at)) { // the batch will have to wait for a window
+	at := batch.ReadAt.Add(time.Duration(left))
+	if o := batch.Opening; !o.Until.IsZero() && (o.From.After(batch.ReadAt) || o.Until.Before(at)) { // the batch will have to wait for a window
 		return nil
 	}
 	return apiTimeIfSet(at)
 }
 
-// abortRule converts the abort rule of a request to the stored form. It returns nil if the request
-// has no abort rule.
-func abortRule(a *operators.Abort) *store.Abort {
-	if a == nil {
+// abortRule converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.
+func abortRule(requested *operators.Abort) *store.Abort {
+	if requested == nil {
 		return nil
 	}
-	return &store.Abort{Failure: a.Failure, Min: cmp.Or(a.Min, 1)}
+	return &store.Abort{Failure: requested.Failure, Min: cmp.Or(requested.Min, 1)}
 }
 
+// showAbort converts an abort rule of the ledger to the form of the API. It returns nil if rule is nil.
 func showAbort(rule *store.Abort) *operators.Abort {
 	if rule == nil {
 		return nil

@@ -36,10 +36,10 @@ func (l BodyLimits) newBodyReader(ctx huma.Context, limit int64) *longBodyReader
 	}}
 }
 
-// Read reads a part of the body. Before each read it renews the read deadline.
-func (r *longBodyReader) Read(b []byte) (int, error) {
+// Read reads the next bytes of the body into buffer. Before each read it renews the read deadline.
+func (r *longBodyReader) Read(buffer []byte) (int, error) {
 	r.setDeadline(time.Now().Add(r.pause))
-	n, err := r.from.Read(b)
+	n, err := r.from.Read(buffer)
 	if r.left -= int64(n); r.left < 0 {
 		r.readErr = &http.MaxBytesError{Limit: r.limit}
 		return 0, r.readErr
@@ -72,12 +72,12 @@ type limitedReader struct {
 	limitErr error
 }
 
-// Read reads a part of the input.
-func (r *limitedReader) Read(b []byte) (int, error) {
+// Read reads the next bytes of the input into buffer.
+func (r *limitedReader) Read(buffer []byte) (int, error) {
 	if r.left <= 0 {
 		return 0, r.limitErr
 	}
-	n, err := r.from.Read(b)
+	n, err := r.from.Read(buffer)
 	r.left -= n
 	return n, err
 }
@@ -96,7 +96,7 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read the result until it calls release.
+// storeBody reads the complete body. The caller may read stored until it calls release.
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {
@@ -118,6 +118,7 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	return file, func() { _ = file.Close(); leave() }, nil
 }
 
+// file returns an unnamed file that contains start, the part of the body that was read already, and rest.
 func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
@@ -143,15 +144,16 @@ func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 // spoolWriter marks write errors of the disk, to distinguish them from read errors of the body.
 type spoolWriter struct{ file *os.File }
 
-// Write writes to the file. An error becomes a problem with the code no_room.
-func (r spoolWriter) Write(b []byte) (int, error) {
-	n, err := r.file.Write(b)
+// Write writes data to the file. It returns the error of the file as a problem with the code no_room.
+func (r spoolWriter) Write(data []byte) (int, error) {
+	n, err := r.file.Write(data)
 	if err != nil {
 		err = noRoomProblem(err)
 	}
 	return n, err
 }
 
+// noRoomProblem returns the problem for a body that cannot be stored because of err.
 func noRoomProblem(err error) error {
 	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
 }

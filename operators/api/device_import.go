@@ -46,8 +46,9 @@ func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context
 	return nil
 }
 
-// importDevices reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
-func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
+// importDevices registers the devices in the body, in the media type contentType, and returns them with their tokens; a token is empty for
+// a device that got none. It reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
+func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (imported []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
 	existing, err := readExisting(url.Query())
 	if err != nil {
@@ -78,6 +79,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	return read.list, tokens, err
 }
 
+// readExisting returns what an import does with devices that exist already, from the parameter existing of query.
 func readExisting(query url.Values) (store.OnExisting, error) {
 	for name := range query {
 		if name != "existing" {
@@ -99,6 +101,7 @@ const profileColumn = ":profile"
 // deviceCSV reads a CSV file with a column for each tag, and optionally one for the profile.
 type deviceCSV struct{ *csvLines }
 
+// newDeviceCSV reads the header line of body, a CSV file of devices, and returns a reader of the devices.
 func newDeviceCSV(body io.Reader) (deviceCSV, error) {
 	l, err := newCSV(body, "tags")
 	for _, c := range l.columns {
@@ -109,6 +112,7 @@ func newDeviceCSV(body io.Reader) (deviceCSV, error) {
 	return deviceCSV{l}, err
 }
 
+// next returns the device in the next line, or io.EOF after the last line.
 func (l deviceCSV) next() (operators.NewDevice, error) {
 	entry, err := l.csvLines.next()
 	if err != nil || entry.Payload == nil {
@@ -129,18 +133,19 @@ type imported struct {
 	lines []int // line numbers of the devices
 }
 
-func readDevices(body io.Reader, contentType string) (read imported, err error) {
+// readDevices reads all devices of body, which has the media type contentType.
+func readDevices(body io.Reader, contentType string) (all imported, err error) {
 	var from lineReader[operators.NewDevice] = newNDJSON[operators.NewDevice](body, "id, tags and profile")
 	if contentType == operators.TypeCSV {
 		if from, err = newDeviceCSV(body); err != nil {
-			return read, err
+			return all, err
 		}
 	}
 	seen := map[string]int{}
 	for {
 		entry, err := from.next()
-		if errors.Is(err, io.EOF) && len(read.list) > 0 {
-			return read, nil
+		if errors.Is(err, io.EOF) && len(all.list) > 0 {
+			return all, nil
 		}
 		if errors.Is(err, io.EOF) {
 			err = errors.New("no devices")
@@ -149,48 +154,49 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 		if err == nil {
 			device, err = checkDevice(entry, seen, from.lineNumber())
 		}
-		if err == nil && len(read.list) == maxImportDevices {
+		if err == nil && len(all.list) == maxImportDevices {
 			err = fmt.Errorf("at most %d devices in an import", maxImportDevices)
 		}
 		if err != nil {
-			return read, lineProblem(from.lineNumber(), err)
+			return all, lineProblem(from.lineNumber(), err)
 		}
-		read.list, read.lines = append(read.list, device), append(read.lines, from.lineNumber())
+		all.list, all.lines = append(all.list, device), append(all.lines, from.lineNumber())
 	}
 }
 
-// checkDevice checks one device, and refuses it if an earlier line has the same id.
-func checkDevice(d operators.NewDevice, firstLines map[string]int, line int) (store.NewDevice, error) {
-	if _, err := devices.ParseID(d.ID); err != nil {
+// checkDevice checks one entry of an import, and returns an error if an earlier line has the same id. firstLines has the line of each id
+// so far; line is the line of this entry.
+func checkDevice(entry operators.NewDevice, firstLines map[string]int, line int) (store.NewDevice, error) {
+	if _, err := devices.ParseID(entry.ID); err != nil {
 		return store.NewDevice{}, err
 	}
-	if err := checkTags(d.Tags); err != nil {
+	if err := checkTags(entry.Tags); err != nil {
 		return store.NewDevice{}, err
 	}
-	if first, twice := firstLines[d.ID]; twice {
-		return store.NewDevice{}, fmt.Errorf("device %s: already in line %d", d.ID, first)
+	if first, twice := firstLines[entry.ID]; twice {
+		return store.NewDevice{}, fmt.Errorf("device %s: already in line %d", entry.ID, first)
 	}
-	firstLines[d.ID] = line
-	device := store.NewDevice{ID: d.ID, Profile: d.Profile, Update: importChange(d)}
-	if len(d.Tags) == 0 {
+	firstLines[entry.ID] = line
+	device := store.NewDevice{ID: entry.ID, Profile: entry.Profile, Update: importChange(entry)}
+	if len(entry.Tags) == 0 {
 		return device, nil
 	}
-	tags, err := json.Marshal(d.Tags)
+	tags, err := json.Marshal(entry.Tags)
 	device.Tags = tags
 	return device, err
 }
 
-// writeTokens answers an import with one line for each of its devices.
-func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens []string) {
+// writeTokens answers an import in the form mediaType, CSV or NDJSON, with one line for each imported device and its token.
+func writeTokens(ctx huma.Context, mediaType string, imported []store.NewDevice, tokens []string) {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
 	out := bufio.NewWriter(ctx.BodyWriter())
 	write := writeJSONToken
-	if form == operators.TypeCSV {
+	if mediaType == operators.TypeCSV {
 		write = writeCSVToken
 		_, _ = out.WriteString("device,token\n")
 	}
-	for i, d := range list {
+	for i, d := range imported {
 		if i%exportPageSize == 0 {
 			_ = connection.SetWriteDeadline(time.Now().Add(exportPageTimeout)) // the ResponseWriter of a test has no deadlines
 		}
@@ -208,6 +214,7 @@ func writeCSVToken(out io.Writer, device, token string) error {
 	return err
 }
 
+// writeJSONToken writes a line of JSON with the id and the token of a device.
 func writeJSONToken(out io.Writer, device, token string) error {
 	return json.NewEncoder(out).Encode(struct {
 		ID    string `json:"id"`

@@ -9,18 +9,18 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// importChange returns the change that a line of an import makes to an existing device. It keeps all tags that the line does
-// not name, and the profile if the line names none.
-func importChange(d operators.NewDevice) func(*store.DeviceSpec) error {
+// importChange returns the change that a line of an import makes to an existing device. It keeps all tags that the line does not name, and
+// the profile if the line names none.
+func importChange(line operators.NewDevice) func(*store.DeviceSpec) error {
 	return func(spec *store.DeviceSpec) error {
-		if d.Profile != "" {
-			spec.Profile = d.Profile
+		if line.Profile != "" {
+			spec.Profile = line.Profile
 		}
-		return changeTags(spec, d.Tags, nil)
+		return changeTags(spec, line.Tags, nil)
 	}
 }
 
-// changeTags sets some tags and removes others.
+// changeTags sets the tags in set (values by name) and removes the tags in unset (names) of a device.
 func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) error {
 	if spec.Tags == nil {
 		spec.Tags = map[string]string{}
@@ -40,6 +40,7 @@ func withDeviceID(id string, err error) error {
 	return err
 }
 
+// retagQuery is a request to change the tags of a page of the devices that match.
 type retagQuery struct {
 	Page
 	operators.DeviceFilter
@@ -68,18 +69,18 @@ func (q *retagQuery) check() error {
 
 // retag changes the tags of a page of the devices that match. A client continues with the page token, which is a position
 // in the order of ids: no device is skipped, although changed devices may no longer match.
-func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (done operators.Retagged, err error) {
+func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged operators.Retagged, err error) {
 	q := &deviceQuery{in.Page, in.DeviceFilter}
 	filter, err := q.filter()
 	if err == nil {
 		err = in.check()
 	}
 	if err != nil {
-		return done, err
+		return retagged, err
 	}
 	page, err := d.list(ctx, q)
 	if err != nil {
-		return done, err
+		return retagged, err
 	}
 	ids := make([]string, len(page.entries))
 	for i, device := range page.entries {

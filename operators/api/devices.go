@@ -15,14 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// deviceStore reads and changes devices. *store.Store implements it.
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
-	Devices(ctx context.Context, f store.DeviceFilter) ([]store.Device, error)
-	SilentDevices(ctx context.Context, f store.DeviceFilter, silentFor time.Duration, searchLimit int) (store.DeviceSearchPage, error)
-	DevicesWithIDPart(ctx context.Context, f store.DeviceFilter, part string, searchLimit int) (store.DeviceSearchPage, error)
+	Devices(ctx context.Context, filter store.DeviceFilter) ([]store.Device, error)
+	SilentDevices(ctx context.Context, filter store.DeviceFilter, silentFor time.Duration, maxSearched int) (store.DeviceSearchPage, error)
+	DevicesWithIDPart(ctx context.Context, filter store.DeviceFilter, idPart string, maxSearched int) (store.DeviceSearchPage, error)
 	DevicesByID(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
-	ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change store.DeviceChange) (int, error)
+	ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change store.DeviceChange) (int, error)
 }
 
 // DevicePath is the path parameter {id}: the id of a device.
@@ -46,6 +47,7 @@ type deviceOperations struct {
 	imports       *fair.Shares
 }
 
+// register adds the operations on devices to r.
 func (d *deviceOperations) register(r *routes) {
 	create := withIdempotencyKey(newOperation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
 	create.Middlewares = r.newMiddlewares(d.handleImport)
@@ -64,6 +66,7 @@ func (d *deviceOperations) register(r *routes) {
 	register(r, newOperation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), d.blockHandler(false))
 }
 
+// create registers a device and returns it with its token.
 func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operators.NewDevice }) (operators.DeviceCreated, error) {
 	id, err := devices.ParseID(in.Body.ID)
 	if err == nil {
@@ -76,6 +79,7 @@ func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operator
 	return operators.DeviceCreated{Device: showDevice(made), Token: secretUnlessReplay(ctx, token)}, err
 }
 
+// list answers a request for a page of devices that match.
 func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	if in.Recent > 0 {
 		return d.listRecent(ctx, in)
@@ -106,17 +110,19 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 	return page, err
 }
 
-// searchDevices lists devices by a filter for which the ledger has no index. One call examines only
-// a limited number of devices.
-func (d *deviceOperations) searchDevices(ctx context.Context, in *deviceQuery, filter store.DeviceFilter) (store.DeviceSearchPage, error) {
-	if in.IDPart != "" {
-		return d.ledger.DevicesWithIDPart(ctx, filter, in.IDPart, store.DeviceSearchLimit)
+// searchDevices lists devices by a filter for which the ledger has no index. filter is the filter of request in the form of the ledger.
+// One call examines only a limited number of devices.
+func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQuery, filter store.DeviceFilter) (store.DeviceSearchPage, error) {
+	if request.IDPart != "" {
+		return d.ledger.DevicesWithIDPart(ctx, filter, request.IDPart, store.DeviceSearchLimit)
 	}
-	return d.ledger.SilentDevices(ctx, filter, milliseconds(in.SilentMS), store.DeviceSearchLimit)
+	return d.ledger.SilentDevices(ctx, filter, milliseconds(request.SilentMS), store.DeviceSearchLimit)
 }
 
-func deviceBytes(d store.Device) int { return len(d.Attributes) + 128*len(d.Tags) }
+// deviceBytes returns the approximate size of a device in a response.
+func deviceBytes(device store.Device) int { return len(device.Attributes) + 128*len(device.Tags) }
 
+// get answers a request for one device, with its mark in Redis.
 func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
 	found, err := d.ledger.Device(ctx, string(in.ID))
 	shown := showDevice(found)
@@ -126,18 +132,19 @@ func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.D
 	return shown, err
 }
 
-func showDevice(d store.Device) operators.Device {
-	tags := d.Tags
+// showDevice converts a device of the ledger to the form of the API.
+func showDevice(device store.Device) operators.Device {
+	tags := device.Tags
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	attributes := d.Attributes
+	attributes := device.Attributes
 	if len(attributes) == 0 {
 		attributes = json.RawMessage("{}")
 	}
 	return operators.Device{
-		ID: d.ID, Blocked: d.Blocked, OwnToken: d.OwnToken, Tags: tags, Profile: d.Profile, Attributes: attributes,
-		Created: apiTime(d.CreatedAt), LastSeen: apiTimePointer(d.LastSeen), QuietUntil: apiTimePointer(d.QuietUntil),
+		ID: device.ID, Blocked: device.Blocked, OwnToken: device.OwnToken, Tags: tags, Profile: device.Profile, Attributes: attributes,
+		Created: apiTime(device.CreatedAt), LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
 	}
 }
 
@@ -146,6 +153,7 @@ type RecentDevices interface {
 	Newest(ctx context.Context) ([]seen.Sighting, error)
 }
 
+// deviceQuery is a request for a page of the devices that match a filter.
 type deviceQuery struct {
 	Page
 	operators.DeviceFilter
@@ -195,6 +203,7 @@ func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (pag
 	return newPage(found, false, showDevice, nil), err
 }
 
+// deviceIDs returns the ids of the devices of sightings, in the same order.
 func deviceIDs(sightings []seen.Sighting) []string {
 	ids := make([]string, len(sightings))
 	for i, s := range sightings {
@@ -203,8 +212,8 @@ func deviceIDs(sightings []seen.Sighting) []string {
 	return ids
 }
 
-// joinSightings joins sightings (devices and the times of their last reports) with the registered devices. It drops a
-// sighting that is older than the device, because the device was deleted and created again.
+// joinSightings joins sightings (devices and the times of their last reports) with found, those of the devices that are registered, in the
+// order of sightings. It drops a sighting that is older than the device, because the device was deleted and created again.
 func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {
@@ -229,12 +238,14 @@ const (
 	maxTagName  = 64      // length in bytes
 )
 
+// devicePatch is the body of a request that changes a device.
 type devicePatch struct {
 	operators.DevicePatch
 
 	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // accepted only so that the error is better than "unknown field"
 }
 
+// patch changes the tags and the profile of a device.
 func (d *deviceOperations) patch(ctx context.Context, in *struct {
 	DevicePath
 	Body devicePatch
@@ -250,6 +261,7 @@ func (d *deviceOperations) patch(ctx context.Context, in *struct {
 	return showDevice(changed), err
 }
 
+// mergeTags changes tags, the tags of a device, as the patch says. It returns an error if the result is invalid.
 func (p devicePatch) mergeTags(tags map[string]string) error {
 	if !p.Tags.Present {
 		return nil
@@ -268,6 +280,7 @@ func (p devicePatch) mergeTags(tags map[string]string) error {
 	return checkTags(tags)
 }
 
+// checkTags returns an error if a name of a tag is invalid, or if there are too many tags.
 func checkTags(tags map[string]string) error {
 	for name := range tags {
 		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
@@ -287,6 +300,7 @@ func checkTags(tags map[string]string) error {
 // new token.
 const defaultOverlap = 24 * time.Hour
 
+// rotateToken makes a new token of a device.
 func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	DevicePath
 	Body *operators.Rotation
@@ -300,6 +314,7 @@ func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: apiTime(until)}, err
 }
 
+// blockHandler returns a handler that blocks a device, or unblocks it if blocked is false.
 func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *DevicePath) (operators.Device, error) {
 	return func(ctx context.Context, in *DevicePath) (operators.Device, error) {
 		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked); err != nil {
@@ -309,6 +324,7 @@ func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *Dev
 	}
 }
 
+// delete deletes a device and its tokens.
 func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	DevicePath
 	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`

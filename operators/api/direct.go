@@ -28,10 +28,10 @@ const (
 // maxDirect is the maximum size in bytes of a body that an operation reads itself.
 const maxDirect = 1 << 20
 
-// registerDirect adds an operation on a limit set that reads its body and writes its response itself: takes arrive
-// thousands of times a second, and huma reads each body twice. bodies and answers are the possible types of the request
-// and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
-func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle func(huma.Context) error) {
+// registerDirect adds an operation on a limit set whose handler reads the body and writes the response itself: takes arrive thousands of
+// times a second, and huma reads each body twice. bodies and answers are the possible types of the request and of the response, for the
+// OpenAPI document. Authorization is checked as in all other operations.
+func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler func(huma.Context) error) {
 	named := regexp.MustCompile(setNamePattern)
 	op.Parameters = append([]*huma.Param{{
 		Name: "set", In: "path", Required: true, Description: setNameRule,
@@ -49,13 +49,13 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle 
 		if set := ctx.Param("set"); len(set) > maxSetName || !named.MatchString(set) {
 			return invalid("path.set: %s", setNameRule)
 		}
-		return handle(ctx)
+		return handler(ctx)
 	}
 	last := r.newMiddlewares(r.awaitLargeTurn, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
-// oneOf documents a body whose type is one of types.
+// oneOf documents, in the OpenAPI document of r, a body whose type is one of types.
 func oneOf(r *routes, types []any) map[string]*huma.MediaType {
 	schemas := make([]*huma.Schema, len(types))
 	for i, one := range types {
@@ -90,8 +90,8 @@ func checkQueryNames(ctx huma.Context) error {
 	return p
 }
 
-// readDirect reads a JSON body with the same strict checks as all other bodies.
-func readDirect(ctx huma.Context, body any) error {
+// readDirect reads a JSON body into `into` with the same strict checks as all other bodies.
+func readDirect(ctx huma.Context, into any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
 		if kind, _, err := mime.ParseMediaType(form); err != nil || kind != operators.TypeJSON {
@@ -105,7 +105,7 @@ func readDirect(ctx huma.Context, body any) error {
 		}
 		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(err)
 	}
-	return decodeProblem(readLine(text, body, "the fields of this request"))
+	return decodeProblem(readLine(text, into, "the fields of this request"))
 }
 
 // decodeProblem converts an error of reading a body to a problem like huma's.
@@ -123,7 +123,7 @@ func decodeProblem(err error) error {
 	return problem(http.StatusBadRequest, code, "body: "+err.Error())
 }
 
-// writeDirect sends a JSON response.
+// writeDirect sends a response with answer as JSON.
 func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil {

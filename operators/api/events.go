@@ -18,12 +18,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// eventStore reads the audit log. *store.Store implements it.
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
 	WithIDRange(ctx context.Context, filter store.EventFilter) (store.EventFilter, error)
 	EventSearchBound(ctx context.Context, filter store.EventFilter) (store.SearchBound, error)
-	ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error)
-	EventsComplete(ctx context.Context, mark store.EventPosition) (bool, error)
+	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
+	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
 }
 
 // events has the operations on the audit log.
@@ -33,12 +34,14 @@ type events struct {
 	stopping *atomic.Bool
 }
 
+// eventQuery is a request for a page of events, or for a live stream of them.
 type eventQuery struct {
 	Page
 	operators.EventFilter
 	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order; a live stream is always oldest first"`
 }
 
+// register adds the operations on the audit log to r.
 func (e *events) register(r *routes) {
 	registerLive(r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list,
 		func(p listPage[operators.Event]) operators.EventList {
@@ -46,6 +49,7 @@ func (e *events) register(r *routes) {
 		}, e.streamLive)
 }
 
+// list answers a request for a page of events that match.
 func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
@@ -73,22 +77,21 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(stretch), err
 }
 
-// eventFilter converts a filter of events to the filter of the ledger. It refuses invalid names,
-// and a period whose end is not after its beginning.
-func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
-	if err := checkNames(in.Device, in.Pool); err != nil {
+// eventFilter converts a filter of events to the filter of the ledger. It returns an error for invalid names, and for a period whose end
+// is not after its beginning.
+func eventFilter(requested operators.EventFilter) (store.EventFilter, error) {
+	if err := checkNames(requested.Device, requested.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	if err := checkPeriod(in.Since, in.Until); err != nil {
+	if err := checkPeriod(requested.Since, requested.Until); err != nil {
 		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
-		Kind: in.Kind, Actor: in.Actor, Pool: in.Pool, Batch: in.Batch, Task: in.Task, Device: in.Device, Since: in.Since, Until: in.Until,
+		Kind: requested.Kind, Actor: requested.Actor, Pool: requested.Pool, Batch: requested.Batch, Task: requested.Task, Device: requested.Device, Since: requested.Since, Until: requested.Until,
 	}, nil
 }
 
-// checkPeriod refuses a period whose end (until) is not after its beginning (since). A zero time
-// means no bound.
+// checkPeriod returns an error for a period whose end (until) is not after its beginning (since). A zero time means no bound.
 func checkPeriod(since, until time.Time) error {
 	switch {
 	case isOutsideYears(&since):
@@ -102,10 +105,11 @@ func checkPeriod(since, until time.Time) error {
 	return nil
 }
 
-func showEvent(e store.Event) operators.Event {
+// showEvent converts an event of the ledger to the form of the API.
+func showEvent(event store.Event) operators.Event {
 	return operators.Event{
-		ID: e.ID, At: apiTime(e.At), Kind: e.Kind, Actor: e.Actor, Pool: e.Pool, Batch: e.Batch, Task: e.Task,
-		Device: e.Device, Token: e.Token, Detail: e.Detail,
+		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
+		Device: event.Device, Token: event.Token, Detail: event.Detail,
 	}
 }
 
@@ -130,36 +134,36 @@ type eventFeed struct {
 	write       func([]byte) error
 }
 
-// streamLive sends events once they are complete up to a position, until the client disconnects, its token ends or this process
-// stops. With Last-Event-ID a client resumes after that event.
-func (e *events) streamLive(ctx context.Context, out huma.Context, in *eventQuery) {
-	_, w := humago.Unwrap(out)
+// streamLive sends the events that match request once they are complete up to a position, until the client disconnects, its token ends or
+// this process stops. With Last-Event-ID a client resumes after that event.
+func (e *events) streamLive(ctx context.Context, response huma.Context, request *eventQuery) {
+	_, w := humago.Unwrap(response)
 	f := eventFeed{ledger: e.ledger, write: NewStreamWriter(w, liveWriteTimeout)}
-	f.filter, _ = eventFilter(in.EventFilter) // list has checked the filter
-	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
+	f.filter, _ = eventFilter(request.EventFilter) // list has checked the filter
+	if last, err := strconv.ParseInt(response.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
 		f.last, f.hasLast = last, true
 	}
-	out.SetHeader("Content-Type", typeEvents)
-	out.SetHeader("Cache-Control", "no-store")
-	out.SetStatus(http.StatusOK)
+	response.SetHeader("Content-Type", typeEvents)
+	response.SetHeader("Cache-Control", "no-store")
+	response.SetStatus(http.StatusOK)
 	if f.write([]byte("retry: 3000\n\n")) != nil {
 		return
 	}
-	e.followEvents(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
+	e.followEvents(ctx, &f, devicehttp.Bearer(response.Header("Authorization")))
 }
 
-// followEvents sends events until the client disconnects, this process stops, or the token may no longer read events. It
+// followEvents sends the events of feed until the client disconnects, this process stops, or the token may no longer read events. It
 // repeats the check of the role that authorize made, so both must agree.
-func (e *events) followEvents(ctx context.Context, f *eventFeed, token string) {
+func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string) {
 	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()
 	for quiet := time.Duration(0); ; quiet += livePollInterval {
-		sent, err := f.advance(ctx)
+		sent, err := feed.advance(ctx)
 		if sent {
 			quiet = 0
 		}
-		if err == nil && f.hasLast && quiet >= heartbeatInterval {
-			quiet, err = 0, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last))
+		if err == nil && feed.hasLast && quiet >= heartbeatInterval {
+			quiet, err = 0, feed.write(fmt.Appendf(nil, "id: %d\n\n", feed.last))
 		}
 		if err != nil || e.stopping.Load() {
 			return
@@ -206,6 +210,7 @@ func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
 	return sent, nil
 }
 
+// sendPage sends at most exportPageSize events after the last one that was sent, up to the position of the feed.
 func (f *eventFeed) sendPage(ctx context.Context) error {
 	filter := f.filter
 	filter.After, filter.Before, filter.Limit = f.last, f.position.Last+1, exportPageSize
@@ -233,7 +238,7 @@ func (f *eventFeed) sendPage(ctx context.Context) error {
 	return f.write(text.Bytes())
 }
 
-// NewStreamWriter returns a function that writes and flushes a part of a stream. Each write may take the time timeout.
+// NewStreamWriter returns a function that writes and flushes a part of a stream to the response. Each write fails after timeout.
 // NewStreamWriter removes the read deadline of the connection, which is meant for requests that end.
 func NewStreamWriter(w http.ResponseWriter, timeout time.Duration) func([]byte) error {
 	connection := http.NewResponseController(w)

@@ -27,14 +27,14 @@ const (
 	maxExportsPerToken = 2  // concurrent exports of one operator token
 )
 
-// wantsStream reports whether the request asks for a form other than JSON.
+// wantsStream reports whether the request asks for a form of the response other than JSON.
 func wantsStream(r *http.Request) bool {
 	form := streamForm(r.Header.Get("Accept"))
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// streamForm returns the first streamed form of the response that the client accepts. If JSON comes before it, or the client
-// accepts no streamed form, it returns an empty string. (streamType is about the form of a request.)
+// streamForm returns the media type of the first streamed form of the response that the client accepts; accept is the header Accept. If
+// JSON comes before it, or the client accepts no streamed form, it returns an empty string. (streamType is about the form of a request.)
 func streamForm(accept string) string {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
@@ -53,14 +53,16 @@ type pagedQuery[I any] interface {
 	paging() *Page
 }
 
-// registerList adds a list: its pages as JSON, and the complete list as a stream.
-func registerList[I, T, O any, P pagedQuery[I]](r *routes, op huma.Operation, list func(context.Context, *I) (listPage[T], error), answer func(listPage[T]) O) {
-	registerLive[I, T, O, P](r, op, list, answer, nil)
+// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page, and toResponse makes the
+// response of a page.
+func registerList[I, T, O any, P pagedQuery[I]](r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), toResponse func(listPage[T]) O) {
+	registerLive[I, T, O, P](r, op, readPage, toResponse, nil)
 }
 
-// registerLive adds a list that can also be followed live. If live is nil, the list has no live form.
+// registerLive adds a list (see registerList) that can also be followed live. live sends new entries until the client disconnects. If live
+// is nil, the list has no live form.
 func registerLive[I, T, O any, P pagedQuery[I]](
-	r *routes, op huma.Operation, list func(context.Context, *I) (listPage[T], error), answer func(listPage[T]) O,
+	r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), toResponse func(listPage[T]) O,
 	live func(context.Context, huma.Context, *I),
 ) {
 	op.Responses = listResponses()
@@ -69,15 +71,15 @@ func registerLive[I, T, O any, P pagedQuery[I]](
 	}
 	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, op, func(ctx context.Context, in *I) (O, error) {
-		page, err := list(ctx, in)
-		return answer(page), err
+		page, err := readPage(ctx, in)
+		return toResponse(page), err
 	})
 	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
 	op.Responses, op.Hidden = nil, true
 	addOperation(r, r.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		asked := P(in).paging()
 		asked.Size = exportPageSize
-		first, err := list(ctx, in)
+		first, err := readPage(ctx, in)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +90,7 @@ func registerLive[I, T, O any, P pagedQuery[I]](
 			}
 			writeStream(out, first, func(token string) (listPage[T], error) {
 				asked.Token = token
-				return list(ctx, in)
+				return readPage(ctx, in)
 			})
 		}}, nil
 	})
@@ -116,36 +118,38 @@ func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
+// textMedia documents a response that is text.
 func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// writeStream writes page after page, in the form that the client accepts.
-func writeStream[T any](out huma.Context, page listPage[T], read func(token string) (listPage[T], error)) {
-	write := entryEncoder[T]{csv: streamForm(out.Header("Accept")) == operators.TypeCSV}
-	writeStreamWith(out, write.encode, page, read)
+// writeStream writes first, the first page of a list, and then the page that readPage returns for each next token, in the form that the
+// client accepts.
+func writeStream[T any](response huma.Context, first listPage[T], readPage func(token string) (listPage[T], error)) {
+	write := entryEncoder[T]{csv: streamForm(response.Header("Accept")) == operators.TypeCSV}
+	writeStreamWith(response, write.encode, first, readPage)
 }
 
-// writeStreamWith is writeStream with another format of the entries. If it fails half-way, it breaks the connection, because a client
-// must not take a part for the complete list.
-func writeStreamWith[T any](out huma.Context, write func([]T) ([]byte, error), page listPage[T], read func(token string) (listPage[T], error)) {
-	form := streamForm(out.Header("Accept"))
-	out.SetHeader("Content-Type", form)
-	out.SetStatus(http.StatusOK)
-	_, w := humago.Unwrap(out)
+// writeStreamWith is writeStream with encode, another format of the entries. If it fails half-way, it breaks the connection, because a
+// client must not take a part for the complete list.
+func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, error), first listPage[T], readPage func(token string) (listPage[T], error)) {
+	form := streamForm(response.Header("Accept"))
+	response.SetHeader("Content-Type", form)
+	response.SetStatus(http.StatusOK)
+	_, w := humago.Unwrap(response)
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the server's deadline is for the request; the ResponseWriter of a test has no deadlines
 	for {
 		_ = connection.SetWriteDeadline(time.Now().Add(exportPageTimeout))
-		text, err := write(page.entries)
+		text, err := encode(first.entries)
 		if err == nil {
-			_, err = out.BodyWriter().Write(text)
+			_, err = response.BodyWriter().Write(text)
 		}
-		if err == nil && page.next == "" {
+		if err == nil && first.next == "" {
 			return
 		}
 		if err == nil {
-			page, err = read(page.next)
+			first, err = readPage(first.next)
 		}
 		if err != nil {
 			panic(http.ErrAbortHandler)
@@ -159,6 +163,7 @@ type entryEncoder[T any] struct {
 	hasHeader bool
 }
 
+// encode returns items as lines of CSV or NDJSON. The first lines of CSV follow a header line.
 func (e *entryEncoder[T]) encode(items []T) ([]byte, error) {
 	var out bytes.Buffer
 	if !e.csv {
@@ -191,10 +196,10 @@ func (e *entryEncoder[T]) encode(items []T) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-// jsonCells returns the members of the JSON form of an entry, in their order: strings without quotes, null as an empty cell,
-// objects and lists as JSON.
-func jsonCells(item any) (names, row []string, err error) {
-	text, err := json.Marshal(item)
+// jsonCells returns the names of the members of the JSON form of an entry and their values as cells, in their order: strings without
+// quotes, null as an empty cell, objects and lists as JSON.
+func jsonCells(entry any) (names, cells []string, err error) {
+	text, err := json.Marshal(entry)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -215,11 +220,12 @@ func jsonCells(item any) (names, row []string, err error) {
 		if !ok {
 			return nil, nil, errors.New("an entry is not an object")
 		}
-		names, row = append(names, text), append(row, cellText(value))
+		names, cells = append(names, text), append(cells, cellText(value))
 	}
-	return names, row, nil
+	return names, cells, nil
 }
 
+// cellText returns a JSON value as the text of a CSV cell.
 func cellText(value json.RawMessage) string {
 	switch value[0] {
 	case 'n':

@@ -14,32 +14,35 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func apiTime(t time.Time) operators.Time { return operators.Time{Time: t} }
+// apiTime converts a time of the ledger to the form of the API.
+func apiTime(at time.Time) operators.Time { return operators.Time{Time: at} }
 
-func apiTimePointer(t *time.Time) *operators.Time {
-	if t == nil {
+// apiTimePointer converts a time of the ledger to the form of the API. It returns nil if at is nil.
+func apiTimePointer(at *time.Time) *operators.Time {
+	if at == nil {
 		return nil
 	}
-	return &operators.Time{Time: *t}
+	return &operators.Time{Time: *at}
 }
 
-// applyChange sets the field to the value of a change, or to defaultValue if the change asks for the default.
-func applyChange[T any](c operators.Change[T], field *T, defaultValue T) {
+// applyChange sets field to the value of change, or to defaultValue if the change asks for the default. If the change is not present, it
+// does nothing.
+func applyChange[T any](change operators.Change[T], field *T, defaultValue T) {
 	switch {
-	case !c.Present:
-	case c.Value == nil:
+	case !change.Present:
+	case change.Value == nil:
 		*field = defaultValue
 	default:
-		*field = *c.Value
+		*field = *change.Value
 	}
 }
 
-// convertChange checks the value of a change and converts it to the stored form.
-func convertChange[Written, Kept any](p operators.Change[Written], read func(Written) (Kept, error)) (operators.Change[Kept], error) {
-	if p.Value == nil {
-		return operators.Change[Kept]{Present: p.Present}, nil
+// convertChange converts the value of change with convert, which checks it, to the stored form.
+func convertChange[Written, Kept any](change operators.Change[Written], convert func(Written) (Kept, error)) (operators.Change[Kept], error) {
+	if change.Value == nil {
+		return operators.Change[Kept]{Present: change.Present}, nil
 	}
-	kept, err := read(*p.Value)
+	kept, err := convert(*change.Value)
 	return operators.Set(kept), err
 }
 
@@ -62,8 +65,7 @@ func (p Page) afterName() (string, error) {
 	return string(key), nil
 }
 
-// afterNumber returns the number after which the page starts, in a list ordered by number. If it is 0, the page starts at
-// the beginning.
+// afterNumber returns the number after which the page starts, in a list ordered by number. If it is 0, the page starts at the beginning.
 func (p Page) afterNumber() (int64, error) {
 	name, err := p.afterName()
 	if err != nil || name == "" {
@@ -76,12 +78,13 @@ func (p Page) afterNumber() (int64, error) {
 	return n, nil
 }
 
+// pageTokenProblem returns the problem for a page token that is not of this list.
 func pageTokenProblem() error {
 	return invalid("page_token: must be the next_page_token of a page of this list")
 }
 
-// isFull reports whether a page with got entries is full, so that there may be more entries after it.
-func (p Page) isFull(got int) bool { return got >= p.Size }
+// isFull reports whether a page with this number of entries is full, so that there may be more entries after it.
+func (p Page) isFull(entries int) bool { return entries >= p.Size }
 
 // listPage has the entries of a page and the token of the next page. If next is empty, there is no next page.
 type listPage[T any] struct {
@@ -89,28 +92,29 @@ type listPage[T any] struct {
 	next    string
 }
 
-// newPage converts stored entries to a page. If hasMore is true, there may be entries after the last one, and the page gets
-// a token with the key of its last entry.
-func newPage[K, T any](stored []K, hasMore bool, show func(K) T, key func(K) string) listPage[T] {
+// newPage converts stored entries to a page with convert. If hasMore is true, there may be entries after the last one, and the page gets a
+// token with the key of its last entry, which keyOf returns.
+func newPage[K, T any](stored []K, hasMore bool, convert func(K) T, keyOf func(K) string) listPage[T] {
 	p := listPage[T]{entries: make([]T, len(stored))}
 	for i, one := range stored {
-		p.entries[i] = show(one)
+		p.entries[i] = convert(one)
 	}
 	if hasMore && len(stored) > 0 {
-		p.next = pageToken(key(stored[len(stored)-1]))
+		p.next = pageToken(keyOf(stored[len(stored)-1]))
 	}
 	return p
 }
 
-// continueAfter sets the token of a page that is not full, if the search has not examined all entries yet. The next
-// page then starts after the last entry that the search has examined.
-func (p listPage[T]) continueAfter(stretch store.SearchBound) listPage[T] {
-	if p.next == "" && stretch.More {
-		p.next = pageToken(decimal(stretch.End))
+// continueAfter returns the page with a token if the page is not full and the search has not examined all entries yet. searched is how far
+// the search went; the next page then starts after the last entry that the search has examined.
+func (p listPage[T]) continueAfter(searched store.SearchBound) listPage[T] {
+	if p.next == "" && searched.More {
+		p.next = pageToken(decimal(searched.End))
 	}
 	return p
 }
 
+// pageToken returns the page token that contains key, the position after which the next page starts.
 func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 // IDPath is the path parameter {id}: the id of a batch, a task or a token.
@@ -118,6 +122,7 @@ type IDPath struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
+// decimal returns n as text.
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // milliseconds converts a number of milliseconds, as sent over the API, to a Duration.
@@ -132,6 +137,7 @@ type createdResponse[T any] struct {
 	Body   T
 }
 
+// createdStatus returns the HTTP status 201 if something was created (isNew), else 200.
 func createdStatus(isNew bool) int {
 	if isNew {
 		return http.StatusCreated
@@ -150,27 +156,28 @@ const (
 	maxLargeBodies = 2        // large bodies that are read at once, at most one of each operator token; additional requests wait
 )
 
-// readInParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page
-// is held in memory. more reports whether there may be entries after the page.
-func readInParts[T any](size int, read func(last *T, limit int) ([]T, error), entryBytes func(T) int) (list []T, more bool, err error) {
+// readInParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page is held in
+// memory. readPart reads at most limit entries after last, which is nil at the beginning, and entryBytes returns the size of an entry.
+// more reports whether there may be entries after the page.
+func readInParts[T any](size int, readPart func(last *T, limit int) ([]T, error), entryBytes func(T) int) (entries []T, more bool, err error) {
 	var last *T
-	for totalBytes, limit := 0, firstPartSize; len(list) < size && totalBytes < pageBytes; {
-		limit = min(limit, size-len(list))
-		part, err := read(last, limit)
+	for totalBytes, limit := 0, firstPartSize; len(entries) < size && totalBytes < pageBytes; {
+		limit = min(limit, size-len(entries))
+		part, err := readPart(last, limit)
 		if err != nil {
 			return nil, false, err
 		}
-		list = append(list, part...)
+		entries = append(entries, part...)
 		if len(part) < limit {
-			return list, false, nil
+			return entries, false, nil
 		}
 		for _, one := range part {
 			totalBytes += entryBytes(one)
 		}
-		last = &list[len(list)-1]
-		limit = max(1, len(list)*max(0, pageBytes-totalBytes)/max(1, totalBytes))
+		last = &entries[len(entries)-1]
+		limit = max(1, len(entries)*max(0, pageBytes-totalBytes)/max(1, totalBytes))
 	}
-	return list, true, nil
+	return entries, true, nil
 }
 
 // awaitListTurn limits how many pages of lists are read and sent at once. Additional requests wait.
@@ -188,6 +195,7 @@ func (r *routes) awaitLargeTurn(ctx huma.Context, next func(huma.Context)) error
 	return nil
 }
 
+// runInTurn waits until turns (a limit on concurrent operations) has room for the operator of the request, and then calls next.
 func runInTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
 	leave, err := awaitTurn(ctx.Context(), turns)
 	if err != nil {

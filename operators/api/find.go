@@ -18,27 +18,31 @@ import (
 // maxHits is the maximum number of hits in one part of a result.
 const maxHits = 10
 
+// findStore reads the objects that a search can find. *store.Store implements it.
 type findStore interface {
 	poolStore
 	batchStore
 	taskStore
 	deviceStore
-	TasksByErrorPrefix(ctx context.Context, start string, limit int) ([]store.Task, error)
+	TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]store.Task, error)
 }
 
 // finder finds the pools, batches, tasks and devices that a text may refer to.
 type finder struct{ ledger findStore }
 
+// findQuery is a request to search for a text.
 type findQuery struct {
 	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of the name of a pool or batch, part of the id of a device, a number, a tag as name:value, or the beginning of an error"`
 }
 
+// register adds the search operation to r.
 func (f *finder) register(r *routes) {
 	find := newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)
 	find.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, find, f.find)
 }
 
+// find answers a search for a text with the hits of each kind.
 func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" {
@@ -65,133 +69,138 @@ func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, erro
 	return found, nil
 }
 
-// capHits returns the part with at most maxHits hits.
-func capHits(part operators.FoundPart) operators.FoundPart {
-	if part.Hits == nil {
-		part.Hits = []operators.Hit{}
+// capHits returns found with at most maxHits hits.
+func capHits(found operators.FoundPart) operators.FoundPart {
+	if found.Hits == nil {
+		found.Hits = []operators.Hit{}
 	}
-	if len(part.Hits) > maxHits {
-		part.Hits, part.More = part.Hits[:maxHits], true
+	if len(found.Hits) > maxHits {
+		found.Hits, found.More = found.Hits[:maxHits], true
 	}
-	return part
+	return found
 }
 
 // findExact finds the task, batch, device and pool with exactly this number, id or name.
-func (f *finder) findExact(ctx context.Context, text string) (part operators.FoundPart, err error) {
+func (f *finder) findExact(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	add := func(hit operators.Hit, err error) error {
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
-		part.Hits = append(part.Hits, hit)
+		hits.Hits = append(hits.Hits, hit)
 		return err
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		task, _, _, err := f.ledger.Task(ctx, n)
 		if err := add(operators.Hit{Kind: "task", ID: decimal(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
-			return part, err
+			return hits, err
 		}
 		batch, err := f.ledger.Batch(ctx, n)
 		if err := add(batchHit(batch), err); err != nil {
-			return part, err
+			return hits, err
 		}
 	}
 	if isDeviceID(text) {
 		device, err := f.ledger.Device(ctx, text)
 		if err := add(deviceHit(device), err); err != nil {
-			return part, err
+			return hits, err
 		}
 	}
 	if devices.CheckPoolName(text) == nil {
 		pool, err := f.ledger.Pool(ctx, text)
 		if err := add(operators.Hit{Kind: "pool", ID: text, Text: fmt.Sprintf("%d slots", pool.Capacity)}, err); err != nil {
-			return part, err
+			return hits, err
 		}
 	}
-	return part, nil
+	return hits, nil
 }
 
 // findPools finds the pools with the text in their names. Pools whose names begin with the text come first.
-func (f *finder) findPools(ctx context.Context, text string) (part operators.FoundPart, err error) {
+func (f *finder) findPools(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	ranks, err := f.ledger.PoolRanks(ctx, text)
 	for _, r := range ranks {
-		part.Hits = append(part.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, %d waiting", r.Held, r.Capacity, r.Pending)})
+		hits.Hits = append(hits.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, %d waiting", r.Held, r.Capacity, r.Pending)})
 	}
 	position := func(h operators.Hit) int { return strings.Index(strings.ToLower(h.ID), strings.ToLower(text)) }
-	slices.SortStableFunc(part.Hits, func(a, b operators.Hit) int { return min(position(a), 1) - min(position(b), 1) })
-	return part, err
+	slices.SortStableFunc(hits.Hits, func(a, b operators.Hit) int { return min(position(a), 1) - min(position(b), 1) })
+	return hits, err
 }
 
-func (f *finder) findBatches(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findBatches finds batches with the text in their names, newest first.
+func (f *finder) findBatches(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	found, stretch, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, maxHits+1)
 	for _, b := range found {
-		part.Hits = append(part.Hits, batchHit(b))
+		hits.Hits = append(hits.Hits, batchHit(b))
 	}
 	if stretch.More && len(found) <= maxHits {
-		part.Scanned = store.NamedSearchLimit
+		hits.Scanned = store.NamedSearchLimit
 	}
-	return part, err
+	return hits, err
 }
 
-// findDevices finds the devices whose ids begin with the text, by the primary key. If they do not fill the part, it adds
-// devices with the text elsewhere in their ids, from a limited number of devices in the order of ids.
-func (f *finder) findDevices(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findDevices finds the devices whose ids begin with the text, by the primary key. If there are fewer than maxHits, it adds devices with
+// the text elsewhere in their ids, from a limited number of devices in the order of ids.
+func (f *finder) findDevices(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	if !isDeviceID("a" + text) {
-		return part, nil // no id can contain the text
+		return hits, nil // no id can contain the text
 	}
 	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: maxHits + 1})
 	if err != nil {
-		return part, err
+		return hits, err
 	}
 	for _, d := range begin {
-		part.Hits = append(part.Hits, deviceHit(d))
+		hits.Hits = append(hits.Hits, deviceHit(d))
 	}
 	if len(begin) > maxHits {
-		return part, nil
+		return hits, nil
 	}
 	within, err := f.ledger.DevicesWithIDPart(ctx, store.DeviceFilter{Limit: 2*maxHits + 1}, text, store.DeviceSearchLimit)
 	for _, d := range within.Devices {
 		if !strings.HasPrefix(d.ID, text) {
-			part.Hits = append(part.Hits, deviceHit(d))
+			hits.Hits = append(hits.Hits, deviceHit(d))
 		}
 	}
-	if within.ContinueAfter != "" && len(part.Hits) <= maxHits {
-		part.Scanned = store.DeviceSearchLimit
+	if within.ContinueAfter != "" && len(hits.Hits) <= maxHits {
+		hits.Scanned = store.DeviceSearchLimit
 	}
-	return part, err
+	return hits, err
 }
 
 // findTagged finds the devices with the tag name:value. If the text has another form, it finds nothing.
-func (f *finder) findTagged(ctx context.Context, text string) (part operators.FoundPart, err error) {
+func (f *finder) findTagged(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	name, value, ok := strings.Cut(text, ":")
 	if !ok || name == "" {
-		return part, nil
+		return hits, nil
 	}
 	found, err := f.ledger.Devices(ctx, store.DeviceFilter{Tags: map[string]string{name: value}, Limit: maxHits + 1})
 	for _, d := range found {
-		part.Hits = append(part.Hits, deviceHit(d))
+		hits.Hits = append(hits.Hits, deviceHit(d))
 	}
-	return part, err
+	return hits, err
 }
 
-func (f *finder) findFailed(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findFailed finds tasks that failed or timed out and whose errors begin with the text.
+func (f *finder) findFailed(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	found, err := f.ledger.TasksByErrorPrefix(ctx, text, maxHits+1)
 	for _, t := range found {
-		part.Hits = append(part.Hits, operators.Hit{Kind: "task", ID: decimal(t.ID), Text: t.Error})
+		hits.Hits = append(hits.Hits, operators.Hit{Kind: "task", ID: decimal(t.ID), Text: t.Error})
 	}
-	return part, err
+	return hits, err
 }
 
+// isDeviceID reports whether text is a valid id of a device.
 func isDeviceID(text string) bool {
 	_, err := devices.ParseID(text)
 	return err == nil
 }
 
-func batchHit(b store.Batch) operators.Hit {
-	return operators.Hit{Kind: "batch", ID: decimal(b.ID), Text: b.Name}
+// batchHit returns a batch as a hit of a search.
+func batchHit(batch store.Batch) operators.Hit {
+	return operators.Hit{Kind: "batch", ID: decimal(batch.ID), Text: batch.Name}
 }
 
-func deviceHit(d store.Device) operators.Hit {
-	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tagPairs(d.Tags), " ")}
+// deviceHit returns a device as a hit of a search, with its tags as text.
+func deviceHit(device store.Device) operators.Hit {
+	return operators.Hit{Kind: "device", ID: device.ID, Text: strings.Join(tagPairs(device.Tags), " ")}
 }
 
 // tagPairs returns the tags as name:value, in the order of their names.

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guard answers requests that no handler should get, and requests for which the router would send a response of its own:
-// unknown paths, wrong methods, paths with dots, which the router would redirect, and panics.
+// guard returns a handler that passes requests to mux. It answers requests that no handler should get, and requests for which the router
+// would send a response of its own: unknown paths, wrong methods, paths with dots, which the router would redirect, and panics.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return WithRecovery(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := requestProblem(r); p != nil {
@@ -44,7 +44,8 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 	}))
 }
 
-// WithRecovery returns a handler that answers a panic of next with a problem.
+// WithRecovery returns a handler that serves requests with next. If next panics, it reports the panic to panicked and answers with a
+// problem.
 func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := rescue.Call(func() error { next.ServeHTTP(w, r); return nil })
@@ -94,11 +95,11 @@ type statusRecorder struct {
 	status int
 }
 
-// Header returns the headers of the response.
+// Header returns the headers of the discarded response.
 func (s *statusRecorder) Header() http.Header { return s.header }
 
-// Write discards the body.
-func (s *statusRecorder) Write(b []byte) (int, error) { return len(b), nil }
+// Write discards body, a part of the response.
+func (s *statusRecorder) Write(body []byte) (int, error) { return len(body), nil }
 
-// WriteHeader records the status.
+// WriteHeader records the status of the response.
 func (s *statusRecorder) WriteHeader(status int) { s.status = status }

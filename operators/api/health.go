@@ -41,7 +41,7 @@ func (e *UnservedError) Error() string {
 	return fmt.Sprintf("%d of %d pools are served: %v", e.ServedPools, e.KnownPools, e.Err)
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the reason why some pools are not served.
 func (e *UnservedError) Unwrap() error { return e.Err }
 
 // checkOK is the state of a check that passed.
@@ -67,6 +67,7 @@ type health struct {
 	dependencies map[string]Dependency // state of each dependency at its latest probe
 }
 
+// newHealth returns the health checks of this process. now is used only for elapsed time.
 func newHealth(checks []Check, panicked rescue.PanicHandler, now func() time.Time) *health {
 	h := &health{checks: checks, panicked: panicked, now: now, dependencies: make(map[string]Dependency)}
 	h.pageProbe = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil })
@@ -86,6 +87,7 @@ type Dependency struct {
 // IsUnhealthy reports whether the dependency does not answer, or answers slowly.
 func (d Dependency) IsUnhealthy() bool { return !d.Since.IsZero() }
 
+// register adds the paths /healthz and /readyz to mux.
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
@@ -93,6 +95,7 @@ func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /readyz", h.serveReady)
 }
 
+// serveReady answers /readyz: whether the process can do its work, and the state of each check.
 func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 	// The dashboard shows the result of the probe, so it continues if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
@@ -122,8 +125,7 @@ type probeResult struct {
 	unserved       *UnservedError    // nil means that all pools are served
 }
 
-// probe runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has
-// failed.
+// probe runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has failed.
 func (h *health) probe(ctx context.Context) probeResult {
 	found := probeResult{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
@@ -153,20 +155,21 @@ func (h *health) probe(ctx context.Context) probeResult {
 	return found
 }
 
-// recordState stores the state of a dependency, and the time since which it is slow or not ok.
-func (h *health) recordState(d Dependency, began time.Time) {
+// recordState stores the state of dependency, which was probed at began, and the time since which it is slow or not ok.
+func (h *health) recordState(dependency Dependency, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d.Slow = d.State == checkOK && h.now().Sub(began) >= slowAnswer
-	if d.Slow || d.State != checkOK {
-		d.Since = began
-		if before := h.dependencies[d.Name]; before.IsUnhealthy() {
-			d.Since = before.Since
+	dependency.Slow = dependency.State == checkOK && h.now().Sub(began) >= slowAnswer
+	if dependency.Slow || dependency.State != checkOK {
+		dependency.Since = began
+		if before := h.dependencies[dependency.Name]; before.IsUnhealthy() {
+			dependency.Since = before.Since
 		}
 	}
-	h.dependencies[d.Name] = d
+	h.dependencies[dependency.Name] = dependency
 }
 
+// writeStatus sends a response with this HTTP status and body as JSON.
 func writeStatus(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -180,6 +183,7 @@ func (a *API) Dependencies(ctx context.Context) []Dependency {
 	return a.health.list()
 }
 
+// list returns the states of all dependencies at their latest probes, ordered by name.
 func (h *health) list() []Dependency {
 	h.mu.Lock()
 	defer h.mu.Unlock()

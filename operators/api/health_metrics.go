@@ -32,33 +32,35 @@ func (h *health) metrics() *prometheus.Registry {
 	return registry
 }
 
-// Describe sends the descriptions of the metrics.
-func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.readyDesc
-	out <- m.upDesc
-	out <- m.servedDesc
+// Describe sends the descriptions of the health metrics to descriptions, as prometheus.Collector requires.
+func (m *healthMetrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- m.readyDesc
+	descriptions <- m.upDesc
+	descriptions <- m.servedDesc
 }
 
-// Collect probes the dependencies. Concurrent scrapes share one probe.
-func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
-	m.health.panicked.Run("collecting", func() { m.collect(out) }) // runs in a goroutine of the registry
+// Collect probes the dependencies and sends their states to metrics. Concurrent scrapes share one probe.
+func (m *healthMetrics) Collect(metrics chan<- prometheus.Metric) {
+	m.health.panicked.Run("collecting", func() { m.collect(metrics) }) // runs in a goroutine of the registry
 }
 
-func (m *healthMetrics) collect(out chan<- prometheus.Metric) {
+// collect sends the metrics of a shared probe to target.
+func (m *healthMetrics) collect(target chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTimeout)
 	defer cancel()
 	p, err := m.states.Read(ctx)
 	ready := err == nil && !p.requiredFailed && !m.health.stopping.Load()
-	out <- boolGauge(m.readyDesc, ready)
+	target <- boolGauge(m.readyDesc, ready)
 	if err != nil {
 		return // it is not known which check hangs
 	}
-	out <- prometheus.MustNewConstMetric(m.servedDesc, prometheus.GaugeValue, p.servedRatio())
+	target <- prometheus.MustNewConstMetric(m.servedDesc, prometheus.GaugeValue, p.servedRatio())
 	for _, check := range m.health.checks {
-		out <- boolGauge(m.upDesc, p.states[check.Name] == checkOK, check.Name)
+		target <- boolGauge(m.upDesc, p.states[check.Name] == checkOK, check.Name)
 	}
 }
 
+// servedRatio returns the share of the known pools that Redis serves, from 0 to 1.
 func (p probeResult) servedRatio() float64 {
 	switch u := p.unserved; {
 	case u == nil:
@@ -70,10 +72,11 @@ func (p probeResult) servedRatio() float64 {
 	}
 }
 
-func boolGauge(d *prometheus.Desc, isTrue bool, labels ...string) prometheus.Metric {
+// boolGauge returns a gauge with the value 1 if isTrue, else 0.
+func boolGauge(description *prometheus.Desc, isTrue bool, labels ...string) prometheus.Metric {
 	value := 0.0
 	if isTrue {
 		value = 1
 	}
-	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	return prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, labels...)
 }

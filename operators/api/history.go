@@ -10,21 +10,22 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyStore reads the history of a pool: which holder held which slot when, and how many slots
-// were held in each minute.
+// historyStore reads the history of a pool: which holder held which slot when, and how many slots were held in each minute.
 type historyStore interface {
-	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
+	Holdings(ctx context.Context, filter store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
 	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
 }
 
 const highestSlot = 9999
 
+// historyQuery is a request for a page of the holdings of a pool.
 type historyQuery struct {
 	PoolPath
 	Page
 	operators.HistoryFilter
 }
 
+// history answers a request for a page of the holdings of a pool: periods in which a device held a slot.
 func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
@@ -55,11 +56,12 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(stretch), err
 }
 
-func timeOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
+// timeOrNil returns a pointer to at, or nil if at is zero.
+func timeOrNil(at time.Time) *time.Time {
+	if at.IsZero() {
 		return nil
 	}
-	return &t
+	return &at
 }
 
 // readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
@@ -79,13 +81,15 @@ func readSlots(text string) (*store.SlotRange, error) {
 	return &store.SlotRange{First: low, Last: high}, nil
 }
 
-func showHolding(h store.Holding) operators.Holding {
+// showHolding converts a holding of the ledger (a period in which a device held a slot) to the form of the API.
+func showHolding(holding store.Holding) operators.Holding {
 	return operators.Holding{
-		Slot: h.Slot, Device: h.Device, Task: h.Task, Batch: h.Batch, Token: h.Token, Attempt: h.Attempt,
-		Granted: apiTime(h.GrantedAt), Ended: apiTimePointer(h.EndedAt), EndedBy: string(h.EndedBy),
+		Slot: holding.Slot, Device: holding.Device, Task: holding.Task, Batch: holding.Batch, Token: holding.Token, Attempt: holding.Attempt,
+		Granted: apiTime(holding.GrantedAt), Ended: apiTimePointer(holding.EndedAt), EndedBy: string(holding.EndedBy),
 	}
 }
 
+// seriesQuery is a request for the number of held slots of a pool over time.
 type seriesQuery struct {
 	PoolPath
 
@@ -95,8 +99,9 @@ type seriesQuery struct {
 // seriesSpan is the period of a series and the length of its steps.
 type seriesSpan struct{ period, step time.Duration }
 
-func newSeriesSpan(name string) seriesSpan {
-	switch name {
+// newSeriesSpan returns the span for timeRange: 1h, 24h or 7d.
+func newSeriesSpan(timeRange string) seriesSpan {
+	switch timeRange {
 	case "24h":
 		return seriesSpan{24 * time.Hour, 10 * time.Minute}
 	case "7d":
@@ -105,6 +110,7 @@ func newSeriesSpan(name string) seriesSpan {
 	return seriesSpan{time.Hour, time.Minute}
 }
 
+// series answers a request for the number of held slots of a pool over time.
 func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
 	s := newSeriesSpan(in.Range)
 	m, err := p.ledger.Minutes(ctx, in.Pool, s.period)
@@ -114,15 +120,15 @@ func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, 
 	return showSeries(in.Pool, m, s), nil
 }
 
-// showSeries returns the number of held slots for each step of the period. It starts with the current number and
-// computes the earlier numbers backwards, minute by minute. Steps are aligned to the clock, so that a completed step
-// does not change.
-func showSeries(pool string, m store.PoolMinutes, s seriesSpan) operators.Series {
-	each := int64(s.step / time.Minute)
-	now := m.Now.Unix() / 60
-	first := max(m.Now.Add(-s.period).Unix()/60/each+1, m.Created.Unix()/60/each) * each
+// showSeries returns the number of held slots for each step of span, computed from minutes, the counts per minute of a pool. It starts
+// with the current number and computes the earlier numbers backwards, minute by minute. Steps are aligned to the clock, so that a
+// completed step does not change.
+func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operators.Series {
+	each := int64(span.step / time.Minute)
+	now := minutes.Now.Unix() / 60
+	first := max(minutes.Now.Add(-span.period).Unix()/60/each+1, minutes.Created.Unix()/60/each) * each
 	points := make([]operators.SeriesPoint, (now-first)/each+1)
-	held, rest := m.Held, m.Minutes
+	held, rest := minutes.Held, minutes.Minutes
 	for minute := now; minute >= first; minute-- {
 		p := &points[(minute-first)/each]
 		if at := time.Unix((minute+1)*60, 0); p.At.IsZero() {
@@ -137,22 +143,22 @@ func showSeries(pool string, m store.PoolMinutes, s seriesSpan) operators.Series
 			rest = rest[:n-1]
 		}
 	}
-	points[len(points)-1].At = apiTime(m.Now)
-	setCapacities(points, m)
-	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(m.Now), StepMS: s.step.Milliseconds(), Points: points}
+	points[len(points)-1].At = apiTime(minutes.Now)
+	setCapacities(points, minutes)
+	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(minutes.Now), StepMS: span.step.Milliseconds(), Points: points}
 }
 
-// setCapacities sets the capacity of each point. It goes forward in time: a change of the capacity
-// holds from its minute on.
-func setCapacities(points []operators.SeriesPoint, m store.PoolMinutes) {
-	capacity, rest := m.CapacityBefore, m.Minutes
+// setCapacities sets the capacity of each point from minutes, the counts per minute of a pool. It goes forward in time: a change of the
+// capacity holds from its minute on.
+func setCapacities(points []operators.SeriesPoint, minutes store.PoolMinutes) {
+	capacity, rest := minutes.CapacityBefore, minutes.Minutes
 	for _, one := range rest {
 		if capacity < 0 {
 			capacity = one.Capacity // an earlier capacity is not known: use the first known one
 		}
 	}
 	if capacity < 0 {
-		capacity = m.Capacity
+		capacity = minutes.Capacity
 	}
 	for i := range points {
 		for len(rest) > 0 && time.Unix(rest[0].At*60, 0).Before(points[i].At.Time) {
@@ -163,5 +169,5 @@ func setCapacities(points []operators.SeriesPoint, m store.PoolMinutes) {
 		}
 		points[i].Capacity = capacity
 	}
-	points[len(points)-1].Capacity = m.Capacity
+	points[len(points)-1].Capacity = minutes.Capacity
 }

@@ -68,7 +68,7 @@ type onceContext struct {
 	once *store.Once
 }
 
-// Unwrap returns the context of the request.
+// Unwrap returns the huma context of the request, without the idempotency.
 func (c *onceContext) Unwrap() huma.Context { return c.humaContext }
 
 // BodyReader returns a reader of the body that hashes everything that is read.

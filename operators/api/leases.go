@@ -27,14 +27,14 @@ const (
 	maxLeaseRequestsPerToken = 64   // concurrent requests of one token, counted in the same way
 )
 
+// leaseStore reads leases. *store.Store implements it.
 type leaseStore interface {
-	Leases(ctx context.Context, f store.LeaseFilter) ([]store.CallerLease, error)
+	Leases(ctx context.Context, filter store.LeaseFilter) ([]store.CallerLease, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
-// leases has the operations on leases: the slots that callers (programs, not devices) hold or wait
-// for.
+// leases has the operations on leases: the slots that callers (programs, not devices) hold or wait for.
 type leases struct {
 	ledger   leaseStore
 	slots    dispatcher.Leases
@@ -49,6 +49,7 @@ type LeasePath struct {
 	Lease int64 `path:"lease" minimum:"1" maximum:"9007199254740991"`
 }
 
+// register adds the operations on leases to r.
 func (l *leases) register(r *routes) {
 	ask := documentStatus[operators.Lease](r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases", "acquireLease",
 		"Lease a slot for a caller, or get its position in the queue", roleOperator, 201)), http.StatusAccepted)
@@ -86,6 +87,7 @@ type leaseResponse struct {
 	Body              operators.Lease
 }
 
+// acquire asks for a slot of a pool for a holder of the caller.
 func (l *leases) acquire(ctx context.Context, in *struct {
 	PoolPath
 	Prefer string `header:"Prefer" doc:"wait=25: wait at most 25 s in the queue for a slot, and keep the position for another minute"`
@@ -124,38 +126,41 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 	return &leaseResponse{http.StatusAccepted, "wait=" + strconv.Itoa(int(request.Wait.Seconds())), shown}, nil
 }
 
-func (l *leases) newLeaseRequest(ctx context.Context, pool string, in operators.NewLease, wait time.Duration) (r dispatcher.LeaseRequest, err error) {
-	if in.Holder != "" && devices.CheckPoolName(in.Holder) != nil {
-		return r, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
+// newLeaseRequest checks body, the body of a request for a slot of pool, and converts it to the form of package dispatcher. wait is the
+// maximum wait for a slot.
+func (l *leases) newLeaseRequest(ctx context.Context, pool string, body operators.NewLease, wait time.Duration) (request dispatcher.LeaseRequest, err error) {
+	if body.Holder != "" && devices.CheckPoolName(body.Holder) != nil {
+		return request, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
 	}
-	metadata, err := leaseMetadata(in.Metadata)
+	metadata, err := leaseMetadata(body.Metadata)
 	if err != nil {
-		return r, err
+		return request, err
 	}
 	return dispatcher.LeaseRequest{
-		Leaser: leaserOf(ctx), Pool: pool, Holder: in.Holder, Lease: milliseconds(in.LeaseMS), Metadata: metadata, Wait: wait,
-	}, l.checkLength(ctx, pool, in.LeaseMS)
+		Leaser: leaserOf(ctx), Pool: pool, Holder: body.Holder, Lease: milliseconds(body.LeaseMS), Metadata: metadata, Wait: wait,
+	}, l.checkLength(ctx, pool, body.LeaseMS)
 }
 
-// checkLength refuses a lease that leaves its holder too little time, and a lease that is longer than the pool allows. If
-// ms is 0, the request names no length.
-func (l *leases) checkLength(ctx context.Context, pool string, ms int64) error {
-	if ms == 0 {
+// checkLength returns an error for a lease of lengthMS ms that leaves its holder too little time, and for a lease that is longer than the
+// pool allows. If lengthMS is 0, the request names no length.
+func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) error {
+	if lengthMS == 0 {
 		return nil
 	}
-	if err := l.leaseMin.check(milliseconds(ms)); err != nil {
+	if err := l.leaseMin.check(milliseconds(lengthMS)); err != nil {
 		return err
 	}
 	poolSettings, err := l.ledger.Pool(ctx, pool)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return leaseProblem(store.ErrUnknownPool)
-	case err == nil && milliseconds(ms) > poolSettings.Longest:
+	case err == nil && milliseconds(lengthMS) > poolSettings.Longest:
 		return invalid("lease_ms: at most %d, the longest_lease_ms of pool %s", poolSettings.Longest.Milliseconds(), pool)
 	}
 	return err
 }
 
+// leaseMetadata returns the metadata of a lease in text, or nil if there is none. It returns an error unless text is a short JSON object.
 func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
 	switch {
@@ -169,6 +174,7 @@ func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	return text, nil
 }
 
+// leaserOf returns the caller that sent the request.
 func leaserOf(ctx context.Context) dispatcher.Leaser {
 	who := operatorOf(ctx)
 	return dispatcher.Leaser{Name: who.Name, Token: who.hash}
@@ -197,11 +203,13 @@ func leaseProblem(err error) error {
 	return err
 }
 
+// leaseQuery is a request for a page of the open leases of a pool.
 type leaseQuery struct {
 	PoolPath
 	Page
 }
 
+// list answers a request for a page of the open leases of a pool, ordered by holder.
 func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -218,13 +226,15 @@ func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showHeldLease, func(one store.CallerLease) string { return one.Device }), err
 }
 
-func showHeldLease(l store.CallerLease) operators.Lease {
-	if l.Grant.Task == 0 {
-		return showLease(l.Task, nil)
+// showHeldLease converts an open lease of the ledger to the form of the API.
+func showHeldLease(lease store.CallerLease) operators.Lease {
+	if lease.Grant.Task == 0 {
+		return showLease(lease.Task, nil)
 	}
-	return showLease(l.Task, &l.Grant)
+	return showLease(lease.Task, &lease.Grant)
 }
 
+// get answers a request for one open lease.
 func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
 	task, grant, _, err := l.ledger.Task(ctx, in.Lease)
 	if err != nil {
@@ -238,17 +248,18 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 	return showLease(task, grant), nil
 }
 
-// showLease converts a lease of the ledger to the form of the API. If g is nil, the lease is waiting.
-func showLease(t store.Task, g *store.Grant) operators.Lease {
-	caller, holder := store.CallerAndHolder(t.Device)
-	shown := operators.Lease{State: operators.LeaseWaiting, Lease: t.ID, Pool: t.Pool, Caller: caller, Holder: holder, Metadata: t.Payload}
-	if g != nil {
-		granted, until := apiTime(g.GrantedAt), apiTime(g.LeaseUntil)
-		shown.State, shown.Token, shown.Slot, shown.Granted, shown.LeaseUntil, shown.Cancel = operators.LeaseHeld, g.Token, &g.Slot, &granted, &until, g.CancelWhy
+// showLease converts the lease that task stores to the form of the API. held is its grant; if held is nil, the lease is waiting.
+func showLease(task store.Task, held *store.Grant) operators.Lease {
+	caller, holder := store.CallerAndHolder(task.Device)
+	shown := operators.Lease{State: operators.LeaseWaiting, Lease: task.ID, Pool: task.Pool, Caller: caller, Holder: holder, Metadata: task.Payload}
+	if held != nil {
+		granted, until := apiTime(held.GrantedAt), apiTime(held.LeaseUntil)
+		shown.State, shown.Token, shown.Slot, shown.Granted, shown.LeaseUntil, shown.Cancel = operators.LeaseHeld, held.Token, &held.Slot, &granted, &until, held.CancelWhy
 	}
 	return shown
 }
 
+// renew extends a lease that holds a slot.
 func (l *leases) renew(ctx context.Context, in *struct {
 	LeasePath
 	Body operators.LeaseRenewal
@@ -266,6 +277,7 @@ func (l *leases) renew(ctx context.Context, in *struct {
 	return shown, nil
 }
 
+// release gives a slot back, or ends the wait of a lease.
 func (l *leases) release(ctx context.Context, in *struct {
 	LeasePath
 	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Fencing token, if the lease holds a slot"`

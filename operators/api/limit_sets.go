@@ -13,10 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// limitSetStore stores limit sets. *store.Store implements it.
 type limitSetStore interface {
-	PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dry bool) (store.LimitSet, bool, error)
+	PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set store.LimitSet, created bool, err error)
 	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
-	LimitSets(ctx context.Context, after string, limit int) ([]store.LimitSet, error)
+	LimitSets(ctx context.Context, afterName string, limit int) ([]store.LimitSet, error)
 	DeleteLimitSet(ctx context.Context, actor, name string) error
 }
 
@@ -37,6 +38,7 @@ type limitSets struct {
 	sets   *policies.Sets
 }
 
+// register adds the operations on limit sets to r.
 func (l *limitSets) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
 		func(p listPage[operators.LimitSet]) operators.LimitSetList {
@@ -48,6 +50,7 @@ func (l *limitSets) register(r *routes) {
 	l.registerTakes(r)
 }
 
+// list answers a request for a page of limit sets, ordered by name.
 func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -57,11 +60,13 @@ func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators
 	return newPage(found, in.isFull(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 
+// get answers a request for one limit set.
 func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
 	found, err := l.ledger.LimitSet(ctx, in.Set)
 	return showLimitSet(found), err
 }
 
+// put creates a limit set or replaces its policies.
 func (l *limitSets) put(ctx context.Context, in *struct {
 	LimitSetPath
 	PoolMode
@@ -82,6 +87,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
 }
 
+// delete deletes a limit set.
 func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
 	err := l.ledger.DeleteLimitSet(ctx, actor(ctx), in.Set)
 	if err == nil {
@@ -90,15 +96,16 @@ func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, er
 	return &struct{}{}, err
 }
 
-func showLimitSet(s store.LimitSet) operators.LimitSet {
-	shown, err := policies.ParseSet(s.Limits)
+// showLimitSet converts a limit set of the ledger to the form of the API.
+func showLimitSet(set store.LimitSet) operators.LimitSet {
+	shown, err := policies.ParseSet(set.Limits)
 	if err != nil || shown == nil {
 		shown = []policy.Policy{} // policies that a later release wrote, and that this release cannot show completely
 	}
-	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: apiTime(s.CreatedAt), Updated: apiTime(s.UpdatedAt)}
+	return operators.LimitSet{Name: set.Name, Limits: shown, Version: set.Version, Created: apiTime(set.CreatedAt), Updated: apiTime(set.UpdatedAt)}
 }
 
-// registerTakes adds the operations that callers use, thousands of times a second.
+// registerTakes adds to r the operations take, peek, return and usage, which callers use thousands of times a second.
 func (l *limitSets) registerTakes(r *routes) {
 	takeOperation := func(verb, id, summary string) huma.Operation {
 		return forCallers(newOperation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))

@@ -28,14 +28,17 @@ type ndjson[T any] struct {
 	number  int
 }
 
+// newNDJSON returns a reader of body, which has a JSON object in each line. members names the members of an entry, for error messages.
 func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
 	scanner := bufio.NewScanner(body)
 	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
 	return &ndjson[T]{scanner: scanner, members: members}
 }
 
+// lineNumber returns the number of the line that was read last, counted from 1.
 func (n *ndjson[T]) lineNumber() int { return n.number }
 
+// next returns the entry in the next line that is not empty, or io.EOF after the last line.
 func (n *ndjson[T]) next() (entry T, err error) {
 	for n.scanner.Scan() {
 		n.number++
@@ -56,6 +59,7 @@ func (n *ndjson[T]) next() (entry T, err error) {
 
 var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 
+// readLine decodes text, a JSON object, into entry with strict checks. members names its members, for error messages.
 func readLine(text []byte, entry any, members string) error {
 	if err := checkStrictJSON(text); err != nil {
 		return err
@@ -86,14 +90,14 @@ type csvLines struct {
 	number  int
 }
 
+// csvColumn is a column of a CSV file for one member of an object.
 type csvColumn struct {
 	name   string
 	key    string // name of the member as JSON, followed by a colon
 	isJSON bool
 }
 
-// newCSV reads the header line of a CSV body. members names the columns that are allowed besides
-// device, for error messages.
+// newCSV reads the header line of a CSV body. members names the columns that are allowed besides device, for error messages.
 func newCSV(body io.Reader, members string) (*csvLines, error) {
 	from := bufio.NewReaderSize(body, 4<<10)
 	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // byte order mark that Excel writes
@@ -112,6 +116,7 @@ func newCSV(body io.Reader, members string) (*csvLines, error) {
 	return l, lineProblem(max(l.number, 1), err)
 }
 
+// readHeader stores the columns that header, the cells of the first line, names.
 func (l *csvLines) readHeader(header []string) error {
 	if header[0] != "device" {
 		return errors.New("the first column must be device")
@@ -129,8 +134,10 @@ func (l *csvLines) readHeader(header []string) error {
 	return nil
 }
 
+// lineNumber returns the number of the line that was read last, counted from 1.
 func (l *csvLines) lineNumber() int { return l.number }
 
+// record returns the cells of the next line, or io.EOF after the last line.
 func (l *csvLines) record() ([]string, error) {
 	l.guard.left = maxLine
 	record, err := l.reader.Read()

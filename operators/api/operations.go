@@ -22,6 +22,7 @@ type operations struct {
 	log  *slog.Logger
 }
 
+// newOperations returns an empty set of operations that are served by mux. version is the version of this program.
 func newOperations(mux *http.ServeMux, version string, auth *authenticator, log *slog.Logger) *operations {
 	config := huma.DefaultConfig("Dispatcher", version)
 	config.Info.Description = "Grants the slots of an external system to the devices of a fleet, and never more slots than the capacity."
@@ -41,17 +42,18 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 	return o
 }
 
+// withProblems is a middleware that lets a problem set its own status (see problemContext).
 func withProblems(ctx huma.Context, next func(huma.Context)) {
 	next(&problemContext{humaContext: ctx})
 }
 
-// step is a middleware that can refuse a request with an error.
+// step is a middleware that can refuse a request with an error. It calls next to continue.
 type step func(ctx huma.Context, next func(huma.Context)) error
 
-// newMiddlewares returns middlewares that answer the errors of the steps with a problem.
-func (o *operations) newMiddlewares(all ...step) huma.Middlewares {
-	middlewares := make(huma.Middlewares, len(all))
-	for i, step := range all {
+// newMiddlewares returns middlewares that run steps and answer their errors with a problem.
+func (o *operations) newMiddlewares(steps ...step) huma.Middlewares {
+	middlewares := make(huma.Middlewares, len(steps))
+	for i, step := range steps {
 		middlewares[i] = func(ctx huma.Context, next func(huma.Context)) {
 			if err := step(ctx, next); err != nil {
 				o.writeProblem(ctx, err)
@@ -61,6 +63,7 @@ func (o *operations) newMiddlewares(all ...step) huma.Middlewares {
 	return middlewares
 }
 
+// writeProblem answers the request with the problem for err.
 func (o *operations) writeProblem(ctx huma.Context, err error) {
 	p := o.problemFor(ctx.Context(), ctx.Operation(), err)
 	p.setHeaders(ctx.SetHeader)
@@ -69,12 +72,12 @@ func (o *operations) writeProblem(ctx huma.Context, err error) {
 	_ = o.Marshal(ctx.BodyWriter(), "application/json", p)
 }
 
-// problemFor returns the problem that the client gets for err. Problems with status 500 or higher are logged, unless the
-// client has disconnected.
-func (o *operations) problemFor(ctx context.Context, op *huma.Operation, err error) *Problem {
+// problemFor returns the problem that the client gets for err, an error of operation. Problems with status 500 or higher are logged,
+// unless the client has disconnected.
+func (o *operations) problemFor(ctx context.Context, operation *huma.Operation, err error) *Problem {
 	p := asProblem(err)
 	if p.Status >= http.StatusInternalServerError && ctx.Err() == nil {
-		o.log.ErrorContext(ctx, "operation failed", "operation", op.OperationID, "err", err)
+		o.log.ErrorContext(ctx, "operation failed", "operation", operation.OperationID, "err", err)
 	}
 	return p
 }
@@ -88,14 +91,17 @@ type routes struct {
 	listTurns, exportTurns, liveTurns, largeTurns *fair.Shares
 }
 
-func newRoutes(documented, streams *operations, large *fair.Shares) *routes {
+// newRoutes returns routes that register operations in documented and their streamed forms in streams. largeTurns limits how many large
+// bodies are read at once.
+func newRoutes(documented, streams *operations, largeTurns *fair.Shares) *routes {
 	return &routes{
-		operations: documented, streams: streams, largeTurns: large,
+		operations: documented, streams: streams, largeTurns: largeTurns,
 		listTurns: fair.NewShares(maxListReads, maxListReadsPerToken), exportTurns: fair.NewShares(maxExports, maxExportsPerToken), liveTurns: fair.NewShares(maxLiveStreams, maxLivePerToken),
 	}
 }
 
-// newOperation returns the description of one operation of the operators' API.
+// newOperation returns the description of one operation of the operators' API. id and summary describe it in the OpenAPI document, role is
+// the role that it needs, and status the HTTP status of its success.
 func newOperation(method, path, id, summary, role string, status int) huma.Operation {
 	return huma.Operation{
 		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
@@ -104,59 +110,59 @@ func newOperation(method, path, id, summary, role string, status int) huma.Opera
 	}
 }
 
-// register adds an operation whose response is a body.
-func register[I, T any](r *routes, op huma.Operation, handle func(context.Context, *I) (T, error)) {
-	registerResponse(r, op, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
-		answer, err := handle(ctx, in)
+// register adds an operation whose response is a body, which handler returns.
+func register[I, T any](r *routes, operation huma.Operation, handler func(context.Context, *I) (T, error)) {
+	registerResponse(r, operation, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
+		answer, err := handler(ctx, in)
 		return &bodyResponse[T]{answer}, err
 	})
 }
 
-// registerResponse adds an operation that sets the whole response: a status or headers in addition to the body, or no body.
-func registerResponse[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	addOperation(r, r.operations, op, handle)
+// registerResponse adds an operation whose handler sets the whole response: a status or headers in addition to the body, or no body.
+func registerResponse[I, O any](r *routes, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
+	addOperation(r, r.operations, operation, handler)
 }
 
-// nameChecker is the input of an operation whose path contains a name. checkName refuses an invalid
-// name.
+// nameChecker is the input of an operation whose path contains a name. checkName refuses an invalid name.
 type nameChecker interface{ checkName() error }
 
-// addOperation adds an operation whose errors become problems.
-func addOperation[I, O any](r *routes, on *operations, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	if op.Responses == nil {
-		op.Responses = map[string]*huma.Response{}
+// addOperation adds to target an operation whose handler's errors become problems.
+func addOperation[I, O any](r *routes, target *operations, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
+	if operation.Responses == nil {
+		operation.Responses = map[string]*huma.Response{}
 	}
-	op.Responses["default"] = problemResponse(on)
-	if op.MaxBodyBytes == 0 {
-		op.Middlewares = append(op.Middlewares, on.newMiddlewares(r.awaitLargeTurn)...)
+	operation.Responses["default"] = problemResponse(target)
+	if operation.MaxBodyBytes == 0 {
+		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.awaitLargeTurn)...)
 	}
-	// Registered at on.API, not at on itself, because huma looks for its own configuration type in its argument.
-	huma.Register(on.API, op, func(ctx context.Context, in *I) (out *O, err error) {
+	// Registered at target.API, not at target itself, because huma looks for its own configuration type in its argument.
+	huma.Register(target.API, operation, func(ctx context.Context, in *I) (out *O, err error) {
 		if path, ok := any(in).(nameChecker); ok {
 			err = path.checkName()
 		}
 		if err == nil {
-			out, err = handle(ctx, in)
+			out, err = handler(ctx, in)
 		}
 		if err != nil {
-			return nil, on.problemFor(ctx, &op, err)
+			return nil, target.problemFor(ctx, &operation, err)
 		}
 		return out, nil
 	})
 }
 
-// documentStatus documents another success status of an operation, with a body of type T.
-func documentStatus[T any](r *routes, op huma.Operation, status int) huma.Operation {
-	if op.Responses == nil {
-		op.Responses = map[string]*huma.Response{}
+// documentStatus returns operation with another success status in its documentation, with a body of type T.
+func documentStatus[T any](r *routes, operation huma.Operation, status int) huma.Operation {
+	if operation.Responses == nil {
+		operation.Responses = map[string]*huma.Response{}
 	}
 	schema := r.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
-	op.Responses[strconv.Itoa(status)] = &huma.Response{
+	operation.Responses[strconv.Itoa(status)] = &huma.Response{
 		Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
 	}
-	return op
+	return operation
 }
 
+// problemResponse documents the error responses of operations.
 func problemResponse(operations huma.API) *huma.Response {
 	return &huma.Response{
 		Description: "A problem (RFC 9457)",
@@ -166,8 +172,7 @@ func problemResponse(operations huma.API) *huma.Response {
 	}
 }
 
-// newSchemas returns the registry of the types in the OpenAPI document. The types of package operators have no
-// code for this document.
+// newSchemas returns the registry of the types in the OpenAPI document. The types of package operators have no code for this document.
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())
@@ -182,18 +187,18 @@ func newSchemas() huma.Registry {
 	return schemas
 }
 
-// describeChange documents Change[T] as its value T.
+// describeChange documents Change[T] as its value T in schemas.
 func describeChange[T any](schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[T]](), reflect.TypeFor[T]())
 }
 
-// schemaName returns the name of a type in the OpenAPI document. It keeps the names that version v1 of the document has.
-func schemaName(t reflect.Type, hint string) string {
-	name := huma.DefaultSchemaNamer(t, hint)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
+// schemaName returns the name of goType in the OpenAPI document of version v1; hint is huma's default name.
+func schemaName(goType reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(goType, hint)
+	if goType.Kind() == reflect.Pointer {
+		goType = goType.Elem()
 	}
-	if t.PkgPath() != reflect.TypeFor[operators.Pool]().PkgPath() {
+	if goType.PkgPath() != reflect.TypeFor[operators.Pool]().PkgPath() {
 		return name
 	}
 	switch name {

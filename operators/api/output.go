@@ -27,7 +27,8 @@ func flattenOutput(output json.RawMessage) []outputMember {
 	return appendMembers(nil, "", output)
 }
 
-func appendMembers(list []outputMember, prefix string, object json.RawMessage) []outputMember {
+// appendMembers appends to members the members of object, with prefix before their names.
+func appendMembers(members []outputMember, prefix string, object json.RawMessage) []outputMember {
 	d := json.NewDecoder(bytes.NewReader(object))
 	_, _ = d.Token() // stored outputs are valid JSON
 	for d.More() {
@@ -35,15 +36,15 @@ func appendMembers(list []outputMember, prefix string, object json.RawMessage) [
 		name, _ := token.(string)
 		var value json.RawMessage
 		if d.Decode(&value) != nil {
-			return list
+			return members
 		}
 		if value[0] == '{' && value[1] != '}' {
-			list = appendMembers(list, prefix+name+".", value)
+			members = appendMembers(members, prefix+name+".", value)
 			continue
 		}
-		list = append(list, outputMember{prefix + name, value})
+		members = append(members, outputMember{prefix + name, value})
 	}
-	return list
+	return members
 }
 
 // fieldFinder finds the fields of a task's output by name.
@@ -52,6 +53,7 @@ type fieldFinder struct {
 	members map[string]json.RawMessage // nil means that the output is not an object
 }
 
+// newFieldFinder returns a fieldFinder for output.
 func newFieldFinder(output json.RawMessage) fieldFinder {
 	p := fieldFinder{output: bytes.TrimSpace(output)}
 	if len(p.output) > 0 && p.output[0] == '{' {
@@ -85,8 +87,7 @@ func (p fieldFinder) find(name string) json.RawMessage {
 	return nil
 }
 
-// findNested returns the value of a field like find, but inside a nested member. There the name
-// rootField has no meaning.
+// findNested returns the value of a field like find, but inside a nested member. There the name rootField has no meaning.
 func (p fieldFinder) findNested(name string) json.RawMessage {
 	if p.members == nil {
 		return nil

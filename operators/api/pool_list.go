@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// poolQuery is a request for a page of the pools that match a filter.
 type poolQuery struct {
 	Page
 	operators.PoolFilter
@@ -20,6 +21,7 @@ type poolQuery struct {
 // isPlain reports whether the list can be read page by page, because it is sorted by name and not filtered.
 func (q *poolQuery) isPlain() bool { return q.Sort == "name" && q.Name == "" && !q.OnlyTrouble }
 
+// list answers a request for a page of pools.
 func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
 	if !in.isPlain() {
 		return p.listRanked(ctx, in)
@@ -32,26 +34,26 @@ func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operator
 	return newPage(found, in.isFull(len(found)), showPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
-// listRanked reads the sort key of all pools, sorts them, and reads the full views only of the pools on the page.
-func (p *pools) listRanked(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
-	last, err := in.afterPlace()
+// listRanked reads the sort key of all pools, sorts them as request says, and reads the full views only of the pools on the page.
+func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPage[operators.PoolState], err error) {
+	last, err := request.afterPlace()
 	if err != nil {
 		return page, err
 	}
-	ranks, err := p.ledger.PoolRanks(ctx, in.Name)
+	ranks, err := p.ledger.PoolRanks(ctx, request.Name)
 	if err != nil {
 		return page, err
 	}
 	var places []poolPlace
 	for _, r := range ranks {
 		trouble := poolTroubles(r.Capacity, r.Paused, r.PoolStatus)
-		place := poolPlace{poolRank(in.Sort, r, trouble), r.Name}
-		if (!in.OnlyTrouble || len(trouble) > 0) && place.compare(last) > 0 {
+		place := poolPlace{poolRank(request.Sort, r, trouble), r.Name}
+		if (!request.OnlyTrouble || len(trouble) > 0) && place.compare(last) > 0 {
 			places = append(places, place)
 		}
 	}
 	slices.SortFunc(places, poolPlace.compare)
-	shown := places[:min(len(places), in.Size)]
+	shown := places[:min(len(places), request.Size)]
 	order := make(map[string]int, len(shown))
 	names := make([]string, len(shown))
 	for i, place := range shown {
@@ -61,7 +63,7 @@ func (p *pools) listRanked(ctx context.Context, in *poolQuery) (page listPage[op
 	slices.SortFunc(found, func(a, b store.PoolOverview) int { return order[a.Pool.Name] - order[b.Pool.Name] })
 	page = newPage(found, false, showPoolState, nil)
 	if len(shown) < len(places) {
-		page.next = pageToken(in.Sort + ":" + shown[len(shown)-1].key())
+		page.next = pageToken(request.Sort + ":" + shown[len(shown)-1].key())
 	}
 	return page, err
 }
@@ -72,10 +74,12 @@ type poolPlace struct {
 	name string
 }
 
+// compare is negative if place a comes before place b in the list.
 func (a poolPlace) compare(b poolPlace) int {
 	return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.name, b.name))
 }
 
+// key returns the place as text, for a page token.
 func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
 
 // afterPlace returns the position after which the page starts: the name of the last pool of the previous page, and
@@ -94,30 +98,31 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// poolRank returns the number by which pools are sorted. If pools are sorted by trouble, the number of waiting tasks
-// is rounded to a power of two, so that the rows of an open page seldom change places.
-func poolRank(sort string, r store.PoolRank, trouble []string) int64 {
+// poolRank returns the number by which pool is sorted in the order sort: higher numbers first. trouble are the problems of the pool. If
+// pools are sorted by trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change
+// places.
+func poolRank(sort string, pool store.PoolRank, trouble []string) int64 {
 	switch sort {
 	case "held":
-		return int64(r.Held) * 1_000_000 / int64(max(r.Capacity, 1))
+		return int64(pool.Held) * 1_000_000 / int64(max(pool.Capacity, 1))
 	case "waiting":
-		return r.Pending
+		return pool.Pending
 	case "trouble":
 		all := operators.PoolTroubles()
 		worst := 0
 		if len(trouble) > 0 {
 			worst = len(all) - slices.Index(all, trouble[0])
 		}
-		return int64(64*worst + bits.Len64(uint64(max(r.Pending, 0))))
+		return int64(64*worst + bits.Len64(uint64(max(pool.Pending, 0))))
 	}
 	return 0
 }
 
-// poolTroubles returns the problems of a pool, worst first.
-func poolTroubles(capacity int, paused bool, s store.PoolStatus) []string {
-	hasWaiting := s.Pending > 0
+// poolTroubles returns the problems of a pool with this capacity and status, worst first.
+func poolTroubles(capacity int, paused bool, status store.PoolStatus) []string {
+	hasWaiting := status.Pending > 0
 	trouble := []string{}
-	for i, there := range []bool{s.Held > capacity, s.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && s.Closed} {
+	for i, there := range []bool{status.Held > capacity, status.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && status.Closed} {
 		if there {
 			trouble = append(trouble, operators.PoolTroubles()[i])
 		}
@@ -125,6 +130,7 @@ func poolTroubles(capacity int, paused bool, s store.PoolStatus) []string {
 	return trouble
 }
 
+// totals answers a request for the sums over all pools.
 func (p *pools) totals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
 	ranks, err := p.ledger.PoolRanks(ctx, "")
 	for _, r := range ranks {

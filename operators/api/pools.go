@@ -23,14 +23,15 @@ const defaultLease = 300 * time.Second
 // maxWaitingShown, so that one page counts at most 100,000 devices.
 const maxWaitingShown = 1000
 
+// poolStore stores pools. *store.Store implements it.
 type poolStore interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
-	PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolOverview, error)
-	PoolOverviewsByName(ctx context.Context, list []string, waitingMax int) ([]store.PoolOverview, error)
-	PoolRanks(ctx context.Context, part string) ([]store.PoolRank, error)
-	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
-	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
+	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
+	PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]store.PoolOverview, error)
+	PoolRanks(ctx context.Context, namePart string) ([]store.PoolRank, error)
+	Occupancy(ctx context.Context, pool string, maxWaiting int) (store.Occupancy, error)
+	ChangePool(ctx context.Context, actor, name, reason string, change func(*store.PoolSpec) error) (store.Pool, error)
 	DeletePool(ctx context.Context, actor, name string) error
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 	historyStore
@@ -83,6 +84,7 @@ type pools struct {
 	log          *slog.Logger
 }
 
+// register adds the operations on pools to r.
 func (p *pools) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list,
 		func(p listPage[operators.PoolState]) operators.PoolList {
@@ -109,11 +111,13 @@ func (p *pools) register(r *routes) {
 	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "Read the usage of the policies of a pool", roleViewer, 200), p.usage)
 }
 
+// get answers a request for one pool.
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	found, err := p.ledger.Pool(ctx, in.Pool)
 	return showPool(found), err
 }
 
+// put creates a pool or replaces its settings.
 func (p *pools) put(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
@@ -147,23 +151,24 @@ func (p *pools) reconcileNow(ctx context.Context, name string) {
 	}
 }
 
-func (p *pools) readSpec(in poolPut) (store.PoolSpec, error) {
+// readSpec checks the settings in body and converts them to the form of the ledger.
+func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
 	spec := store.PoolSpec{
-		Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.DefaultLongestLease, Sleep: store.DefaultLongestSleep,
+		Capacity: body.Capacity, Lease: defaultLease, Callers: body.Callers, Longest: store.DefaultLongestLease, Sleep: store.DefaultLongestSleep,
 	}
-	for ms, setting := range map[*int64]*time.Duration{in.LeaseMS: &spec.Lease, in.LongestLeaseMS: &spec.Longest, in.LongestSleepMS: &spec.Sleep} {
+	for ms, setting := range map[*int64]*time.Duration{body.LeaseMS: &spec.Lease, body.LongestLeaseMS: &spec.Longest, body.LongestSleepMS: &spec.Sleep} {
 		if ms != nil {
 			*setting = milliseconds(*ms)
 		}
 	}
-	if in.Paused != nil {
-		spec.Paused = *in.Paused
+	if body.Paused != nil {
+		spec.Paused = *body.Paused
 	}
 	var err error
-	if spec.Windows, err = readWindows(in.Windows); err != nil {
+	if spec.Windows, err = readWindows(body.Windows); err != nil {
 		return spec, err
 	}
-	if spec.Limits, err = readLimits(in.Limits); err != nil {
+	if spec.Limits, err = readLimits(body.Limits); err != nil {
 		return spec, err
 	}
 	return spec, p.leaseMin.checkPool(spec)
@@ -176,6 +181,7 @@ type leaseMinimum time.Duration
 // the time of a slow claim are subtracted.
 func (l leaseMinimum) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
 
+// checkField is check for a lease in this field; the error names the field.
 func (l leaseMinimum) checkField(field string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
 		return invalid("%s: at least %d", field, minimum.Milliseconds())
@@ -183,7 +189,7 @@ func (l leaseMinimum) checkField(field string, lease time.Duration) error {
 	return nil
 }
 
-// checkPool refuses settings with which every lease of the pool would be too short.
+// checkPool returns an error for settings with which every lease of the pool would be too short.
 func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	if err := l.check(spec.Lease); err != nil {
 		return err
@@ -191,22 +197,26 @@ func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	return l.checkField("longest_lease_ms", spec.Longest)
 }
 
-func showPoolState(v store.PoolOverview) operators.PoolState {
+// showPoolState converts the overview of a pool to the form of the API.
+func showPoolState(overview store.PoolOverview) operators.PoolState {
 	return operators.PoolState{
-		Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: apiTimePointer(v.Oldest),
-		PoolTrouble: operators.PoolTrouble{Pending: v.Pending, Trouble: poolTroubles(v.Pool.Capacity, v.Pool.Paused, v.PoolStatus)},
+		Pool: showPool(overview.Pool), Held: overview.Held, Waiting: overview.Waiting, Oldest: apiTimePointer(overview.Oldest),
+		PoolTrouble: operators.PoolTrouble{Pending: overview.Pending, Trouble: poolTroubles(overview.Pool.Capacity, overview.Pool.Paused, overview.PoolStatus)},
 	}
 }
 
-func showPool(p store.Pool) operators.Pool {
+// showPool converts a pool of the ledger to the form of the API.
+func showPool(pool store.Pool) operators.Pool {
 	return operators.Pool{
-		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		PausedBy: p.PausedBy, PausedAt: apiTimePointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestLeaseMS: p.Longest.Milliseconds(), LongestSleepMS: p.Sleep.Milliseconds(),
-		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: apiTimeIfSet(p.Opening.From), ClosesAt: apiTimeIfSet(p.Opening.Until), StandstillUntil: apiTimeIfSet(p.StandsUntil),
-		Version: p.Version, Created: apiTime(p.CreatedAt), Updated: apiTime(p.UpdatedAt),
+		Name: pool.Name, Capacity: pool.Capacity, LeaseMS: pool.Lease.Milliseconds(), Paused: pool.Paused,
+		PausedBy: pool.PausedBy, PausedAt: apiTimePointer(pool.PausedAt), PauseReason: pool.PauseReason, Callers: pool.Callers,
+		LongestLeaseMS: pool.Longest.Milliseconds(), LongestSleepMS: pool.Sleep.Milliseconds(),
+		Limits: showLimits(pool.Limits), Windows: showWindows(pool.Windows), OpensAt: apiTimeIfSet(pool.Opening.From), ClosesAt: apiTimeIfSet(pool.Opening.Until), StandstillUntil: apiTimeIfSet(pool.StandsUntil),
+		Version: pool.Version, Created: apiTime(pool.CreatedAt), Updated: apiTime(pool.UpdatedAt),
 	}
 }
 
+// slots answers a request for the slots of a pool and their holders.
 func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
 	o, err := p.ledger.Occupancy(ctx, in.Pool, maxWaitingShown)
 	if err != nil {
@@ -215,12 +225,12 @@ func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error
 	return showSlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
-// showSlots converts the slots of a pool to the form of the API. It shows each reserved slot at the lowest free
-// number, because only the grant decides the number of the slot.
-func showSlots(o store.Occupancy, reserved []string) operators.Slots {
-	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
-	shown := operators.Slots{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: apiTimePointer(o.Oldest)}
-	shown.Slots = make([]operators.Slot, 0, max(o.Pool.Capacity, len(o.Grants)))
+// showSlots converts the slots in occupancy to the form of the API. reserved are the devices for which a slot is reserved. It shows each
+// reserved slot at the lowest free number, because only the grant decides the number of the slot.
+func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
+	reserved = reserved[:min(len(reserved), max(occupancy.Pool.Capacity-len(occupancy.Grants), 0))]
+	shown := operators.Slots{Pool: occupancy.Pool.Name, Capacity: occupancy.Pool.Capacity, Held: len(occupancy.Grants), Reserved: len(reserved), Waiting: occupancy.Waiting, Oldest: apiTimePointer(occupancy.Oldest)}
+	shown.Slots = make([]operators.Slot, 0, max(occupancy.Pool.Capacity, len(occupancy.Grants)))
 	showFree := func(slot int) {
 		one := operators.Slot{Slot: slot, State: "free"}
 		if len(reserved) > 0 {
@@ -230,22 +240,23 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 		shown.Slots = append(shown.Slots, one)
 	}
 	free := 0 // lowest number that has not been shown yet
-	for _, g := range o.Grants {
-		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
+	for _, g := range occupancy.Grants {
+		for ; free < min(g.Slot, occupancy.Pool.Capacity); free++ {
 			showFree(free)
 		}
 		shown.Slots = append(shown.Slots, showHeldSlot(g))
 		free = max(free, g.Slot+1)
 	}
-	for ; free < o.Pool.Capacity; free++ {
+	for ; free < occupancy.Pool.Capacity; free++ {
 		showFree(free)
 	}
 	return shown
 }
 
-func showHeldSlot(g store.Grant) operators.Slot {
-	since, until := apiTime(g.GrantedAt), apiTime(g.LeaseUntil)
-	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: holderName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+// showHeldSlot converts the slot that grant holds to the form of the API.
+func showHeldSlot(grant store.Grant) operators.Slot {
+	since, until := apiTime(grant.GrantedAt), apiTime(grant.LeaseUntil)
+	return operators.Slot{Slot: grant.Slot, State: "held", Device: grant.Device, Caller: holderName(grant.Device), Task: grant.Task, Token: grant.Token, Batch: grant.Batch, Since: &since, LeaseUntil: &until, Cancel: grant.CancelWhy}
 }
 
 // holderName returns the name of the holder of a caller's lease, in the form CALLER/HOLDER. device is this name with a leading @,

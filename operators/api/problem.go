@@ -31,34 +31,35 @@ type Problem struct { //nolint:errname // the word of RFC 9457
 	cause error
 }
 
+// problem returns a problem with this HTTP status, code and detail.
 func problem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
 
-// invalid returns a problem for an invalid value; the message names the field.
-func invalid(format string, a ...any) *Problem {
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, a...))
+// invalid returns a problem for an invalid value; the message, as in fmt.Sprintf, names the field.
+func invalid(format string, args ...any) *Problem {
+	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, args...))
 }
 
 // Error returns the code and the detail, for logs. Unwrap returns the cause.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
-// Unwrap returns the cause, for logs.
+// Unwrap returns the error that caused the problem, which is only logged; nil if there is none.
 func (p *Problem) Unwrap() error { return p.cause }
 
-// GetStatus returns the status. With this method, huma sends the problem without changes.
+// GetStatus returns the HTTP status. Because of this method, huma sends the problem without changes.
 func (p *Problem) GetStatus() int { return p.Status }
 
 // ContentType returns the media type of RFC 9457.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
-func (p *Problem) withCause(err error) *Problem {
-	p.cause = err
+// withCause sets the cause of the problem, which is only logged, and returns the problem.
+func (p *Problem) withCause(cause error) *Problem {
+	p.cause = cause
 	return p
 }
 
-// asProblem maps an error to a problem. The table of package devices maps the errors that the reports of devices can
-// get, too.
+// asProblem converts err to a problem. The table of package devices has the errors that the reports of devices can get, too.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError
@@ -99,13 +100,14 @@ func asDependencyProblem(err error) *Problem {
 	return unavailable(serverLedger, "the ledger cannot be reached; send again").withCause(err)
 }
 
-// unavailable returns the problem for a server that does not answer.
+// unavailable returns the problem for a server (its name) that does not answer.
 func unavailable(server, detail string) *Problem {
 	p := problem(http.StatusServiceUnavailable, codeUnavailable, detail)
 	p.Server = server
 	return p
 }
 
+// ledgerRefusal maps target, an error of the ledger, to a problem.
 type ledgerRefusal struct {
 	target error
 	status int
@@ -142,6 +144,7 @@ func (p *Problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(body)
 }
 
+// setHeaders calls set with each header that the problem needs, such as Retry-After.
 func (p *Problem) setHeaders(set func(key, value string)) {
 	switch p.Status {
 	case http.StatusServiceUnavailable:
@@ -167,7 +170,7 @@ type problemContext struct {
 // humaContext is huma.Context under another name, because a field named Context would hide the method Context.
 type humaContext huma.Context
 
-// Unwrap returns the context of the request.
+// Unwrap returns the huma context of the request.
 func (c *problemContext) Unwrap() huma.Context { return c.humaContext }
 
 // SetStatus is called by huma just before it writes. It sets the status of the problem, if there is one.
@@ -178,7 +181,7 @@ func (c *problemContext) SetStatus(status int) {
 	c.humaContext.SetStatus(status)
 }
 
-// shapeProblem converts huma's own errors to problems.
+// shapeProblem converts body to a problem if it is one of huma's own errors. It returns any other body unchanged.
 func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	var p *Problem
 	switch e := body.(type) {
@@ -202,9 +205,10 @@ const unexpectedProperty = "unexpected property"
 // maxListedErrors is the maximum number of bad fields that a problem lists.
 const maxListedErrors = 100
 
-func problemFromHuma(e *huma.ErrorModel) *Problem {
-	p := problem(e.Status, codeInvalidRequest, e.Detail)
-	switch e.Status {
+// problemFromHuma converts an error of huma, such as an invalid body, to a problem.
+func problemFromHuma(humaError *huma.ErrorModel) *Problem {
+	p := problem(humaError.Status, codeInvalidRequest, humaError.Detail)
+	switch humaError.Status {
 	case http.StatusUnprocessableEntity:
 		p.Code = codeInvalidField
 	case http.StatusRequestEntityTooLarge:
@@ -214,7 +218,7 @@ func problemFromHuma(e *huma.ErrorModel) *Problem {
 	case http.StatusInternalServerError:
 		p.Code, p.Detail = codeInternal, "internal error; its cause is in the log"
 	}
-	for i, detail := range e.Errors {
+	for i, detail := range humaError.Errors {
 		if strings.HasSuffix(detail.Message, unexpectedProperty) || detail.Message == "unknown query parameter" {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
@@ -225,7 +229,7 @@ func problemFromHuma(e *huma.ErrorModel) *Problem {
 	if len(p.Errors) > 0 {
 		p.Detail = p.summary()
 	}
-	if more := len(e.Errors) - maxListedErrors; more > 0 {
+	if more := len(humaError.Errors) - maxListedErrors; more > 0 {
 		p.Detail += fmt.Sprintf("; and %d more", more)
 	}
 	return p

@@ -29,31 +29,33 @@ type resultCollector struct {
 	untagged operators.TagCount
 }
 
-func newResultCollector(q *resultQuery) *resultCollector {
-	l := &resultCollector{since: q.Since, until: q.Until, fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
-	if q.Aggregate != "" {
-		l.values = &aggregate{field: q.Aggregate}
+// newResultCollector returns a collector of what query asks for.
+func newResultCollector(query *resultQuery) *resultCollector {
+	l := &resultCollector{since: query.Since, until: query.Until, fields: map[string]*operators.OutputField{}, tag: query.ByTag, byTag: map[string]*operators.TagCount{}}
+	if query.Aggregate != "" {
+		l.values = &aggregate{field: query.Aggregate}
 	}
 	return l
 }
 
-func (l *resultCollector) add(r store.SampledResult) {
+// add adds one result of the sample.
+func (l *resultCollector) add(result store.SampledResult) {
 	l.scanned++
-	if !l.isInPeriod(r.Ended) {
+	if !l.isInPeriod(result.Ended) {
 		return
 	}
 	l.sampled++
 	if l.tag != "" {
-		l.countTag(r)
+		l.countTag(result)
 	}
-	if len(r.Output) == 0 {
+	if len(result.Output) == 0 {
 		return
 	}
-	l.addFields(r)
+	l.addFields(result)
 	if l.values == nil {
 		return
 	}
-	if value := newFieldFinder(r.Output).find(l.values.field); value != nil {
+	if value := newFieldFinder(result.Output).find(l.values.field); value != nil {
 		l.values.add(value)
 	}
 }
@@ -66,9 +68,9 @@ func (l *resultCollector) isInPeriod(ended *time.Time) bool {
 	return !ended.Before(l.since) && (l.until.IsZero() || ended.Before(l.until))
 }
 
-// addFields adds the fields of an output.
-func (l *resultCollector) addFields(r store.SampledResult) {
-	for _, m := range flattenOutput(r.Output) {
+// addFields adds the fields of the output of result.
+func (l *resultCollector) addFields(result store.SampledResult) {
+	for _, m := range flattenOutput(result.Output) {
 		field, kind := l.fields[m.name], jsonType(m.value)
 		if field == nil {
 			if len(l.order) == maxListedFields {
@@ -87,28 +89,29 @@ func (l *resultCollector) addFields(r store.SampledResult) {
 	}
 }
 
-func (l *resultCollector) countTag(r store.SampledResult) {
+// countTag counts result under the value of the tag that its device has.
+func (l *resultCollector) countTag(result store.SampledResult) {
 	count := &l.untagged
-	if value, ok := r.Tags[l.tag]; ok {
+	if value, ok := result.Tags[l.tag]; ok {
 		if count = l.byTag[value]; count == nil {
 			count = &operators.TagCount{Value: &value}
 			l.byTag[value] = count
 		}
 	}
 	count.Ended++
-	if r.State == store.Failed || r.State == store.TimedOut {
+	if result.State == store.Failed || result.State == store.TimedOut {
 		count.Failed++
 	}
 }
 
 // writeTo writes the collected values to the summary.
-func (l *resultCollector) writeTo(sum *operators.ResultSummary) {
-	sum.Scanned, sum.Sampled, sum.Fields = l.scanned, l.sampled, make([]operators.OutputField, len(l.order))
+func (l *resultCollector) writeTo(summary *operators.ResultSummary) {
+	summary.Scanned, summary.Sampled, summary.Fields = l.scanned, l.sampled, make([]operators.OutputField, len(l.order))
 	for i, field := range l.order {
-		sum.Fields[i] = *field
+		summary.Fields[i] = *field
 	}
 	if l.values != nil {
-		sum.Aggregate = l.values.summarize()
+		summary.Aggregate = l.values.summarize()
 	}
 	counts := slices.Collect(maps.Values(l.byTag))
 	if l.untagged.Ended > 0 {
@@ -119,20 +122,21 @@ func (l *resultCollector) writeTo(sum *operators.ResultSummary) {
 	})
 	for i, c := range counts {
 		if i < maxTagValues {
-			sum.ByTag = append(sum.ByTag, *c)
+			summary.ByTag = append(summary.ByTag, *c)
 			continue
 		}
-		if sum.ByTagRest == nil {
-			sum.ByTagRest = &operators.TagCount{}
+		if summary.ByTagRest == nil {
+			summary.ByTagRest = &operators.TagCount{}
 		}
-		sum.ByTagRest.Ended += c.Ended
-		sum.ByTagRest.Failed += c.Failed
+		summary.ByTagRest.Ended += c.Ended
+		summary.ByTagRest.Failed += c.Failed
 	}
 }
 
-func tagValue(c *operators.TagCount) string {
-	if c.Value == nil {
+// tagValue returns the value of the tag of count, or an empty string for devices without the tag.
+func tagValue(count *operators.TagCount) string {
+	if count.Value == nil {
 		return ""
 	}
-	return *c.Value
+	return *count.Value
 }

@@ -15,11 +15,12 @@ const (
 	maxErrors       = 20
 )
 
+// resultStore reads the results of batches. *store.Store implements it.
 type resultStore interface {
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Results(ctx context.Context, filter store.ResultFilter) ([]store.TaskResult, error)
 	ResultSearchBound(ctx context.Context, filter store.ResultFilter) (store.SearchBound, error)
-	SampleResults(ctx context.Context, sample store.SampleSpec, each func(store.SampledResult)) error
+	SampleResults(ctx context.Context, sample store.SampleSpec, handle func(store.SampledResult)) error
 	Progress(ctx context.Context, batch int64) ([]store.Progress, error)
 	TopErrors(ctx context.Context, filter store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
@@ -27,6 +28,7 @@ type resultStore interface {
 // results has the operations on the results of a batch.
 type results struct{ ledger resultStore }
 
+// register adds the operations on results to r.
 func (s *results) register(r *routes) {
 	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by task number, and summarize them", roleViewer, 200)
 	op.Responses = listResponses()
@@ -37,12 +39,14 @@ func (s *results) register(r *routes) {
 	addOperation(r, r.streams, op, s.export)
 }
 
+// resultQuery is a request for results of a batch.
 type resultQuery struct {
 	IDPath
 	Page
 	operators.ResultQuery
 }
 
+// check returns an error if the fields or the period of the query are invalid.
 func (q *resultQuery) check() error {
 	if len(q.Fields) > maxFields {
 		return invalid("query.fields: %d fields, at most %d", len(q.Fields), maxFields)
@@ -55,8 +59,9 @@ func (q *resultQuery) check() error {
 	return checkPeriod(q.Since, q.Until)
 }
 
-func (q *resultQuery) filter(after int64) store.ResultFilter {
-	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: after}
+// filter converts the query to a filter of the ledger, for tasks with id > afterTask.
+func (q *resultQuery) filter(afterTask int64) store.ResultFilter {
+	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: afterTask}
 }
 
 // sampleSize returns the size of the sample that the query needs.
@@ -68,38 +73,40 @@ func (q *resultQuery) sampleSize() int {
 }
 
 // list reads one page. The caller has checked that the batch exists.
-func (s *results) list(ctx context.Context, in *resultQuery) (page listPage[operators.Result], err error) {
-	after, err := in.afterNumber()
+func (s *results) list(ctx context.Context, request *resultQuery) (page listPage[operators.Result], err error) {
+	after, err := request.afterNumber()
 	if err != nil {
 		return page, err
 	}
-	filter := in.filter(after)
+	filter := request.filter(after)
 	stretch, err := s.ledger.ResultSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
 	filter.LastTask = stretch.End
-	found, more, err := readInParts(in.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
+	found, more, err := readInParts(request.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.Task
 		}
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
-	show := func(r store.TaskResult) operators.Result { return showResult(r, in.Fields) }
+	show := func(r store.TaskResult) operators.Result { return showResult(r, request.Fields) }
 	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(stretch), err
 }
 
-func showResult(r store.TaskResult, fields []string) operators.Result {
+// showResult converts a result of the ledger to the form of the API. If fields is not empty, the output has only these fields.
+func showResult(result store.TaskResult, fields []string) operators.Result {
 	shown := operators.Result{
-		Task: r.Task, Device: r.Device, State: string(r.State), Ended: apiTimePointer(r.Ended), Error: r.Error, Output: selectFields(r.Output, fields), Dropped: r.Dropped,
+		Task: result.Task, Device: result.Device, State: string(result.State), Ended: apiTimePointer(result.Ended), Error: result.Error, Output: selectFields(result.Output, fields), Dropped: result.Dropped,
 	}
-	if r.Granted != nil && r.Freed != nil {
-		ms := r.Freed.Sub(*r.Granted).Milliseconds()
+	if result.Granted != nil && result.Freed != nil {
+		ms := result.Freed.Sub(*result.Granted).Milliseconds()
 		shown.Duration = &ms
 	}
 	return shown
 }
 
+// get answers a request for results of a batch, with a summary on the first page.
 func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Results, err error) {
 	if err := in.check(); err != nil {
 		return answer, err
@@ -119,37 +126,38 @@ func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Re
 	return answer, err
 }
 
-func (s *results) summarize(ctx context.Context, in *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
-	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: endedTasks(batch, store.TaskState(in.State))}
-	collector := newResultCollector(in)
-	sample := store.SampleSpec{ResultFilter: in.filter(0), MaxResults: in.sampleSize(), ReadAll: sum.Matching <= int64(in.sampleSize()), WithTags: in.ByTag != ""}
+// summarize returns the summary of the results of batch that request asks for.
+func (s *results) summarize(ctx context.Context, request *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
+	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: endedTasks(batch, store.TaskState(request.State))}
+	collector := newResultCollector(request)
+	sample := store.SampleSpec{ResultFilter: request.filter(0), MaxResults: request.sampleSize(), ReadAll: sum.Matching <= int64(request.sampleSize()), WithTags: request.ByTag != ""}
 	if err := s.ledger.SampleResults(ctx, sample, collector.add); err != nil {
 		return nil, err
 	}
 	collector.writeTo(sum)
-	steps, err := s.ledger.Progress(ctx, in.ID)
+	steps, err := s.ledger.Progress(ctx, request.ID)
 	if err != nil {
 		return nil, err
 	}
 	sum.Progress = batchProgress(batch, steps)
 	for _, state := range []store.TaskState{store.Failed, store.TimedOut} {
 		sum.ErrorsTotal += batch.Counts[state]
-		sum.ErrorsSampled += min(batch.Counts[state], int64(in.Sample))
+		sum.ErrorsSampled += min(batch.Counts[state], int64(request.Sample))
 	}
 	if sum.ErrorsTotal == 0 {
 		return sum, nil
 	}
-	top, err := s.ledger.TopErrors(ctx, in.filter(0), in.Sample, maxErrors)
+	top, err := s.ledger.TopErrors(ctx, request.filter(0), request.Sample, maxErrors)
 	for _, e := range top {
 		sum.Errors = append(sum.Errors, operators.ErrorCount(e))
 	}
 	return sum, err
 }
 
-// endedTasks returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
-func endedTasks(b store.Batch, state store.TaskState) int64 {
+// endedTasks returns the number of tasks of batch that ended in a state. If state is empty, it counts all ended tasks.
+func endedTasks(batch store.Batch, state store.TaskState) int64 {
 	if state != "" {
-		return b.Counts[state]
+		return batch.Counts[state]
 	}
-	return b.Total - openTasks(b)
+	return batch.Total - openTasks(batch)
 }

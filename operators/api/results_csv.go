@@ -12,28 +12,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// export streams all results of the query. As CSV, the outputs have one column for each field.
-func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResponse, error) {
-	if in.Aggregate != "" || in.ByTag != "" {
+// export streams all results that match request. As CSV, the outputs have one column for each field.
+func (s *results) export(ctx context.Context, request *resultQuery) (*huma.StreamResponse, error) {
+	if request.Aggregate != "" || request.ByTag != "" {
 		return nil, invalid("query.aggregate, query.by_tag: only together with JSON")
 	}
-	if err := in.check(); err != nil {
+	if err := request.check(); err != nil {
 		return nil, err
 	}
-	if _, err := s.ledger.Batch(ctx, in.ID); err != nil {
+	if _, err := s.ledger.Batch(ctx, request.ID); err != nil {
 		return nil, err
 	}
-	found, err := s.sampledFields(ctx, in)
+	found, err := s.sampledFields(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	fields := in.Fields
-	in.Size = exportPageSize
+	fields := request.Fields
+	request.Size = exportPageSize
 	read := func(token string) (listPage[operators.Result], error) {
-		in.Token = token
-		return s.list(ctx, in)
+		request.Token = token
+		return s.list(ctx, request)
 	}
-	first, err := read(in.Token)
+	first, err := read(request.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -50,13 +50,13 @@ func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResp
 	}}, nil
 }
 
-// sampledFields returns the names of the fields in a sample of the outputs, or nil if the query names the fields.
-func (s *results) sampledFields(ctx context.Context, in *resultQuery) (names []string, err error) {
-	if in.Fields != nil {
+// sampledFields returns the names of the fields in a sample of the outputs, or nil if request names the fields.
+func (s *results) sampledFields(ctx context.Context, request *resultQuery) (names []string, err error) {
+	if request.Fields != nil {
 		return nil, nil
 	}
 	collector := newResultCollector(&resultQuery{})
-	err = s.ledger.SampleResults(ctx, store.SampleSpec{ResultFilter: in.filter(0), MaxResults: fieldSampleSize}, collector.add)
+	err = s.ledger.SampleResults(ctx, store.SampleSpec{ResultFilter: request.filter(0), MaxResults: fieldSampleSize}, collector.add)
 	for _, field := range collector.order {
 		if field.Name != rootField { // this field is in the last column
 			names = append(names, field.Name)
@@ -72,20 +72,22 @@ type resultTable struct {
 	hasHeader bool
 }
 
-func (t *resultTable) encode(list []operators.Result) ([]byte, error) {
+// encode returns results as lines of CSV. The first lines follow a header line.
+func (t *resultTable) encode(results []operators.Result) ([]byte, error) {
 	var out bytes.Buffer
 	table := csv.NewWriter(&out)
 	if !t.hasHeader {
 		t.hasHeader = true
 		_ = table.Write(t.header()) // a write to memory does not fail
 	}
-	for _, r := range list {
+	for _, r := range results {
 		_ = table.Write(t.row(r))
 	}
 	table.Flush()
 	return out.Bytes(), table.Error()
 }
 
+// header returns the heads of the columns.
 func (t *resultTable) header() []string {
 	names := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped"}
 	for _, field := range t.fields {
@@ -101,12 +103,13 @@ func (t *resultTable) header() []string {
 	return names
 }
 
-func (t *resultTable) row(r operators.Result) []string {
-	row := []string{decimal(r.Task), r.Device, r.State, jsonCell(r.Ended), jsonCell(r.Duration), escapeFormula(r.Error), jsonCell(r.Dropped)}
+// row returns the cells of one result.
+func (t *resultTable) row(result operators.Result) []string {
+	row := []string{decimal(result.Task), result.Device, result.State, jsonCell(result.Ended), jsonCell(result.Duration), escapeFormula(result.Error), jsonCell(result.Dropped)}
 	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
-		if len(r.Output) > 0 {
-			_ = json.Unmarshal(r.Output, &from) // the server has just built this object
+		if len(result.Output) > 0 {
+			_ = json.Unmarshal(result.Output, &from) // the server has just built this object
 		}
 		for _, field := range t.fields {
 			row = append(row, cellTextOrEmpty(from[field]))
@@ -114,7 +117,7 @@ func (t *resultTable) row(r operators.Result) []string {
 		return row
 	}
 	has := map[string]json.RawMessage{}
-	for _, m := range flattenOutput(r.Output) {
+	for _, m := range flattenOutput(result.Output) {
 		if has[m.name] == nil {
 			has[m.name] = m.value
 		}
@@ -132,7 +135,7 @@ func (t *resultTable) row(r operators.Result) []string {
 	return append(row, jsonCell(has))
 }
 
-// cellTextOrEmpty returns the text of a cell, or an empty string if the output does not have the field.
+// cellTextOrEmpty returns value as the text of a cell, or an empty string if value is nil: the output does not have the field.
 func cellTextOrEmpty(value json.RawMessage) string {
 	if value == nil {
 		return ""
@@ -140,8 +143,7 @@ func cellTextOrEmpty(value json.RawMessage) string {
 	return cellText(value)
 }
 
-// jsonCell returns a value as the text of a CSV cell, in the format that the exports of other lists
-// use.
+// jsonCell returns a value as the text of a CSV cell, in the format that the exports of other lists use.
 func jsonCell(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {

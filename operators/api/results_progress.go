@@ -14,11 +14,12 @@ const minProgressRatePeriod = 5 * time.Second
 // progressSteps is the number of spans into which the time between the beginning of a batch and now is divided.
 const progressSteps = 100
 
-// batchProgress returns the progress of a batch: its beginning, then the state at the end of each span in which tasks ended,
-// then the state now. For a batch that has ended, the last entry is the time when its last task ended.
-func batchProgress(b store.Batch, steps []store.Progress) []operators.BatchProgress {
-	now := store.Progress{At: b.ReadAt, Ended: endedTasks(b, ""), Failed: b.Counts[store.Failed] + b.Counts[store.TimedOut]}
-	began := store.Progress{At: earliestStart(b)}
+// batchProgress returns the progress of batch: its beginning, then the state at the end of each span in which tasks ended, then the state
+// now. steps is the progress that the ledger has stored, oldest first. For a batch that has ended, the last entry is the time when its
+// last task ended.
+func batchProgress(batch store.Batch, steps []store.Progress) []operators.BatchProgress {
+	now := store.Progress{At: batch.ReadAt, Ended: endedTasks(batch, ""), Failed: batch.Counts[store.Failed] + batch.Counts[store.TimedOut]}
+	began := store.Progress{At: earliestStart(batch)}
 	if began.At.After(now.At) {
 		began.At = now.At
 	}
@@ -26,7 +27,7 @@ func batchProgress(b store.Batch, steps []store.Progress) []operators.BatchProgr
 		steps = steps[:len(steps)-1]
 	}
 	kept := append([]store.Progress{began}, lastOfEachSpan(steps, began.At, now.At)...)
-	if hasEnded := openTasks(b) == 0 && kept[len(kept)-1].Ended == now.Ended; !hasEnded || len(kept) == 1 {
+	if hasEnded := openTasks(batch) == 0 && kept[len(kept)-1].Ended == now.Ended; !hasEnded || len(kept) == 1 {
 		kept = append(kept, now)
 	}
 	shown := make([]operators.BatchProgress, len(kept))
@@ -36,9 +37,10 @@ func batchProgress(b store.Batch, steps []store.Progress) []operators.BatchProgr
 	return shown
 }
 
-func lastOfEachSpan(steps []store.Progress, from, to time.Time) (kept []store.Progress) {
-	spanLength := max(to.Sub(from)/progressSteps, 1)
-	span := func(p store.Progress) time.Duration { return min(p.At.Sub(from)/spanLength, progressSteps-1) }
+// lastOfEachSpan divides the time from begin to end into progressSteps spans, and returns the last of steps in each span that has one.
+func lastOfEachSpan(steps []store.Progress, begin, end time.Time) (kept []store.Progress) {
+	spanLength := max(end.Sub(begin)/progressSteps, 1)
+	span := func(p store.Progress) time.Duration { return min(p.At.Sub(begin)/spanLength, progressSteps-1) }
 	for i, step := range steps {
 		if i == len(steps)-1 || span(steps[i+1]) != span(step) {
 			kept = append(kept, step)
@@ -47,8 +49,9 @@ func lastOfEachSpan(steps []store.Progress, from, to time.Time) (kept []store.Pr
 	return kept
 }
 
-func showProgress(previous, p store.Progress) operators.BatchProgress {
-	shown := operators.BatchProgress{At: apiTime(p.At), Ended: p.Ended, Failed: p.Failed}
-	shown.RatePerMinute = float64(p.Ended-previous.Ended) / max(p.At.Sub(previous.At), minProgressRatePeriod).Minutes()
+// showProgress converts current to the form of the API, with the rate since previous.
+func showProgress(previous, current store.Progress) operators.BatchProgress {
+	shown := operators.BatchProgress{At: apiTime(current.At), Ended: current.Ended, Failed: current.Failed}
+	shown.RatePerMinute = float64(current.Ended-previous.Ended) / max(current.At.Sub(previous.At), minProgressRatePeriod).Minutes()
 	return shown
 }

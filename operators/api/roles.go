@@ -60,9 +60,9 @@ func (o Operator) May(requiredRole string) bool {
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// forCallers allows the role caller to use an operation, too. The path of the operation must name a pool or a limit
-// set, and the caller's token must cover it.
-func forCallers(op huma.Operation) huma.Operation {
-	op.Metadata[callersKey] = true
-	return op
+// forCallers returns operation so that the role caller may use it, too. Its path must name a pool or a limit set, and the caller's token
+// must cover it.
+func forCallers(operation huma.Operation) huma.Operation {
+	operation.Metadata[callersKey] = true
+	return operation
 }

@@ -23,6 +23,7 @@ type limitedQuery struct {
 	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
 }
 
+// limited answers a request for the subjects of a pool that policies refused most.
 func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return operators.LimitedList{}, err
@@ -49,33 +50,35 @@ func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 	return json.Marshal(policies)
 }
 
+// factStore searches devices for tags and attributes. *store.Store implements it.
 type factStore interface {
 	DevicesWithTag(ctx context.Context, name string) (scanned int, found bool, err error)
-	DevicesWithAttribute(ctx context.Context, path, first string) (scanned int, found bool, err error)
+	DevicesWithAttribute(ctx context.Context, path, firstName string) (scanned int, found bool, err error)
 }
 
 // limitWarner warns about policies that count by a tag or attribute that none of the first 1,000 devices has. All devices are
 // then counted together, which is seldom intended. Before the first device is registered, there are no warnings.
 type limitWarner struct{ ledger factStore }
 
-func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (w operators.WarningList, err error) {
+// findWarnings returns a warning for each tag or attribute that policies count by and that no searched device has.
+func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (list operators.WarningList, err error) {
 	tags, attributes := policy.CountedNames(policies)
 	for _, name := range tags {
 		scanned, found, err := ws.ledger.DevicesWithTag(ctx, name)
 		if err != nil {
-			return w, err
+			return list, err
 		}
-		warnIfMissing(&w, scanned, found, "tag", name)
+		warnIfMissing(&list, scanned, found, "tag", name)
 	}
 	for _, path := range attributes {
 		first, _, _ := strings.Cut(path, ".")
 		scanned, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
 		if err != nil {
-			return w, err
+			return list, err
 		}
-		warnIfMissing(&w, scanned, found, "attribute", path)
+		warnIfMissing(&list, scanned, found, "attribute", path)
 	}
-	return w, nil
+	return list, nil
 }
 
 // rules has the windows and policies that a change sets for a batch or a pool.
@@ -85,31 +88,34 @@ type rules struct {
 	warned  operators.WarningList
 }
 
-func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (r rules, err error) {
-	if r.windows, err = convertChange(windowChange, readWindows); err != nil {
-		return r, err
+// readChange checks a change of windows and a change of policies, and converts both to the form of the ledger, with warnings.
+func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (changed rules, err error) {
+	if changed.windows, err = convertChange(windowChange, readWindows); err != nil {
+		return changed, err
 	}
-	if r.limits, err = convertChange(limitChange, readLimits); err != nil || limitChange.Value == nil {
-		return r, err
+	if changed.limits, err = convertChange(limitChange, readLimits); err != nil || limitChange.Value == nil {
+		return changed, err
 	}
-	r.warned, err = ws.findWarnings(ctx, *limitChange.Value)
-	return r, err
+	changed.warned, err = ws.findWarnings(ctx, *limitChange.Value)
+	return changed, err
 }
 
-func (r rules) apply(opens *[]store.Window, limits *json.RawMessage) {
-	applyChange(r.windows, opens, nil)
+// apply sets windows and limits, the stored rules of a batch or a pool, to the changed values. A value that is not changed stays.
+func (r rules) apply(windows *[]store.Window, limits *json.RawMessage) {
+	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)
 }
 
-func warnIfMissing(w *operators.WarningList, scanned int, found bool, kind, name string) {
+// warnIfMissing adds a warning to list if devices were searched (their number is scanned) and none has the tag or attribute (kind) name.
+func warnIfMissing(list *operators.WarningList, scanned int, found bool, kind, name string) {
 	if scanned > 0 && !found {
-		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))
+		list.Warnings = append(list.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))
 	}
 }
 
 // showLimits converts stored policies to the form of the API.
-func showLimits(kept json.RawMessage) []operators.Policy {
-	policies, err := policy.Parse(kept)
+func showLimits(stored json.RawMessage) []operators.Policy {
+	policies, err := policy.Parse(stored)
 	if err != nil || policies == nil {
 		return []operators.Policy{} // policies of a later release that this one cannot show completely
 	}
@@ -117,9 +123,9 @@ func showLimits(kept json.RawMessage) []operators.Policy {
 }
 
 // readWindows checks the windows of a request and converts them to the stored form.
-func readWindows(list []operators.Window) ([]store.Window, error) {
-	read := make([]store.Window, len(list))
-	for i, w := range list {
+func readWindows(requested []operators.Window) ([]store.Window, error) {
+	read := make([]store.Window, len(requested))
+	for i, w := range requested {
 		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}
 	}
 	if _, err := windows.Parse(read); err != nil {
@@ -131,9 +137,10 @@ func readWindows(list []operators.Window) ([]store.Window, error) {
 	return read, nil
 }
 
-func showWindows(list []store.Window) []operators.Window {
-	shown := make([]operators.Window, len(list))
-	for i, w := range list {
+// showWindows converts windows of the ledger to the form of the API.
+func showWindows(stored []store.Window) []operators.Window {
+	shown := make([]operators.Window, len(stored))
+	for i, w := range stored {
 		shown[i] = operators.Window(w)
 	}
 	return shown
@@ -148,10 +155,10 @@ func neverStartsProblem(err error) error {
 		"windows, lease_ms: with finish_inside no task could ever start, because the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
-// apiTimeIfSet returns the time, or nil if the time is zero.
-func apiTimeIfSet(t time.Time) *operators.Time {
-	if t.IsZero() {
+// apiTimeIfSet converts at to the form of the API. It returns nil if at is zero.
+func apiTimeIfSet(at time.Time) *operators.Time {
+	if at.IsZero() {
 		return nil
 	}
-	return &operators.Time{Time: t}
+	return &operators.Time{Time: at}
 }

@@ -32,6 +32,7 @@ func checkStrictJSON(data []byte) error {
 	return s.failed
 }
 
+// strictChecker is one check of a JSON text: values counts its values, and failed is the first error.
 type strictChecker struct {
 	decoder *json.Decoder
 	values  int
@@ -56,7 +57,7 @@ const (
 	payloadNames                   // names in a payload, which the dispatcher does not read
 )
 
-// checkValue checks one value.
+// checkValue checks the next value. path is its name in errors, depth its nesting depth, and owner says who defines its member names.
 func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
@@ -75,6 +76,7 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	}
 }
 
+// checkMembers checks the members of the object that has just begun. path, depth and owner are as in checkValue.
 func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
@@ -96,6 +98,7 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	}
 }
 
+// ownerBelow returns who defines the member names in the value of the member name, in an object whose names n defines.
 func (n nameOwner) ownerBelow(name string) nameOwner {
 	switch {
 	case n == apiNames && name == "payload":
@@ -109,18 +112,17 @@ func (n nameOwner) ownerBelow(name string) nameOwner {
 // errUnstorableText is the error for text that no database column can store.
 var errUnstorableText = errors.New("text must be UTF-8 without U+0000")
 
-// isStorable reports whether a database column can store s as text.
-func isStorable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+// isStorable reports whether a database column can store text.
+func isStorable(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
 
-// isStorableQuery reports whether the names and values of a query string are storable.
-func isStorableQuery(raw string) bool {
-	text, err := url.QueryUnescape(raw)
+// isStorableQuery reports whether the names and values of rawQuery, a query string, are storable.
+func isStorableQuery(rawQuery string) bool {
+	text, err := url.QueryUnescape(rawQuery)
 	return err == nil && isStorable(text)
 }
 
-// bodyFormat returns the format with which huma reads the bodies of operators' requests. Huma decodes each body twice: the
-// first time into any, to check it against the schema. Absent, null and empty fields mean the same, so empty fields are
-// removed before that check.
+// bodyFormat returns the format with which huma reads the bodies of operators' requests. Huma decodes each body twice: the first time into
+// any, to check it against the schema. Absent, null and empty fields mean the same, so empty fields are removed before that check.
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {
@@ -151,8 +153,9 @@ func refuseIgnoredQuery(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-func checkQuery(params []*huma.Param, raw string) error {
-	query, err := url.ParseQuery(raw)
+// checkQuery returns a problem if a part of rawQuery, a query string, would be ignored by an operation with these parameters.
+func checkQuery(params []*huma.Param, rawQuery string) error {
+	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
 		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+err.Error())
 	}

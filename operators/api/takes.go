@@ -37,6 +37,7 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
+// readTake checks the take in a body and converts it to the form of package policies. prefix is its path in errors.
 func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error) {
 	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
@@ -52,6 +53,7 @@ func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error
 	return take, err
 }
 
+// readFacts converts values, the facts of a take, to text. prefix is the path of the take in errors.
 func readFacts(prefix string, values map[string]json.RawMessage) (map[string]string, error) {
 	facts := make(map[string]string, len(values))
 	for name, value := range values {
@@ -67,6 +69,7 @@ func readFacts(prefix string, values map[string]json.RawMessage) (map[string]str
 	return facts, checkFacts(prefix, facts)
 }
 
+// checkFacts returns an error if there are too many facts, or a name or a value is too long. prefix is the path of the take in errors.
 func checkFacts(prefix string, facts map[string]string) error {
 	if len(facts) > maxFacts {
 		return invalid("%sfacts: at most %d", prefix, maxFacts)
@@ -113,16 +116,15 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 	return takes, true, nil
 }
 
-// takePath returns the path of a take in its request, for error messages. For a single take it is empty.
-func takePath(i int, isList bool) string {
+// takePath returns the path of the take with this index in its request, for error messages. For a single take it is empty.
+func takePath(index int, isList bool) string {
 	if !isList {
 		return ""
 	}
-	return fmt.Sprintf("takes[%d].", i)
+	return fmt.Sprintf("takes[%d].", index)
 }
 
-// newTakeHandler returns a handler for takes (requests of callers to a limit set). It answers each
-// take with the verdict that ask returns.
+// newTakeHandler returns a handler for takes (requests of callers to a limit set). It answers each take with the verdict that ask returns.
 func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
 		usesStatus, err := wantsStatus(ctx)
@@ -157,6 +159,7 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 	}
 }
 
+// takeProblem converts err, an error of taking, to a problem if a cost is too high. isList is true if the request has a list of takes.
 func takeProblem(err error, isList bool) error {
 	if high, ok := errors.AsType[*policies.CostError](err); ok {
 		return invalid("%scost: %v", takePath(high.Take, isList), high)
@@ -164,8 +167,7 @@ func takeProblem(err error, isList bool) error {
 	return err
 }
 
-// wantsStatus reports whether the client asks for a response whose status (200 or 429) shows
-// whether the take is allowed.
+// wantsStatus reports whether the client asks for a response whose status (200 or 429) shows whether the take is allowed.
 func wantsStatus(ctx huma.Context) (bool, error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
@@ -176,66 +178,68 @@ func wantsStatus(ctx huma.Context) (bool, error) {
 	return false, invalid("query.status: must be 200 or 429")
 }
 
-func showVerdict(v policies.Verdict, cost int64) operators.Taken {
+// showVerdict converts the verdict about a take with this cost to the form of the API.
+func showVerdict(verdict policies.Verdict, cost int64) operators.Taken {
 	taken := operators.Taken{
-		Allowed: v.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(v.Items)), RetryAfterMS: ceilUnits(v.Wait, time.Millisecond),
-		CountedSince: apiTimeIfSet(v.Since), Repeated: v.Repeated, Unchecked: v.Unchecked,
+		Allowed: verdict.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(verdict.Items)), RetryAfterMS: ceilUnits(verdict.Wait, time.Millisecond),
+		CountedSince: apiTimeIfSet(verdict.Since), Repeated: verdict.Repeated, Unchecked: verdict.Unchecked,
 	}
-	for i, s := range v.Items {
-		taken.Limits[i] = operators.LimitStanding{Policy: v.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: ceilUnits(s.Reset, time.Millisecond)}
+	for i, s := range verdict.Items {
+		taken.Limits[i] = operators.LimitStanding{Policy: verdict.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: ceilUnits(s.Reset, time.Millisecond)}
 	}
-	if !v.Allowed {
-		if at := v.RefusingItem(); at >= 0 {
-			taken.RefusedBy = v.Rules[at].Name
+	if !verdict.Allowed {
+		if at := verdict.RefusingItem(); at >= 0 {
+			taken.RefusedBy = verdict.Rules[at].Name
 		}
 	}
 	return taken
 }
 
-// ceilUnits converts d to whole units, rounded up, so that a client that waits that long does not return too early.
-func ceilUnits(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
+// ceilUnits converts duration to whole units, rounded up, so that a client that waits that long does not return too early.
+func ceilUnits(duration, unit time.Duration) int64 { return int64((duration + unit - 1) / unit) }
 
-// refusedTake is the body of a refused take: a problem together with the fields of the normal
-// response.
+// refusedTake is the body of a refused take: a problem together with the fields of the normal response.
 type refusedTake struct { //nolint:errname // an answer
 	operators.Problem
 	operators.Taken
 }
 
-// writeWithStatus answers a take with a status that shows the verdict, and with the header fields of
+// writeWithStatus answers a take with this cost with a status that shows the verdict, and with the header fields of
 // draft-ietf-httpapi-ratelimit-headers.
-func writeWithStatus(ctx huma.Context, v policies.Verdict, cost int64) error {
-	taken := showVerdict(v, cost)
-	if len(v.Items) > 0 {
-		ctx.SetHeader("RateLimit-Policy", rateFields(v, rateQuota))
-		ctx.SetHeader("RateLimit", rateFields(v, func(_ *limits.Rule, s limits.WindowUse) string {
+func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
+	taken := showVerdict(verdict, cost)
+	if len(verdict.Items) > 0 {
+		ctx.SetHeader("RateLimit-Policy", rateFields(verdict, rateQuota))
+		ctx.SetHeader("RateLimit", rateFields(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
 			return ";r=" + decimal(s.Remaining) + ";t=" + decimal(ceilUnits(s.Reset, time.Second))
 		}))
 	}
-	if v.Allowed {
+	if verdict.Allowed {
 		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, taken)
 	}
 	p := problem(http.StatusTooManyRequests, codeLimited, "policy "+taken.RefusedBy+" does not allow it now")
-	if v.Unchecked {
+	if verdict.Unchecked {
 		p = problem(http.StatusServiceUnavailable, codeUnavailable, "the take cannot be checked: Redis does not answer; send again")
 	}
-	ctx.SetHeader("Retry-After", strconv.Itoa(int(max(1, math.Ceil(v.Wait.Seconds())))))
+	ctx.SetHeader("Retry-After", strconv.Itoa(int(max(1, math.Ceil(verdict.Wait.Seconds())))))
 	return writeDirect(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
 }
 
-func rateFields(v policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
-	items := make([]string, len(v.Items))
-	for i, s := range v.Items {
-		items[i] = `"` + v.Rules[i].Name + `"` + format(v.Rules[i], s)
+// rateFields returns the value of a header field with one item for each policy in verdict. format returns the parameters of an item.
+func rateFields(verdict policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
+	items := make([]string, len(verdict.Items))
+	for i, s := range verdict.Items {
+		items[i] = `"` + verdict.Rules[i].Name + `"` + format(verdict.Rules[i], s)
 	}
 	return strings.Join(items, ", ")
 }
 
-// rateQuota returns the quota of a policy. A calendar period has no window length, because its length varies.
-func rateQuota(r *limits.Rule, s limits.WindowUse) string {
-	text, per := ";q="+decimal(s.Max), r.PerMS
-	if s.Window < len(r.Windows) {
-		per = r.Windows[s.Window].PerMS
+// rateQuota returns the quota of rule in the window of use, for a header field. A calendar period has no window length, because its length
+// varies.
+func rateQuota(rule *limits.Rule, use limits.WindowUse) string {
+	text, per := ";q="+decimal(use.Max), rule.PerMS
+	if use.Window < len(rule.Windows) {
+		per = rule.Windows[use.Window].PerMS
 	}
 	if per > 0 {
 		text += ";w=" + decimal(ceilUnits(milliseconds(per), time.Second))
@@ -243,6 +247,7 @@ func rateQuota(r *limits.Rule, s limits.WindowUse) string {
 	return text
 }
 
+// returnTake gives back the unused part of a take.
 func (l *limitSets) returnTake(ctx huma.Context) error {
 	var body takeBody
 	if err := readDirect(ctx, &body); err != nil {
@@ -262,6 +267,7 @@ func (l *limitSets) returnTake(ctx huma.Context) error {
 	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
 }
 
+// usage answers a request for the usage of the policies of a limit set.
 func (l *limitSets) usage(ctx huma.Context) error {
 	facts, limit, err := usageQuery(ctx)
 	if err != nil {
@@ -289,6 +295,7 @@ func (l *limitSets) usage(ctx huma.Context) error {
 	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
 }
 
+// usageQuery reads the facts and the limit from the query of a request for the usage.
 func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error) {
 	requestURL := ctx.URL()
 	facts, limit = map[string]string{}, 20

@@ -10,6 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// taskStore reads and changes tasks. *store.Store implements it.
 type taskStore interface {
 	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
 	TaskSearchBound(ctx context.Context, filter store.TaskFilter) (store.SearchBound, error)
@@ -29,12 +30,14 @@ type tasks struct {
 	explain func(ctx context.Context, task int64) (decision.Explanation, error)
 }
 
+// taskQuery is a request for a page of the tasks that match a filter.
 type taskQuery struct {
 	Page
 	operators.TaskFilter
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
+// register adds the operations on tasks to r.
 func (t *tasks) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
 		func(p listPage[operators.Task]) operators.TaskList {
@@ -48,6 +51,7 @@ func (t *tasks) register(r *routes) {
 	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Retry all tasks that match and ended without success", roleOperator, 200), t.retryAll)
 }
 
+// list answers a request for a page of tasks that match.
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
@@ -73,17 +77,17 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 	return newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(stretch), err
 }
 
-// taskFilter converts the filter, and refuses invalid names.
-func taskFilter(in operators.TaskFilter) (store.TaskFilter, error) {
-	if err := checkNames(in.Device, in.Pool); err != nil {
+// taskFilter converts requested to a filter of the ledger. It returns an error for invalid names.
+func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
+	if err := checkNames(requested.Device, requested.Pool); err != nil {
 		return store.TaskFilter{}, err
 	}
 	return store.TaskFilter{
-		Device: in.Device, Batch: in.Batch, Pool: in.Pool, State: store.TaskState(in.State), Kind: in.Kind, Error: in.Error,
+		Device: requested.Device, Batch: requested.Batch, Pool: requested.Pool, State: store.TaskState(requested.State), Kind: requested.Kind, Error: requested.Error,
 	}, nil
 }
 
-// checkNames refuses an invalid device id or pool name in a filter. An empty name is not checked.
+// checkNames returns an error for an invalid device id or pool name in a filter. An empty name is not checked.
 func checkNames(device, pool string) error {
 	if device != "" && !store.IsCaller(device) {
 		if _, err := devices.ParseID(device); err != nil {
@@ -96,6 +100,7 @@ func checkNames(device, pool string) error {
 	return nil
 }
 
+// get answers a request for one task, its grant and its attempts.
 func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetail, err error) {
 	found, grant, attempts, err := t.ledger.Task(ctx, in.ID)
 	if err != nil {
@@ -114,11 +119,13 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 	return detail, nil
 }
 
+// cancel cancels one task.
 func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
 	cancelled, err := t.ledger.CancelTask(ctx, actor(ctx), in.ID)
 	return showTask(cancelled), err
 }
 
+// retry makes one task pending again that ended without success.
 func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
 	if err == nil {
@@ -127,33 +134,38 @@ func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	return showTask(again), err
 }
 
-func showTask(t store.Task) operators.Task {
+// showTask converts a task of the ledger to the form of the API.
+func showTask(task store.Task) operators.Task {
 	return operators.Task{
-		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: t.Payload,
-		Priority: t.Priority, State: string(t.State), CountedAttempts: t.Attempts, NotBefore: apiTimePointer(t.NotBefore), NotAfter: apiTimePointer(t.NotAfter), RetryAt: apiTimePointer(t.RetryAt),
-		Created: apiTime(t.CreatedAt), Finished: apiTimePointer(t.FinishedAt), Output: t.Output, Dropped: t.Dropped, Error: t.Error,
+		ID: task.ID, Batch: task.Batch, Pool: task.Pool, Device: task.Device, Kind: task.Kind, Payload: task.Payload,
+		Priority: task.Priority, State: string(task.State), CountedAttempts: task.Attempts, NotBefore: apiTimePointer(task.NotBefore), NotAfter: apiTimePointer(task.NotAfter), RetryAt: apiTimePointer(task.RetryAt),
+		Created: apiTime(task.CreatedAt), Finished: apiTimePointer(task.FinishedAt), Output: task.Output, Dropped: task.Dropped, Error: task.Error,
 	}
 }
 
-func showGrant(g store.Grant) *operators.Grant {
+// showGrant converts a grant of the ledger to the form of the API.
+func showGrant(grant store.Grant) *operators.Grant {
 	return &operators.Grant{
-		Token: g.Token, Pool: g.Pool, Slot: g.Slot, Attempt: g.Attempt, Granted: apiTime(g.GrantedAt),
-		LeaseUntil: apiTime(g.LeaseUntil), Redelivered: g.Redelivered, Cancel: g.CancelWhy,
+		Token: grant.Token, Pool: grant.Pool, Slot: grant.Slot, Attempt: grant.Attempt, Granted: apiTime(grant.GrantedAt),
+		LeaseUntil: apiTime(grant.LeaseUntil), Redelivered: grant.Redelivered, Cancel: grant.CancelWhy,
 	}
 }
 
 // bulkLimit is the maximum number of tasks that one request changes, so that its time is limited.
 const bulkLimit = 20_000
 
+// bulkQuery is a request to change all tasks that match a filter.
 type bulkQuery struct {
 	operators.TaskFilter
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
+// cancelAll cancels the tasks that match a filter.
 func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	return changeTasks(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
 }
 
+// retryAll makes the tasks pending again that match a filter and ended without success.
 func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	done, err := changeTasks(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {
@@ -162,19 +174,21 @@ func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, er
 	return done, err
 }
 
+// changeTasks changes the tasks that match the filter of request with change, or only counts them with count in a dry run. change gets the
+// actor, the filter and the maximum number of tasks.
 func changeTasks(
-	ctx context.Context, in *bulkQuery,
+	ctx context.Context, request *bulkQuery,
 	change func(context.Context, string, store.TaskFilter, int) (store.BulkResult, error),
 	count func(context.Context, store.TaskFilter) (int64, error),
 ) (operators.Bulk, error) {
-	filter, err := taskFilter(in.TaskFilter)
+	filter, err := taskFilter(request.TaskFilter)
 	if err != nil {
 		return operators.Bulk{}, err
 	}
 	if filter == (store.TaskFilter{}) {
 		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one is required")
 	}
-	if in.DryRun {
+	if request.DryRun {
 		n, err := count(ctx, filter)
 		return operators.Bulk{Tasks: n}, err
 	}
@@ -182,6 +196,7 @@ func changeTasks(
 	return operators.Bulk(done), err
 }
 
+// why answers why a task does not run.
 func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes)), Mark: (*operators.Mark)(e.Mark)}
@@ -191,20 +206,22 @@ func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	return shown, err
 }
 
-func showActions(all []decision.Action) []operators.Action {
-	shown := make([]operators.Action, len(all))
-	for i, a := range all {
+// showActions converts actions to the form of the API.
+func showActions(actions []decision.Action) []operators.Action {
+	shown := make([]operators.Action, len(actions))
+	for i, a := range actions {
 		shown[i] = operators.Action{Action: string(a.Act), Subject: string(a.Subject), ID: a.ID, Command: a.Command}
 	}
 	return shown
 }
 
-func showCause(r decision.Cause) operators.Reason {
+// showCause converts a cause of package decision to the form of the API.
+func showCause(cause decision.Cause) operators.Reason {
 	shown := operators.Reason{
-		Code: string(r.Code), Detail: r.Detail, Until: apiTimeIfSet(r.Until), EstimatedStart: apiTimeIfSet(r.EstimatedStart), Remedy: r.Remedy, Actions: showActions(r.Actions),
+		Code: string(cause.Code), Detail: cause.Detail, Until: apiTimeIfSet(cause.Until), EstimatedStart: apiTimeIfSet(cause.EstimatedStart), Remedy: cause.Remedy, Actions: showActions(cause.Actions),
 	}
-	if r.Position > 0 {
-		shown.Position = &r.Position
+	if cause.Position > 0 {
+		shown.Position = &cause.Position
 	}
 	return shown
 }

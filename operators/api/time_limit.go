@@ -46,14 +46,14 @@ type bufferedResponse struct {
 	body   bytes.Buffer
 }
 
-// Header returns the headers of the response.
+// Header returns the headers of the response, which is held in memory.
 func (h *bufferedResponse) Header() http.Header { return h.header }
 
-// WriteHeader stores the status.
+// WriteHeader stores the status of the response in memory.
 func (h *bufferedResponse) WriteHeader(status int) { h.status = status }
 
-// Write stores a part of the body.
-func (h *bufferedResponse) Write(b []byte) (int, error) { return h.body.Write(b) }
+// Write stores body, the next part of the response, in memory.
+func (h *bufferedResponse) Write(body []byte) (int, error) { return h.body.Write(body) }
 
 // timedPatterns lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
 func timedPatterns() []string {

@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// checkSpan refuses a pair of times if to is not after from, because then nothing can start between
-// them.
-func checkSpan(from, to *time.Time) error {
-	if err := checkYears(from, to); err != nil {
+// checkSpan returns an error if end is not after begin, because then nothing can start between them. nil means no bound.
+func checkSpan(begin, end *time.Time) error {
+	if err := checkYears(begin, end); err != nil {
 		return invalid("%v", err)
 	}
-	if isEmptySpan(from, to) {
+	if isEmptySpan(begin, end) {
 		return invalid("not_after: must be later than not_before")
 	}
 	return nil
 }
 
-// checkYears refuses a time that Postgres or SQLite cannot store.
+// checkYears returns an error for a time that Postgres or SQLite cannot store. nil is valid.
 func checkYears(notBefore, notAfter *time.Time) error {
 	if isOutsideYears(notBefore) {
 		return errors.New("not_before: " + yearsMessage)
@@ -30,9 +29,10 @@ func checkYears(notBefore, notAfter *time.Time) error {
 
 const yearsMessage = "must be in the years 1 to 9999, in UTC"
 
+// isOutsideYears reports whether at is a time that Postgres or SQLite cannot store. It is false for nil.
 func isOutsideYears(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }
 
-// isEmptySpan reports whether to is not later than from, so that there is no time between them.
-func isEmptySpan(from, to *time.Time) bool { return from != nil && to != nil && !to.After(*from) }
+// isEmptySpan reports whether end is not later than begin, so that there is no time between them. It is false if one of them is nil.
+func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }

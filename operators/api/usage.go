@@ -25,25 +25,27 @@ type poolUsageQuery struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
 }
 
-func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.Usage, err error) {
+// usage answers a request for the usage of the policies of a pool.
+func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (used operators.Usage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
-		return u, err
+		return used, err
 	}
 	if in.Device != "" {
-		u.Usage, err = p.deviceUsage(ctx, pool, in.Device)
-		return u, err
+		used.Usage, err = p.deviceUsage(ctx, pool, in.Device)
+		return used, err
 	}
 	highest, err := p.policies.Highest(ctx, pool, in.Limit)
 	if err != nil {
-		return u, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+		return used, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	u.Highest = showUse(highest)
-	return u, nil
+	used.Highest = showUse(highest)
+	return used, nil
 }
 
-func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, id string) ([]operators.PolicyUse, error) {
-	device, err := p.ledger.Device(ctx, id)
+// deviceUsage returns the usage of the policies of pool and of its profile by one device.
+func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, deviceID string) ([]operators.PolicyUse, error) {
+	device, err := p.ledger.Device(ctx, deviceID)
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +64,7 @@ func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, id string) ([]
 	return showUse(uses), nil
 }
 
+// showUse converts uses to the form of the API.
 func showUse(uses []limits.SubjectUse) []operators.PolicyUse {
 	shown := make([]operators.PolicyUse, len(uses))
 	for i, u := range uses {

@@ -13,8 +13,7 @@ import (
 // waiting has the operations on the waiting tasks of a pool or a batch.
 type waiting struct{ explainer *dispatcher.Explainer }
 
-// WaitingSample limits the number of waiting tasks that a request evaluates, because each
-// evaluation takes time.
+// WaitingSample limits the number of waiting tasks that a request evaluates, because each evaluation takes time.
 type WaitingSample struct {
 	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Maximum number of tasks that are evaluated; if more tasks wait, a random sample of this size"`
 }
@@ -24,18 +23,21 @@ type ReasonFilter struct {
 	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
 }
 
+// poolWaitingQuery is a request for a page of the waiting tasks of a pool.
 type poolWaitingQuery struct {
 	PoolPath
 	Page
 	ReasonFilter
 }
 
+// batchWaitingQuery is a request for a page of the waiting tasks of a batch.
 type batchWaitingQuery struct {
 	IDPath
 	Page
 	ReasonFilter
 }
 
+// register adds the operations on waiting tasks to r.
 func (w *waiting) register(r *routes) {
 	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200)
 	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200)
@@ -67,8 +69,9 @@ func (w *waiting) register(r *routes) {
 		}, answer)
 }
 
-func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampleSize int) (operators.Waiting, error) {
-	found, err := w.explainer.SummarizeWaiting(ctx, scope, sampleSize)
+// summarize summarizes why the tasks of a pool or a batch (where) wait. It evaluates at most sampleSize tasks.
+func (w *waiting) summarize(ctx context.Context, where store.WaitingScope, sampleSize int) (operators.Waiting, error) {
+	found, err := w.explainer.SummarizeWaiting(ctx, where, sampleSize)
 	shown := operators.Waiting{
 		Total: found.Total, Evaluated: found.Evaluated, Sampled: int64(found.Evaluated) < found.Total, Parts: make([]operators.WaitingPart, len(found.Groups)),
 	}
@@ -85,31 +88,32 @@ func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampl
 	return shown, err
 }
 
-// list evaluates the next tasks. The token of the next page points after the last task that was evaluated or listed.
-func (w *waiting) list(ctx context.Context, scope store.WaitingScope, in Page, code string) (page listPage[operators.WaitingTask], err error) {
+// list evaluates the next waiting tasks of a pool or a batch (where), and returns those whose first reason has this code, or all if code
+// is empty. The token of the next page points after the last task that was evaluated or listed.
+func (w *waiting) list(ctx context.Context, where store.WaitingScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalid("code: %q is not a reason for which a task can wait", code)
 	}
-	after, err := in.afterPosition(scope)
+	after, err := paging.afterPosition(where)
 	if err != nil {
 		return page, err
 	}
 	searchLimit := dispatcher.MaxEvaluated // more than a page, to find the tasks with this code
 	if code == "" {
-		searchLimit = min(searchLimit, in.Size)
+		searchLimit = min(searchLimit, paging.Size)
 	}
-	evaluated, more, err := w.explainer.EvaluateNext(ctx, scope, after, searchLimit)
+	evaluated, more, err := w.explainer.EvaluateNext(ctx, where, after, searchLimit)
 	if err != nil {
 		return page, err
 	}
-	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), in.Size))
+	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), paging.Size))
 	for i, j := range evaluated {
 		if code == "" || code == string(j.Code) {
 			page.entries = append(page.entries, operators.WaitingTask{
 				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: j.Remedy, Actions: showActions(j.Actions),
 			})
 		}
-		if last := i == len(evaluated)-1; last && more || !last && len(page.entries) == in.Size {
+		if last := i == len(evaluated)-1; last && more || !last && len(page.entries) == paging.Size {
 			m := store.WaitingPositionOf(j.Task)
 			page.next = pageToken(fmt.Sprintf("%d %d %d", m.Batch, m.Priority, m.Task))
 			break
@@ -118,14 +122,13 @@ func (w *waiting) list(ctx context.Context, scope store.WaitingScope, in Page, c
 	return page, nil
 }
 
-// afterPosition returns the position after which the page starts, in the order of the waiting tasks. The zero value is the
-// beginning.
-func (p Page) afterPosition(scope store.WaitingScope) (position store.WaitingPosition, err error) {
+// afterPosition returns the position after which the page of waiting tasks of a pool or a batch (where) starts. Zero is the beginning.
+func (p Page) afterPosition(where store.WaitingScope) (position store.WaitingPosition, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
 		return position, err
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || scope.Batch != 0 && position.Batch != scope.Batch {
+	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || where.Batch != 0 && position.Batch != where.Batch {
 		return position, pageTokenProblem()
 	}
 	return position, nil

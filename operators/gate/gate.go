@@ -60,7 +60,7 @@ type Refusal struct {
 
 // Ledger records events of refusals. The product uses *store.Store.
 type Ledger interface {
-	RecordRefusal(ctx context.Context, e store.Event) error
+	RecordRefusal(ctx context.Context, event store.Event) error
 }
 
 // Options are the settings of a Gate.
@@ -82,15 +82,15 @@ type Gate struct {
 }
 
 // New returns a gate that has counted no refusals.
-func New(o Options) *Gate {
-	if o.Now == nil {
-		o.Now = time.Now
+func New(options Options) *Gate {
+	if options.Now == nil {
+		options.Now = time.Now
 	}
 	g := &Gate{
 		CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dispatcher_refusals_total", Help: "Requests and sessions refused because of the caller.",
 		}, []string{"at", "reason"}),
-		options: o, guesses: newGuessCounter(o.Now, cmp.Or(o.MaxGuesses, maxGuesses)), samples: refusalSamples{now: o.Now, byGroup: map[sampleGroup]*throttle.Samples[sampleKey]{}},
+		options: options, guesses: newGuessCounter(options.Now, cmp.Or(options.MaxGuesses, maxGuesses)), samples: refusalSamples{now: options.Now, byGroup: map[sampleGroup]*throttle.Samples[sampleKey]{}},
 	}
 	for _, at := range []EntryPoint{API, SignIn, Report, Broker} { // so that each series exists from the start, with the value 0
 		for _, reason := range []Reason{Unauthenticated, Forbidden, LockedOut, Unavailable} {
@@ -100,34 +100,38 @@ func New(o Options) *Gate {
 	return g
 }
 
-// ClientAddress returns the address that a request came from, as seen behind trusted proxies.
-func (g *Gate) ClientAddress(r *http.Request) netip.Addr { return clientAddress(r, g.options.Proxies) }
-
-// LockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now. An empty token
-// is never accepted, so with it the result is the time that is left for all clients of the address.
-func (g *Gate) LockoutLeft(from netip.Addr, token string) time.Duration {
-	return g.guesses.lockoutLeft(from, token)
+// ClientAddress returns the address of the client that sent the request, as seen behind trusted proxies.
+func (g *Gate) ClientAddress(r *http.Request) netip.Addr {
+	return clientAddress(r, g.options.Proxies)
 }
 
-// RecordAccepted records that an operator's token from this address was accepted.
-func (g *Gate) RecordAccepted(from netip.Addr, token string) { g.guesses.recordAccepted(from, token) }
+// LockoutLeft returns how long clients at address must not try this token. If it is 0, they may try the token now. An empty token is never
+// accepted, so with it the result is the time that is left for all clients of the address.
+func (g *Gate) LockoutLeft(address netip.Addr, token string) time.Duration {
+	return g.guesses.lockoutLeft(address, token)
+}
 
-// Refuse counts a refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is
-// also recorded as an event. The next log line or event has the number of refusals that were left out.
-func (g *Gate) Refuse(ctx context.Context, r Refusal) {
-	g.logRefusal(ctx, r)
-	if r.IsGuess && g.guesses.recordWrong(r.From) {
-		r.Reason, r.Detail = LockedOut, "too many wrong tokens"
-		g.logRefusal(ctx, r)
+// RecordAccepted records that this operator's token was accepted from address.
+func (g *Gate) RecordAccepted(address netip.Addr, token string) {
+	g.guesses.recordAccepted(address, token)
+}
+
+// Refuse counts refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is also recorded as an
+// event. The next log line or event has the number of refusals that were left out.
+func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
+	g.logRefusal(ctx, refusal)
+	if refusal.IsGuess && g.guesses.recordWrong(refusal.From) {
+		refusal.Reason, refusal.Detail = LockedOut, "too many wrong tokens"
+		g.logRefusal(ctx, refusal)
 	}
 }
 
-// RefuseReport calls Refuse for a report over HTTP.
-func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
-	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(err), Principal: device, From: g.ClientAddress(r), Detail: "report"})
+// RefuseReport calls Refuse for a report over HTTP that was refused because of cause. device is the id that the sender claims.
+func (g *Gate) RefuseReport(r *http.Request, device string, cause error) {
+	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, From: g.ClientAddress(r), Detail: "report"})
 }
 
-// ReasonOf returns the reason for the error with which a device was refused.
+// ReasonOf returns the Reason for err, the error with which a device was refused.
 func ReasonOf(err error) Reason {
 	switch {
 	case errors.Is(err, devices.ErrUnauthenticated):
@@ -138,37 +142,39 @@ func ReasonOf(err error) Reason {
 	return Forbidden
 }
 
-func (g *Gate) logRefusal(ctx context.Context, r Refusal) {
-	g.WithLabelValues(string(r.EntryPoint), string(r.Reason)).Inc()
-	r.Principal = cleanText(cmp.Or(r.Principal, unknownPrincipal))
-	leftOut, ok := g.samples.shouldLog(r)
+// logRefusal logs a refusal, and records it as an event at the interfaces API and SignIn, if it is the first of its kind in a minute.
+func (g *Gate) logRefusal(ctx context.Context, refusal Refusal) {
+	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()
+	refusal.Principal = cleanText(cmp.Or(refusal.Principal, unknownPrincipal))
+	leftOut, ok := g.samples.shouldLog(refusal)
 	if !ok {
 		return
 	}
 	from := "unknown"
-	if r.From.IsValid() {
-		from = r.From.String()
+	if refusal.From.IsValid() {
+		from = refusal.From.String()
 	}
-	attributes := []any{"at", r.EntryPoint, "reason", r.Reason, "principal", r.Principal, "from", from, "what", cleanText(r.Detail)}
+	attributes := []any{"at", refusal.EntryPoint, "reason", refusal.Reason, "principal", refusal.Principal, "from", from, "what", cleanText(refusal.Detail)}
 	if leftOut > 0 {
 		attributes = append(attributes, "left_out", leftOut)
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
-	if r.EntryPoint == API || r.EntryPoint == SignIn {
-		g.record(ctx, r, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", r.EntryPoint, r.Reason, from, leftOut, cleanText(r.Detail)))
+	if refusal.EntryPoint == API || refusal.EntryPoint == SignIn {
+		g.record(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, cleanText(refusal.Detail)))
 	}
 }
 
-// record writes the event even if the request has ended, so that a client that disconnects early is recorded, too.
-func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
+// record writes an event with this detail about a refusal, even if the request has ended: a client that disconnects early is recorded,
+// too.
+func (g *Gate) record(ctx context.Context, refusal Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	if err := g.options.Ledger.RecordRefusal(ctx, store.Event{Actor: r.Principal, Detail: detail}); err != nil {
+	if err := g.options.Ledger.RecordRefusal(ctx, store.Event{Actor: refusal.Principal, Detail: detail}); err != nil {
 		g.options.Log.WarnContext(ctx, "event of a refusal not written", "err", err)
 	}
 }
 
-// cleanText limits the length of text from an unknown client, and makes it valid UTF-8 without NUL.
+// cleanText returns text from an unknown client with a limited length, as valid UTF-8 without NUL.
 func cleanText(text string) string {
 	const maxLength = 128
 	if len(text) > maxLength {

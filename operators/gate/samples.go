@@ -14,11 +14,13 @@ type sampleGroup struct {
 	reason     Reason
 }
 
+// sampleKey identifies a kind of refusals in a group: by principal and network of the sender.
 type sampleKey struct {
 	principal string
 	from      netip.Prefix
 }
 
+// refusalSamples selects the refusals that are logged: the first of each kind in a minute, by group.
 type refusalSamples struct {
 	now func() time.Time
 
@@ -26,16 +28,17 @@ type refusalSamples struct {
 	byGroup map[sampleGroup]*throttle.Samples[sampleKey]
 }
 
-// shouldLog reports whether a refusal is logged. leftOut is the number of refusals like it that were left out since the last
-// logged one, plus the refusals of its group that did not fit into the sample.
-func (s *refusalSamples) shouldLog(r Refusal) (leftOut int, ok bool) {
-	return s.samplesOf(r).Allow(sampleKey{r.Principal, guesserNetwork(r.From)})
+// shouldLog reports whether refusal is logged. leftOut is the number of refusals of its kind that were left out since the last logged one,
+// plus the refusals of its group that did not fit into the sample.
+func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, ok bool) {
+	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, guesserNetwork(refusal.From)})
 }
 
-func (s *refusalSamples) samplesOf(r Refusal) *throttle.Samples[sampleKey] {
+// samplesOf returns the samples of the group of refusal.
+func (s *refusalSamples) samplesOf(refusal Refusal) *throttle.Samples[sampleKey] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := sampleGroup{r.EntryPoint, r.Reason}
+	g := sampleGroup{refusal.EntryPoint, refusal.Reason}
 	if s.byGroup[g] == nil {
 		s.byGroup[g] = throttle.NewSamples[sampleKey](s.now)
 	}

@@ -19,14 +19,16 @@ type activityPages struct {
 	rawAPI API
 }
 
-func (a *activityPages) registerRoutes(to *site) {
-	to.addLivePage("/activity", a.list)
-	to.pages.HandleFunc("GET /activity.csv", a.serveCSV)
+// registerRoutes adds the pages to target.
+func (a *activityPages) registerRoutes(target *site) {
+	target.addLivePage("/activity", a.list)
+	target.pages.HandleFunc("GET /activity.csv", a.serveCSV)
 }
 
 // eventFilters returns the names of the API filters that the page offers.
 func eventFilters() []string { return []string{"kind", "actor", "pool", "batch", "task", "device"} }
 
+// list returns the page with the events that match the query of the request.
 func (a *activityPages) list(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...)
 	pager := newPager(r, filters)
@@ -57,16 +59,16 @@ func convertTimes(query url.Values) (url.Values, error) {
 	return query, nil
 }
 
-// eventsWatch returns the watch (the condition for reading the page again) of a list of events. Only
-// the newest page of the list changes.
-func eventsWatch(filters url.Values, newest bool) watch {
+// eventsWatch returns the watch (the condition for reading the page again) of a list of events with these filters. Only the newest page of
+// the list changes.
+func eventsWatch(filters url.Values, isNewestPage bool) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)
 		return n
 	}
 	narrow := watch{pool: filters.Get("pool"), batch: number("batch"), task: number("task"), device: filters.Get("device")}
 	switch {
-	case !newest:
+	case !isNewestPage:
 		return watch{}
 	case narrow == watch{}:
 		return watch{allEvents: true}
@@ -74,7 +76,7 @@ func eventsWatch(filters url.Values, newest bool) watch {
 	return narrow
 }
 
-// serveCSV streams all events that match as CSV. The API writes the CSV.
+// serveCSV streams all events that match the query of the request as CSV. The API writes the CSV.
 func (a *activityPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 	query, err := convertTimes(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
 	if err != nil {

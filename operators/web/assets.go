@@ -15,8 +15,7 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// assetTags returns the ETags of the assets by path. They are weak, because an asset is sent compressed
-// to clients that accept it.
+// assetTags returns the ETags of the assets by path. They are weak, because an asset is sent compressed to clients that accept it.
 func assetTags() map[string]string {
 	tags := map[string]string{}
 	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {

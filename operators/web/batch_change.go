@@ -16,6 +16,7 @@ import (
 // the batch.
 const confirmCountAbove = 1000
 
+// cancelPage returns the page that asks for confirmation before a batch is cancelled.
 func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
@@ -23,9 +24,9 @@ func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// cancel cancels a batch. If more than confirmCountAbove tasks wait, the operator must type the
-// number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this
-// number wait now.
+// cancel cancels the batch that the submitted form in the request names. If more than confirmCountAbove tasks wait, the operator must type
+// the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now. next and
+// messageKey are as in formAction.
 func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -44,6 +45,7 @@ func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error
 	return b.api.entryAction("batches", "cancel", "cancelled")(r)
 }
 
+// pausePage returns the page with the form to pause a batch.
 func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
@@ -51,6 +53,7 @@ func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	}}, err
 }
 
+// editPage returns the page with the form to change the settings of a batch.
 func (b *batchPages) editPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
@@ -60,15 +63,15 @@ func (b *batchPages) editPage(r *http.Request) (page, error) {
 }
 
 // editFormValues returns the form inputs for the fields of a batch that can be changed.
-func editFormValues(b operators.Batch) url.Values {
+func editFormValues(batch operators.Batch) url.Values {
 	return url.Values{
-		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "attempts": {strconv.Itoa(b.MaxAttempts)},
-		"not_after": {dateInput(b.NotAfter)}, "max_wait": {durationInput(b.MaxWaitMS)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
+		"weight": {strconv.Itoa(batch.Weight)}, "priority": {strconv.Itoa(batch.Priority)}, "attempts": {strconv.Itoa(batch.MaxAttempts)},
+		"not_after": {dateInput(batch.NotAfter)}, "max_wait": {durationInput(batch.MaxWaitMS)}, "windows": {windowLines(batch.Windows)}, "lane": {laneInput(batch.Lane)},
 	}
 }
 
-// edit changes the fields of a batch that the operator changed in the form. It sends no other
-// fields to the API.
+// edit changes the fields of a batch that the operator changed in the submitted form. It sends no other fields to the API. next and
+// messageKey are as in formAction.
 func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -109,18 +112,16 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
-// originalText returns the text that an input had when the form was shown. If the input differs from
-// this text, the operator changed it, even if another operator has changed the batch since the form was
-// shown.
-func originalText(form url.Values, input, fallback string) string {
-	if !form.Has("was." + input) {
+// originalText returns the text that the input inputName had when form was shown, or fallback if the form does not say it. If the input
+// differs from this text, the operator changed it, even if another operator has changed the batch since the form was shown.
+func originalText(form url.Values, inputName, fallback string) string {
+	if !form.Has("was." + inputName) {
 		return fallback
 	}
-	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
+	return strings.ReplaceAll(form.Get("was."+inputName), "\r\n", "\n")
 }
 
-// rowsText returns the filled rows as one text. Two lists of rows have the same text only if their
-// filled rows are equal.
+// rowsText returns the filled rows as one text. Two lists of rows have the same text only if their filled rows are equal.
 func rowsText(rows []policyRow) string { return fmt.Sprintf("%q", filledRows(rows)) }
 
 // filledRows returns the rows in which something was entered.
@@ -136,7 +137,7 @@ func dateInput(at *operators.Time) string {
 	return at.UTC().Format("2006-01-02T15:04:05")
 }
 
-// laneInput returns the lane of a batch. It is empty for the default lane.
+// laneInput returns the lane of a batch as the text of an input. It is empty for the default lane.
 func laneInput(lane string) string {
 	if lane == "normal" {
 		return ""
@@ -144,8 +145,7 @@ func laneInput(lane string) string {
 	return lane
 }
 
-// durationInput returns a duration as the text of an input. It is empty for 0: an empty input means
-// the default.
+// durationInput returns a duration of ms milliseconds as the text of an input. It is empty for 0: an empty input means the default.
 func durationInput(ms int64) string {
 	if ms == 0 {
 		return ""

@@ -19,47 +19,46 @@ const (
 	clonePageSize = 1000 // tasks that are read in one request
 )
 
-// cloneFormValues returns the form inputs for a new batch with the work and the settings of b. It leaves out
-// times that have passed.
-func cloneFormValues(b operators.Batch, now time.Time) url.Values {
+// cloneFormValues returns the form inputs for a new batch with the work and the settings of source, without times that are not after now.
+func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 	f := url.Values{
-		"from": {strconv.FormatInt(b.ID, 10)}, "name": {b.Name}, "pool": {b.Pool}, "kind": {b.Kind}, "payload": {indentJSON(b.Payload)}, "same": {cloneAll},
-		"attempts": {strconv.Itoa(b.MaxAttempts)}, "backoff": {durationInput(b.RetryBackoffMS)}, "lease": {durationInput(b.LeaseMS)}, "max_run": {durationInput(b.MaxRunMS)}, "max_wait": {durationInput(b.MaxWaitMS)},
-		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
+		"from": {strconv.FormatInt(source.ID, 10)}, "name": {source.Name}, "pool": {source.Pool}, "kind": {source.Kind}, "payload": {indentJSON(source.Payload)}, "same": {cloneAll},
+		"attempts": {strconv.Itoa(source.MaxAttempts)}, "backoff": {durationInput(source.RetryBackoffMS)}, "lease": {durationInput(source.LeaseMS)}, "max_run": {durationInput(source.MaxRunMS)}, "max_wait": {durationInput(source.MaxWaitMS)},
+		"weight": {strconv.Itoa(source.Weight)}, "priority": {strconv.Itoa(source.Priority)}, "windows": {windowLines(source.Windows)}, "lane": {laneInput(source.Lane)},
 	}
-	for _, row := range filledRows(policyRows(b.Limits)) {
+	for _, row := range filledRows(policyRows(source.Limits)) {
 		row.addToForm(f)
 	}
-	if b.RetryBackoffMS == 0 {
+	if source.RetryBackoffMS == 0 {
 		f.Set("backoff", "0s") // an empty input would mean the default
 	}
-	if len(b.RetryOn) == 1 {
-		f.Set("retry_on", b.RetryOn[0])
+	if len(source.RetryOn) == 1 {
+		f.Set("retry_on", source.RetryOn[0])
 	}
-	if b.OnLost == "fail" {
-		f.Set("on_lost", b.OnLost)
+	if source.OnLost == "fail" {
+		f.Set("on_lost", source.OnLost)
 	}
-	if b.FinishInside {
+	if source.FinishInside {
 		f.Set("finish_inside", "true")
 	}
-	for name, at := range map[string]*operators.Time{"not_before": b.NotBefore, "not_after": b.NotAfter} {
+	for name, at := range map[string]*operators.Time{"not_before": source.NotBefore, "not_after": source.NotAfter} {
 		if at != nil && at.After(now) {
 			f.Set(name, dateInput(at))
 		}
 	}
-	if b.Abort != nil {
-		f.Set("abort_failure", strconv.FormatFloat(100*b.Abort.Failure, 'g', 12, 64))
-		f.Set("abort_min", strconv.FormatInt(b.Abort.Min, 10))
+	if source.Abort != nil {
+		f.Set("abort_failure", strconv.FormatFloat(100*source.Abort.Failure, 'g', 12, 64))
+		f.Set("abort_min", strconv.FormatInt(source.Abort.Min, 10))
 	}
 	return f
 }
 
-// readSource returns the batch that the form is cloned from. It returns nil if from is empty.
-func (b *batchForms) readSource(r *http.Request, from string) (*operators.Batch, error) {
-	if from == "" {
+// readSource returns the batch with this id, from which the form is cloned. It returns nil if batchID is empty.
+func (b *batchForms) readSource(r *http.Request, batchID string) (*operators.Batch, error) {
+	if batchID == "" {
 		return nil, nil //nolint:nilnil // there is none, and nothing went wrong
 	}
-	id, err := strconv.ParseInt(from, 10, 64)
+	id, err := strconv.ParseInt(batchID, 10, 64)
 	if err != nil {
 		return nil, newFormError("from: not the number of a batch.")
 	}
@@ -79,6 +78,7 @@ type cloneReader struct {
 	lines     bytes.Buffer
 }
 
+// openClone returns a reader of the tasks of source that selection (all devices, or the devices that failed) selects, as lines of NDJSON.
 func (b *batchForms) openClone(r *http.Request, source operators.Batch, selection string) (io.ReadCloser, error) {
 	states := []string{""}
 	if selection == cloneFailed {
@@ -87,8 +87,8 @@ func (b *batchForms) openClone(r *http.Request, source operators.Batch, selectio
 	return io.NopCloser(&cloneReader{api: b.api, r: r, source: source, states: states, now: b.now()}), nil
 }
 
-// Read returns the next lines.
-func (s *cloneReader) Read(to []byte) (int, error) {
+// Read copies the next bytes of the lines of the cloned tasks into buffer and returns their number.
+func (s *cloneReader) Read(buffer []byte) (int, error) {
 	for s.lines.Len() == 0 {
 		if len(s.states) == 0 {
 			return 0, io.EOF
@@ -97,9 +97,10 @@ func (s *cloneReader) Read(to []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return s.lines.Read(to)
+	return s.lines.Read(buffer)
 }
 
+// readPage reads the next page of tasks and adds their lines to lines.
 func (s *cloneReader) readPage() error {
 	query := operators.Query("batch", strconv.FormatInt(s.source.ID, 10), "state", s.states[0], "page_size", strconv.Itoa(clonePageSize), "page_token", s.pageToken)
 	var list operators.TaskList

@@ -23,13 +23,13 @@ type batchForms struct {
 	api client
 }
 
-func (b *batchForms) registerRoutes(to *site) {
-	to.addPage("/new-batch", b.newBatchPage)
-	to.pages.HandleFunc("POST /new-batch", b.create)
+// registerRoutes adds the forms to target.
+func (b *batchForms) registerRoutes(target *site) {
+	target.addPage("/new-batch", b.newBatchPage)
+	target.pages.HandleFunc("POST /new-batch", b.create)
 }
 
-// batchForm has the input of the form for a new batch, and the number of tasks that the batch would
-// have.
+// batchForm has the input of the form for a new batch, and the number of tasks that the batch would have.
 type batchForm struct {
 	url.Values
 
@@ -76,6 +76,7 @@ func (f *batchForm) HasLimits() bool {
 	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
 }
 
+// newBatchPage returns the page with the form for a new batch.
 func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	f := &batchForm{Values: defaultNumbers()}
 	f.Set("pool", r.URL.Query().Get("pool"))
@@ -91,17 +92,17 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	return b.formPage(r, f)
 }
 
-// formPage returns the page of the form. It adds the visitor's role and the pools to choose from.
-func (b *batchForms) formPage(r *http.Request, f *batchForm) (page, error) {
-	f.Operator = b.may(r, "operator")
+// formPage returns the page that shows form. It adds the visitor's role and the pools to choose from.
+func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
+	form.Operator = b.may(r, "operator")
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
-	f.Pools = list.Pools
-	return page{title: "New batch", section: "batches", template: "batch-new", data: f}, err
+	form.Pools = list.Pools
+	return page{title: "New batch", section: "batches", template: "batch-new", data: form}, err
 }
 
-// create handles the submitted form: it creates the batch, or only counts the tasks that it would
-// have. If the form is refused, it shows the form again with its input.
+// create handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have. If the form is
+// refused, it shows the form again with its input.
 func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
 	made, err := b.submit(r, f)
@@ -122,37 +123,38 @@ func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	b.sendPage(rw, r, status, p, err)
 }
 
+// isCountOnly reports whether the operator asked only to count the tasks.
 func (f *batchForm) isCountOnly() bool { return f.Get("do") == "count" }
 
-// submit reads the form, and creates the batch or counts its tasks.
-func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.BatchCreated, err error) {
-	if err := f.parseInput(r); err != nil {
+// submit reads form from httpRequest, and creates the batch or counts its tasks.
+func (b *batchForms) submit(httpRequest *http.Request, form *batchForm) (made operators.BatchCreated, err error) {
+	if err := form.parseInput(httpRequest); err != nil {
 		return made, err
 	}
-	if !b.may(r, "operator") {
-		return made, b.refuseVisitor(r, "operator")
+	if !b.may(httpRequest, "operator") {
+		return made, b.refuseVisitor(httpRequest, "operator")
 	}
-	if f.Source, err = b.readSource(r, f.Get("from")); err != nil {
+	if form.Source, err = b.readSource(httpRequest, form.Get("from")); err != nil {
 		return made, err
 	}
-	request, err := f.request()
+	request, err := form.request()
 	if err != nil {
 		return made, err
 	}
-	if f.Source != nil && f.Get("same") != "" {
-		request.OpenBody = func() (io.ReadCloser, error) { return b.openClone(r, *f.Source, f.Get("same")) }
+	if form.Source != nil && form.Get("same") != "" {
+		request.OpenBody = func() (io.ReadCloser, error) { return b.openClone(httpRequest, *form.Source, form.Get("same")) }
 	}
-	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), f.Get("key")
-	if f.isCountOnly() {
+	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), form.Get("key")
+	if form.isCountOnly() {
 		request.Query.Set("dry_run", "true")
 		request.Key = ""
 	}
-	err = b.api.Do(r.Context(), request, &made)
+	err = b.api.Do(httpRequest.Context(), request, &made)
 	return made, err
 }
 
-// parseInput parses the input. It stores the text of an uploaded file in the field "tasks", into which text
-// can also be pasted, because a browser does not send the file again after the form was refused.
+// parseInput parses the submitted input in the request. It stores the text of an uploaded file in the field "tasks", into which text can
+// also be pasted, because a browser does not send the file again after the form was refused.
 func (f *batchForm) parseInput(r *http.Request) error {
 	if err := r.ParseMultipartForm(maxFormBytes); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -235,7 +237,7 @@ func (f *batchForm) addDevices(body map[string]any) error {
 	return nil
 }
 
-// body returns the fields of the batch that were filled in.
+// body returns the fields of the batch that were filled in, by their names in the API.
 func (f *batchForm) body() (map[string]any, error) {
 	body := map[string]any{"pool": f.trimmed("pool")}
 	for name := range nonEmptyParams(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
@@ -281,6 +283,7 @@ func (f *batchForm) body() (map[string]any, error) {
 	return body, f.addAbortRule(body)
 }
 
+// addAbortRule adds to body the abort rule of the form, if there is one.
 func (f *batchForm) addAbortRule(body map[string]any) error {
 	share, minTasks := strings.TrimSpace(strings.TrimSuffix(f.trimmed("abort_failure"), "%")), f.trimmed("abort_min")
 	if share == "" && minTasks == "" {
@@ -300,6 +303,7 @@ func (f *batchForm) addAbortRule(body map[string]any) error {
 	return nil
 }
 
+// parseInteger parses the text of an input as a whole number, for a field of the API.
 func parseInteger(text string) (any, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -308,6 +312,7 @@ func parseInteger(text string) (any, error) {
 	return n, nil
 }
 
+// parseMS parses the text of an input as a duration, and returns it in ms, for a field of the API.
 func parseMS(text string) (any, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -316,13 +321,13 @@ func parseMS(text string) (any, error) {
 	return d.Milliseconds(), nil
 }
 
-// toRFC3339 converts a time from a form to RFC 3339. It accepts the date and time format of
-// browsers, and a time with its zone.
+// toRFC3339 converts the text of an input, a time, to RFC 3339. It accepts the date and time format of browsers, and a time with its zone.
 func toRFC3339(text string) (any, error) {
 	t, err := parseUTC(text)
 	return t.Format(time.RFC3339), err
 }
 
+// parseUTC parses text, a time in the format of browsers (in UTC) or a time with its zone.
 func parseUTC(text string) (time.Time, error) {
 	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(form, text); err == nil {
@@ -332,6 +337,7 @@ func parseUTC(text string) (time.Time, error) {
 	return time.Time{}, errors.New("a time such as 2026-03-01T04:05, in UTC")
 }
 
+// parseJSON parses the text of an input as JSON, for a field of the API.
 func parseJSON(text string) (any, error) {
 	if !json.Valid([]byte(text)) {
 		return nil, errors.New("not JSON")

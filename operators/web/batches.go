@@ -21,17 +21,18 @@ type batchPages struct {
 	summaryCache *ttlCache[operators.ResultSummary]
 }
 
-func (b *batchPages) registerRoutes(to *site) {
-	to.addLivePage("/batches", b.list)
-	addLivePageWithRedis(to, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.show)
-	to.addPage("/batches/{id}/cancel", b.cancelPage)
-	to.addPage("/batches/{id}/pause", b.pausePage)
-	to.addForm("/batches/{id}/pause", "operator", b.api.entryAction("batches", "pause", "paused"))
-	to.addForm("/batches/{id}/resume", "operator", b.api.entryAction("batches", "resume", "resumed"))
-	to.addForm("/batches/{id}/cancel", "operator", b.cancel)
-	to.addPage("/batches/{id}/edit", b.editPage)
-	to.addForm("/batches/{id}/edit", "operator", b.edit)
-	to.pages.HandleFunc("GET /batches/{id}/results.csv", b.serveCSV)
+// registerRoutes adds the pages of batches to target.
+func (b *batchPages) registerRoutes(target *site) {
+	target.addLivePage("/batches", b.list)
+	addLivePageWithRedis(target, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.show)
+	target.addPage("/batches/{id}/cancel", b.cancelPage)
+	target.addPage("/batches/{id}/pause", b.pausePage)
+	target.addForm("/batches/{id}/pause", "operator", b.api.entryAction("batches", "pause", "paused"))
+	target.addForm("/batches/{id}/resume", "operator", b.api.entryAction("batches", "resume", "resumed"))
+	target.addForm("/batches/{id}/cancel", "operator", b.cancel)
+	target.addPage("/batches/{id}/edit", b.editPage)
+	target.addForm("/batches/{id}/edit", "operator", b.edit)
+	target.pages.HandleFunc("GET /batches/{id}/results.csv", b.serveCSV)
 }
 
 // batch is a batch of the API with the methods that the templates of pages need.
@@ -44,8 +45,8 @@ type barSegment struct {
 	X, Width float64
 }
 
-// Parts returns the states in which the batch has tasks. The states in which tasks have ended come
-// first.
+// Parts returns the segments of the bar of the batch: one for each state in which the batch has tasks. The states in which tasks have
+// ended come first.
 func (b batch) Parts() []barSegment {
 	var list []barSegment
 	x := 0.0
@@ -64,8 +65,7 @@ func (b batch) Parts() []barSegment {
 // IsOpen reports whether tasks of the batch may still run.
 func (b batch) IsOpen() bool { return b.EndedTasks() < b.Total }
 
-// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended
-// tasks.
+// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
 func (b batch) endedIn(state string) int64 {
 	if state == "" {
 		return b.EndedTasks()
@@ -81,7 +81,7 @@ func (b batch) Label() string {
 	return "batch " + strconv.FormatInt(b.ID, 10)
 }
 
-// RateText returns how many tasks end per minute.
+// RateText returns as text how many tasks of the batch end per minute.
 func (b batch) RateText() string {
 	if b.RatePerMinute == nil {
 		return "–"
@@ -89,6 +89,7 @@ func (b batch) RateText() string {
 	return strconv.FormatFloat(*b.RatePerMinute, 'f', 1, 64)
 }
 
+// list returns the page with the batches that match the query of the request.
 func (b *batchPages) list(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), "name")
 	pager := newPager(r, filters)
@@ -105,11 +106,13 @@ func (b *batchPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
+// readBatch reads the batch that the path of the request names.
 func (b *batchPages) readBatch(r *http.Request) (found batch, err error) {
 	err = b.api.get(r, operators.Path("batches", r.PathValue("id")), nil, &found)
 	return found, err
 }
 
+// show returns the page of one batch. waiting summarizes why its tasks wait.
 func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
 	one, err := b.readBatch(r)
 	if err != nil {

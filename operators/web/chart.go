@@ -40,12 +40,13 @@ type countBars struct {
 	Counting      *time.Time // time since which denials were counted; nil if they were counted over the whole chart
 }
 
+// bar is one bar of a chart, in units of the drawing.
 type bar struct {
 	X, Y, Height float64
 	Title        string
 }
 
-// newHourChart draws the points of the last hour. The right edge is the time of the last point.
+// newHourChart draws the points of the last hour in a chart of width x height. The right edge is the time of the last point.
 func newHourChart(points []point, width, height int) chart {
 	span := minChartSpan
 	if n := len(points); n > 0 {
@@ -54,7 +55,7 @@ func newHourChart(points []point, width, height int) chart {
 	return newChart(points, width, height, span)
 }
 
-// newChart draws points over the given span.
+// newChart draws points over the given span in a chart of width x height. The right edge is the time of the last point.
 func newChart(points []point, width, height int, span time.Duration) chart {
 	c := chart{Width: width, Height: height, Span: span, Label: "no history yet"}
 	if len(points) == 0 {
@@ -120,14 +121,18 @@ func thinPoints(points []point, targetCount int) []point {
 	return append(kept, points[len(points)-1])
 }
 
-// y returns the y coordinate for n held slots. It leaves some space above the highest value.
-func (c *chart) y(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
-
-func (c *chart) x(last, p point) float64 {
-	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
+// y returns the y coordinate for this number of held slots. It leaves some space above the highest value.
+func (c *chart) y(slots uint16) float64 {
+	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// drawBars draws the counts. If the chart spans more than maxFineBarsSpan, a bar covers a minute.
+// x returns the x coordinate of the point drawn. last is the last point, at the right edge.
+func (c *chart) x(last, drawn point) float64 {
+	return float64(c.Width) * (1 - float64(last.at-drawn.at)/float64(c.Span.Milliseconds()))
+}
+
+// drawBars draws the counts of points. countedSince is the time since which denials are counted. If the chart spans more than
+// maxFineBarsSpan, a bar covers a minute.
 func (c *chart) drawBars(points []point, countedSince time.Time) {
 	if len(points) == 0 {
 		return
@@ -143,8 +148,8 @@ func (c *chart) drawBars(points []point, countedSince time.Time) {
 	c.drawSums(sumPoints(points, every), points[len(points)-1], every, c.Every)
 }
 
-// drawSums draws a bar for each of the sums. The right edge of a bar is at the time of the sum's
-// last point.
+// drawSums draws a bar for each of the sums. A bar covers the time barSpan, which is spanText in words. last is the last point of the
+// chart. The right edge of a bar is at the time of the sum's last point.
 func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duration, spanText string) {
 	c.Every = spanText
 	c.BarWidth = max(0.8*float64(c.Width)*float64(barSpan)/float64(c.Span), 1.6)
@@ -172,17 +177,15 @@ func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duratio
 // longer chart, a bar covers a minute.
 const maxFineBarsSpan = 10 * time.Minute
 
-// intervalCounts holds the counts of one bar: of the points after the previous bar, up to the bar's
-// last point.
+// intervalCounts holds the counts of one bar: of the points after the previous bar, up to the bar's last point.
 type intervalCounts struct {
 	poolCounts
 
 	point point
 }
 
-// sumPoints adds up the counts of the points in each interval of length every. Intervals begin at
-// full multiples of every, so the bar of a past interval does not change. If every is pointEvery,
-// each point has its own sum.
+// sumPoints adds up the counts of the points in each interval of length every. Intervals begin at full multiples of every, so the bar of a
+// past interval does not change. If every is pointEvery, each point has its own sum.
 func sumPoints(points []point, every time.Duration) []intervalCounts {
 	var sums []intervalCounts
 	span := int64(-1)

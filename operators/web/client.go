@@ -14,6 +14,7 @@ import (
 // client is a client of the API of this process. It acts as the visitor of each request.
 type client struct{ *operators.Client }
 
+// newClient returns a client that calls api in this process.
 func newClient(api API) client {
 	c, err := operators.New(operators.Config{URL: "http://inside", MaxTries: 1, Transport: inProcessTransport{api}})
 	if err != nil { // the URL is valid
@@ -22,27 +23,27 @@ func newClient(api API) client {
 	return client{c}
 }
 
-// get reads a resource that has no method in the client, or a path that a visitor entered.
+// get reads a resource into answer that has no method in the client, or a path that a visitor entered, as the visitor in the request.
 func (c client) get(r *http.Request, path string, query url.Values, answer any) error {
 	return c.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
 
-// post sends a change to the API.
+// post sends body as a change to the API.
 func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns the formAction for an action of the API on the entry with the path parameter {id} of a
-// list, such as /v1/pools/{id}/pause. It sends the input `reason` of the form, if there is one. After the
-// action, the browser shows the page of the entry.
-func (c client) entryAction(list, action, messageKey string) formAction {
+// entryAction returns the formAction for an action of the API on the entry with the path parameter {id} of a list, such as
+// /v1/pools/{id}/pause. listName is the name of the list, and messageKey the key of the message about success. It sends the input `reason`
+// of the form, if there is one. After the action, the browser shows the page of the entry.
+func (c client) entryAction(listName, action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
 		var body any
 		if r.PostForm.Has("reason") {
 			body = operators.PauseReason{Reason: r.PostForm.Get("reason")}
 		}
-		return "/" + list + "/" + url.PathEscape(id), messageKey, c.post(r.Context(), operators.Path(list, id, action), body)
+		return "/" + listName + "/" + url.PathEscape(id), messageKey, c.post(r.Context(), operators.Path(listName, id, action), body)
 	}
 }
 
@@ -64,13 +65,14 @@ type pager struct {
 	token   string // page token of the API; empty means the first part
 }
 
+// newPager returns the pager of the list that the request views with these filters.
 func newPager(r *http.Request, filters url.Values) pager {
 	return pager{path: r.URL.EscapedPath(), filters: filters, token: r.URL.Query().Get("page")}
 }
 
 func (p pager) isFirst() bool { return p.token == "" }
 
-// query returns the query of the API for this part.
+// query returns the query of the API for this part, with at most size entries.
 func (p pager) query(size int) url.Values {
 	query := url.Values{"page_size": {strconv.Itoa(size)}}
 	for name := range p.filters {
@@ -97,7 +99,7 @@ func (p pager) nextAddress(token string) string {
 // inProcessTransport sends requests to the API without a network.
 type inProcessTransport struct{ api API }
 
-// RoundTrip answers a request. It acts as the visitor in the request's context.
+// RoundTrip answers the request in this process. It acts as the visitor in the request's context.
 func (i inProcessTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	in := *r
 	if in.Body == nil {
@@ -117,11 +119,11 @@ type recorded struct {
 	body   bytes.Buffer
 }
 
-// Header returns the header of the answer.
+// Header returns the headers of the recorded answer.
 func (r *recorded) Header() http.Header { return r.header }
 
-// WriteHeader records the status.
+// WriteHeader records the status of the answer.
 func (r *recorded) WriteHeader(status int) { r.status = status }
 
-// Write records the body.
-func (r *recorded) Write(b []byte) (int, error) { return r.body.Write(b) }
+// Write records body, the next part of the answer.
+func (r *recorded) Write(body []byte) (int, error) { return r.body.Write(body) }

@@ -23,38 +23,39 @@ type dependency struct {
 }
 
 // describeAll adds to each dependency its name, the consequences of its failure and the remedy.
-func (s System) describeAll(list []api.Dependency) []dependency {
-	shown := make([]dependency, len(list))
-	for i, d := range list {
+func (s System) describeAll(dependencies []api.Dependency) []dependency {
+	shown := make([]dependency, len(dependencies))
+	for i, d := range dependencies {
 		shown[i] = s.describe(d)
 	}
 	return shown
 }
 
-func (s System) describe(d api.Dependency) dependency {
-	shown := dependency{Dependency: d, Name: d.Name, Remedy: "Check whether it runs and whether this replica reaches it: dispatcher doctor."}
+// describe adds to a dependency its name, the consequences of its failure and the remedy.
+func (s System) describe(checked api.Dependency) dependency {
+	shown := dependency{Dependency: checked, Name: checked.Name, Remedy: "Check whether it runs and whether this replica reaches it: dispatcher doctor."}
 	switch {
-	case d.Name == "mqtt":
+	case checked.Name == "mqtt":
 		shown.Name, shown.Impact = "The MQTT broker", "Devices cannot report over MQTT."
-	case d.Name == "redis" && d.Slow:
+	case checked.Name == "redis" && checked.Slow:
 		shown.Name, shown.Impact = "Redis", "Grants are slow, and parts of this page may be missing."
-	case d.Name == "redis":
+	case checked.Name == "redis":
 		shown.Name, shown.Impact = "Redis", "Results are recorded, but nothing new is granted."
-	case d.Slow:
+	case checked.Slow:
 		shown.Name, shown.Impact = "Postgres", "Reports and pages are slow."
-	case d.Reason != "":
+	case checked.Reason != "":
 		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is recorded until it can write; devices continue and send their results again."
 		shown.Remedy = "Free space on its disk."
 	default:
 		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is recorded until it answers; devices continue and send their results again."
 	}
-	if d.Name == "postgres" && s.Mode == "dev" {
+	if checked.Name == "postgres" && s.Mode == "dev" {
 		shown.Name, shown.Remedy = "SQLite", "Check the free space on its disk, and read the log."
 	}
 	return shown
 }
 
-// StateText returns the predicate of a sentence about a dependency that does not work well.
+// StateText returns, for a dependency that does not work well, a predicate such as "is slow" for a sentence about it.
 func (d dependency) StateText() string {
 	switch {
 	case d.Slow:
@@ -65,9 +66,9 @@ func (d dependency) StateText() string {
 	return "does not answer"
 }
 
-// unhealthy returns the dependencies that do not answer or answer slowly.
-func unhealthy(list []dependency) []dependency {
-	return slices.DeleteFunc(list, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
+// unhealthy returns those of dependencies that do not answer or answer slowly.
+func unhealthy(dependencies []dependency) []dependency {
+	return slices.DeleteFunc(dependencies, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
 }
 
 // outageText returns the text for an error. A problem of the API keeps its text, except if its server does not
@@ -90,25 +91,24 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	return shown.sentence(f.now())
 }
 
-// checkedState returns the state that the checks found for the server d, which has just failed. If the
-// checks found the server healthy, they ran before the failure, and checkedState returns d.
-func (f *frame) checkedState(ctx context.Context, d api.Dependency) api.Dependency {
+// checkedState returns the state that the checks found for the server failed, which has just failed. If the checks found the server
+// healthy, they ran before the failure, and checkedState returns failed.
+func (f *frame) checkedState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
-		return d
+		return failed
 	}
 	now, stop := context.WithCancel(ctx)
 	stop() // the checks are started but not awaited
 	for _, one := range f.system.Checks(now) {
-		if one.Name == d.Name && one.IsUnhealthy() {
+		if one.Name == failed.Name && one.IsUnhealthy() {
 			return one
 		}
 	}
-	return d
+	return failed
 }
 
-// sentence describes a dependency that does not work well: its name, the time since which it has
-// trouble, the consequences and the remedy. If the start of the trouble is unknown, it names the
-// current time.
+// sentence describes a dependency that does not work well: its name, the time since which it has trouble, the consequences and the remedy.
+// If the start of the trouble is unknown, it names the current time.
 func (d dependency) sentence(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)
@@ -119,10 +119,12 @@ func (d dependency) sentence(now time.Time) string {
 var errPageLate = errors.New("the page was not read in time")
 
 // sendLate answers a request whose page could not be read in time.
-func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) { f.sendError(rw, r, errPageLate) }
+func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) {
+	f.sendError(rw, r, errPageLate)
+}
 
-// recoversItself reports whether the browser will replace the error page without a reload. This is so if the
-// page is live (read again while it is open) and a server does not answer.
+// recoversItself reports whether the browser will replace the error page with this HTTP status without a reload. This is so if the page is
+// live (read again while it is open) and a server does not answer.
 func (f *frame) recoversItself(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }

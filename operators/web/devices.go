@@ -27,12 +27,13 @@ type devicePages struct {
 	reportPeriod time.Duration // report period of devices
 }
 
-func (d *devicePages) registerRoutes(to *site) {
-	to.addLivePage("/devices", d.list)
-	to.addLivePage("/devices/{id}", d.show)
-	to.addPage("/devices/{id}/block", d.blockPage)
-	to.addForm("/devices/{id}/block", "operator", d.api.entryAction("devices", "block", "blocked"))
-	to.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
+// registerRoutes adds the pages of devices to target.
+func (d *devicePages) registerRoutes(target *site) {
+	target.addLivePage("/devices", d.list)
+	target.addLivePage("/devices/{id}", d.show)
+	target.addPage("/devices/{id}/block", d.blockPage)
+	target.addForm("/devices/{id}/block", "operator", d.api.entryAction("devices", "block", "blocked"))
+	target.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
 }
 
 // list returns the page of devices: devices by id, recently seen devices, or silent devices.
@@ -93,8 +94,7 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// readHeldSlot returns the slot that a device holds for its running task, or nil if it holds none. A device
-// holds at most one slot.
+// readHeldSlot returns the slot that a device, which holds at most one, holds for one of its running tasks, or nil if it holds none.
 func (d *devicePages) readHeldSlot(r *http.Request, running []operators.Task) (*heldSlot, error) {
 	if len(running) == 0 {
 		return nil, nil //nolint:nilnil // it holds none
@@ -113,6 +113,7 @@ type heldSlot struct {
 	Task int64
 }
 
+// blockPage returns the page that asks for confirmation before a device is blocked.
 func (d *devicePages) blockPage(r *http.Request) (page, error) {
 	device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Block " + device.ID, section: "devices", template: "device-block", data: map[string]any{

@@ -11,7 +11,8 @@ import (
 // findPages show the search results for a text.
 type findPages struct{ api client }
 
-func (f *findPages) registerRoutes(to *site) { to.addPage("/find", f.find) }
+// registerRoutes adds the search page to target.
+func (f *findPages) registerRoutes(target *site) { target.addPage("/find", f.find) }
 
 // hit is one search result, with the path of its page.
 type hit struct {
@@ -27,6 +28,7 @@ type hitGroup struct {
 	Searched int    // number of entries that were searched; 0 means all
 }
 
+// find returns the page with the hits for the text in the request.
 func (f *findPages) find(r *http.Request) (page, error) {
 	text := strings.TrimSpace(r.URL.Query().Get("q"))
 	var parts []hitGroup
@@ -70,12 +72,12 @@ func hitGroups(found operators.Found) (groups []hitGroup) {
 	return groups
 }
 
-// newHit returns a hit with the name that people use for it. A batch is shown by its name.
-func newHit(h operators.Hit) hit {
-	list := map[string]string{"pool": "/pools/", "batch": "/batches/", "task": "/tasks/", "device": "/devices/"}[h.Kind]
-	one := hit{Kind: h.Kind, ID: h.ID, Text: h.Text, Path: list + url.PathEscape(h.ID)}
-	if h.Kind == "batch" && h.Text != "" {
-		one.ID, one.Text = h.Text, "number "+h.ID
+// newHit converts a hit of the API to a hit with the name that people use for it. A batch is shown by its name.
+func newHit(found operators.Hit) hit {
+	list := map[string]string{"pool": "/pools/", "batch": "/batches/", "task": "/tasks/", "device": "/devices/"}[found.Kind]
+	one := hit{Kind: found.Kind, ID: found.ID, Text: found.Text, Path: list + url.PathEscape(found.ID)}
+	if found.Kind == "batch" && found.Text != "" {
+		one.ID, one.Text = found.Text, "number "+found.ID
 	}
 	return one
 }

@@ -21,12 +21,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
+// visitorKey is the context key of the visitor of a request.
 type visitorKey struct{}
 
-func withVisitor(ctx context.Context, who api.Operator) context.Context {
-	return context.WithValue(ctx, visitorKey{}, who)
+// withVisitor returns ctx with the visitor, the operator who views the page.
+func withVisitor(ctx context.Context, visitor api.Operator) context.Context {
+	return context.WithValue(ctx, visitorKey{}, visitor)
 }
 
+// visitorOf returns the visitor in ctx: the operator who views the page.
 func visitorOf(ctx context.Context) api.Operator {
 	who, _ := ctx.Value(visitorKey{}).(api.Operator)
 	return who
@@ -46,20 +49,21 @@ type frame struct {
 	now      func() time.Time
 }
 
-func newFrame(o Options) *frame {
-	set := template.Must(template.New("").Funcs(templateFuncs(o)).ParseFS(templates, "templates/*.html"))
-	return &frame{set: set, prefix: o.Prefix, mode: o.System.Mode, system: o.System, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
+// newFrame returns the frame of the dashboard with these options.
+func newFrame(options Options) *frame {
+	set := template.Must(template.New("").Funcs(templateFuncs(options)).ParseFS(templates, "templates/*.html"))
+	return &frame{set: set, prefix: options.Prefix, mode: options.System.Mode, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
 }
 
+// url returns the address of path behind the prefix of a proxy.
 func (f *frame) url(path string) string { return f.prefix + path }
 
-// may reports whether the page may offer actions that need a role.
+// may reports whether the page for the request may offer actions that need a role.
 func (f *frame) may(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
-// refuseVisitor returns the answer to a visitor who may not act. If the visitor lacks the role, it reports
-// the refusal to the gate.
+// refuseVisitor returns the answer to a visitor who may not act. If the visitor lacks the role, it reports the refusal to the gate.
 func (f *frame) refuseVisitor(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
@@ -99,8 +103,10 @@ func themeOf(r *http.Request) string {
 	return ""
 }
 
+// navigation is a link in the navigation of every page.
 type navigation struct{ Section, Name, Path string }
 
+// sections returns the links of the navigation, in their order.
 func sections() []navigation {
 	return []navigation{
 		{"pools", "Pools", "/"},
@@ -113,8 +119,7 @@ func sections() []navigation {
 	}
 }
 
-// doneMessages returns, by key, the messages about completed actions. A page shows only these
-// messages, whatever key its address contains.
+// doneMessages returns, by key, the messages about completed actions. A page shows only these messages, whatever key its address contains.
 func doneMessages() map[string]string {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",
@@ -125,35 +130,37 @@ func doneMessages() map[string]string {
 	}
 }
 
-// sendPage renders a page and sends it. If err is not nil or rendering fails, it sends the failure.
-func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, p page, err error) {
+// sendPage renders content and sends it with this HTTP status. If err is not nil or rendering fails, it sends the failure.
+func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, err error) {
 	var rendered *renderedPage
 	if err == nil {
-		rendered, err = f.render(p)
+		rendered, err = f.render(content)
 	}
 	if err != nil {
 		f.sendError(rw, r, err)
 		return
 	}
-	f.sendRendered(rw, r, status, p.section, rendered)
+	f.sendRendered(rw, r, status, content.section, rendered)
 }
 
-func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, s *renderedPage) {
+// sendRendered sends a rendered page with this HTTP status. section is the entry of the navigation that is current.
+func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, rendered *renderedPage) {
 	out := shell{
-		Title: s.title, Section: section, Main: s.main, Snapshot: s.snapshot, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
+		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.mode,
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
-		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.searchText,
+		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: rendered.searchText,
 	}
-	if status == http.StatusOK && s.watch != (watch{}) || f.recoversItself(r, status) {
+	if status == http.StatusOK && rendered.watch != (watch{}) || f.recoversItself(r, status) {
 		out.Live = pageAddress(r)
 	}
 	f.writeTemplate(rw, r, status, "shell", out)
 }
 
-func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status int, name string, data any) {
+// writeTemplate renders the template templateName with data and sends it with this HTTP status.
+func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status int, templateName string, data any) {
 	var text bytes.Buffer
-	if err := f.set.ExecuteTemplate(&text, name, data); err != nil {
-		f.logger.ErrorContext(r.Context(), "page not rendered", "template", name, "err", err)
+	if err := f.set.ExecuteTemplate(&text, templateName, data); err != nil {
+		f.logger.ErrorContext(r.Context(), "page not rendered", "template", templateName, "err", err)
 		http.Error(rw, "internal error; its cause is in the log", http.StatusInternalServerError)
 		return
 	}
@@ -164,7 +171,7 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 	})(rw, r)
 }
 
-// sendError sends a page that shows a refusal or a failure.
+// sendError sends a page that shows err, a refusal or a failure.
 func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
@@ -180,6 +187,7 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	f.sendRendered(rw, r, status, "", rendered)
 }
 
+// statusOf returns the HTTP status of a page that shows err.
 func statusOf(err error) int {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return p.Status
@@ -211,6 +219,7 @@ func formWording(detail string) string {
 	return fmt.Sprintf("%s %d%s", name, n+1, rest)
 }
 
+// newFormError returns the error for a form with an invalid input. detail is the text for people.
 func newFormError(detail string) error {
 	return &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
 }
@@ -229,8 +238,7 @@ type page struct {
 	searchText string // the text that the visitor searched for
 }
 
-// renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they
-// change).
+// renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they change).
 type renderedPage struct {
 	title      string
 	main       template.HTML
@@ -256,25 +264,27 @@ type templateData struct {
 	page *renderedPage
 }
 
-// Piece renders a part of the page that is sent again when it changes. The outermost element of the
-// template must have this id.
-func (c *templateData) Piece(id, name string, data any) (template.HTML, error) {
-	html, err := executeTemplate(c.set, name, data)
-	c.page.order = append(c.page.order, id)
-	c.page.pieces[id] = html
+// Piece renders a part of the page that is sent again when it changes, from the template templateName with data. The outermost element of
+// the template must have the id elementID.
+func (c *templateData) Piece(elementID, templateName string, data any) (template.HTML, error) {
+	html, err := executeTemplate(c.set, templateName, data)
+	c.page.order = append(c.page.order, elementID)
+	c.page.pieces[elementID] = html
 	return html, err
 }
 
-func (f *frame) render(p page) (rendered *renderedPage, err error) {
-	rendered = &renderedPage{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, snapshot: p.snapshot, searchText: p.searchText}
-	if rendered.main, err = executeTemplate(f.set, p.template, &templateData{Data: p.data, set: f.set, page: rendered}); err != nil {
-		return nil, fmt.Errorf("rendering %s: %w", p.template, err)
+// render renders content with its template.
+func (f *frame) render(content page) (rendered *renderedPage, err error) {
+	rendered = &renderedPage{title: content.title, pieces: map[string]template.HTML{}, watch: content.watch, snapshot: content.snapshot, searchText: content.searchText}
+	if rendered.main, err = executeTemplate(f.set, content.template, &templateData{Data: content.data, set: f.set, page: rendered}); err != nil {
+		return nil, fmt.Errorf("rendering %s: %w", content.template, err)
 	}
 	return rendered, nil
 }
 
-func executeTemplate(set *template.Template, name string, data any) (template.HTML, error) {
+// executeTemplate renders the template templateName of set with data.
+func executeTemplate(set *template.Template, templateName string, data any) (template.HTML, error) {
 	var out strings.Builder
-	err := set.ExecuteTemplate(&out, name, data)
+	err := set.ExecuteTemplate(&out, templateName, data)
 	return template.HTML(out.String()), err //nolint:gosec // escaped by html/template just now
 }

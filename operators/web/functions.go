@@ -15,9 +15,9 @@ import (
 )
 
 // templateFuncs returns the functions that templates can call.
-func templateFuncs(o Options) template.FuncMap {
+func templateFuncs(options Options) template.FuncMap {
 	return template.FuncMap{
-		"url":     func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
+		"url":     func(parts ...any) string { return options.Prefix + fmt.Sprint(parts...) },
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    timeHTML,
@@ -48,16 +48,16 @@ func templateFuncs(o Options) template.FuncMap {
 		"meaning":    stateMeaning,
 		"trouble":    troubleText,
 		"sum":        func(a, b int64) int64 { return a + b },
-		"only":       o.restrictionText,
+		"only":       options.restrictionText,
 	}
 }
 
-// restrictionText returns the text that explains why a form is missing.
-func (o Options) restrictionText(who, act string) string {
+// restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or action needs another role.
+func (o Options) restrictionText(role, action string) string {
 	if o.ReadOnly {
-		return "This dashboard is read-only: nobody can " + act + " here."
+		return "This dashboard is read-only: nobody can " + action + " here."
 	}
-	return "Only " + who + " can " + act + "."
+	return "Only " + role + " can " + action + "."
 }
 
 // instant is a time of the API or of the ledger. It may be a nil pointer.
@@ -90,6 +90,7 @@ func newTimesRenderer() func(text string) template.HTML {
 	}
 }
 
+// exactTimeHTML renders at, a time in RFC 3339, as an element that shows the exact time.
 func exactTimeHTML(at string) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
@@ -99,18 +100,18 @@ func exactTimeHTML(at string) string {
 	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
 }
 
-// commandHTML renders a command line with a button that copies it.
-func commandHTML(line string) template.HTML {
-	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copyButton(line, "command") //nolint:gosec // escaped
+// commandHTML renders command, a command line, with a button that copies it.
+func commandHTML(command string) template.HTML {
+	return template.HTML("<code>"+template.HTMLEscapeString(command)+"</code> ") + copyButton(command, "command") //nolint:gosec // escaped
 }
 
-// copyButton renders a button that copies text. Without the script, browsers do not show the button.
-func copyButton(text, what string) template.HTML {
+// copyButton renders a button that copies text; description names the text in the label. Without the script, the button is not visible.
+func copyButton(text, description string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
-		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
+		template.HTMLEscapeString(text), template.HTMLEscapeString(description)))
 }
 
-// zeroClass returns the class attribute that makes a count less visible if it is 0.
+// zeroClass returns the class attribute that makes count, a number, less visible if it is 0.
 func zeroClass(count any) template.HTMLAttr {
 	if n, ok := count.(*int64); ok && n != nil {
 		count = *n
@@ -122,23 +123,23 @@ func zeroClass(count any) template.HTMLAttr {
 }
 
 // durationText returns a duration in its two largest units.
-func durationText(d time.Duration) string {
+func durationText(duration time.Duration) string {
 	switch {
-	case d < 0:
-		return "-" + durationText(-d)
-	case d < time.Second:
-		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
-	case d < time.Minute:
-		return strconv.FormatFloat(float64(d.Round(time.Second/10))/float64(time.Second), 'f', -1, 64) + " s"
-	case d < time.Hour:
-		return twoUnits(d, time.Minute, "min", time.Second, "s")
-	case d < 48*time.Hour:
-		return twoUnits(d, time.Hour, "h", time.Minute, "min")
+	case duration < 0:
+		return "-" + durationText(-duration)
+	case duration < time.Second:
+		return strconv.FormatInt(duration.Milliseconds(), 10) + " ms"
+	case duration < time.Minute:
+		return strconv.FormatFloat(float64(duration.Round(time.Second/10))/float64(time.Second), 'f', -1, 64) + " s"
+	case duration < time.Hour:
+		return twoUnits(duration, time.Minute, "min", time.Second, "s")
+	case duration < 48*time.Hour:
+		return twoUnits(duration, time.Hour, "h", time.Minute, "min")
 	}
-	return twoUnits(d, 24*time.Hour, "d", time.Hour, "h")
+	return twoUnits(duration, 24*time.Hour, "d", time.Hour, "h")
 }
 
-// msText renders a duration in ms that may be nil.
+// msText renders value, a number of ms that may be nil, as a duration.
 func msText(value any) string {
 	switch ms := value.(type) {
 	case int64:
@@ -151,20 +152,21 @@ func msText(value any) string {
 	return "–"
 }
 
-func twoUnits(d, large time.Duration, name string, small time.Duration, smallName string) string {
-	text := fmt.Sprintf("%d %s", d/large, name)
-	if rest := d % large / small; rest > 0 {
+// twoUnits returns duration in two units: large, whose name is name, and small, whose name is smallName.
+func twoUnits(duration, large time.Duration, name string, small time.Duration, smallName string) string {
+	text := fmt.Sprintf("%d %s", duration/large, name)
+	if rest := duration % large / small; rest > 0 {
 		text += fmt.Sprintf(" %d %s", rest, smallName)
 	}
 	return text
 }
 
-// groupDigits returns a whole number with thin spaces between the thousands.
-func groupDigits(v any) string {
-	if n, ok := v.(*int64); ok {
-		v = *n
+// groupDigits returns a whole number as text with thin spaces between the thousands.
+func groupDigits(number any) string {
+	if n, ok := number.(*int64); ok {
+		number = *n
 	}
-	digits := fmt.Sprint(v)
+	digits := fmt.Sprint(number)
 	sign := ""
 	if strings.HasPrefix(digits, "-") {
 		sign, digits = "-", digits[1:]
@@ -188,8 +190,9 @@ func indentJSON(raw json.RawMessage) string {
 	return out.String()
 }
 
-func countText(n any, singular, pluralForm string) string {
-	text := groupDigits(n)
+// countText returns count with the word for it: singular for 1, else pluralForm.
+func countText(count any, singular, pluralForm string) string {
+	text := groupDigits(count)
 	if text == "1" {
 		return "1 " + singular
 	}

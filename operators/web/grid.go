@@ -47,7 +47,7 @@ func (c cell) NameEnd() string {
 	return string(name[max(0, len(name)-nameEndLength):])
 }
 
-// PhaseText returns the phase in the words of the legend.
+// PhaseText returns the phase of the slot in the words of the legend.
 func (c cell) PhaseText() string {
 	switch c.Phase {
 	case "fresh":
@@ -62,18 +62,17 @@ func (c cell) PhaseText() string {
 	return c.Phase
 }
 
-// Symbol returns a character for the phase of the cell, for readers who cannot distinguish the
-// colours.
+// Symbol returns a character for the phase of the cell, for readers who cannot distinguish the colours.
 func (c cell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
-// leasePhase returns the phase of a slot, by the part of its lease that is left.
-func leasePhase(s slot, lease time.Duration, now time.Time) string {
-	if s.State != "held" || s.LeaseUntil == nil {
-		return s.State
+// leasePhase returns the phase of a held slot at the time now, by the part of its lease that is left.
+func leasePhase(held slot, lease time.Duration, now time.Time) string {
+	if held.State != "held" || held.LeaseUntil == nil {
+		return held.State
 	}
-	left := s.LeaseUntil.Sub(now)
+	left := held.LeaseUntil.Sub(now)
 	switch {
 	case left <= 0:
 		return "stale"
@@ -111,8 +110,7 @@ type poolRedisData struct {
 	usage  policyUsage
 }
 
-// readRedisData reads the parts that need Redis concurrently, so that each may use the whole time limit if Redis
-// is slow.
+// readRedisData reads the parts of a pool's page that need Redis concurrently, so that each may use the whole time limit if Redis is slow.
 func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 	waiting := make(chan waitSummary, 1)
 	reading := rescue.Async(func() error {
@@ -133,6 +131,7 @@ func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 	return poolRedisData{waits: <-waiting, checks: checks, usage: <-used}, nil
 }
 
+// show returns the page of one pool. redisData has the parts that need Redis.
 func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error) {
 	name := r.PathValue("id")
 	d := poolData{Admin: p.may(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: unhealthy(redisData.checks), Usage: redisData.usage}
@@ -155,11 +154,11 @@ func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error)
 	}, nil
 }
 
-// addCharts adds the chart, the time line of the slots and the marks of the batches.
-func (p *poolPages) addCharts(r *http.Request, d *poolData) error {
-	name, timeRange := d.Pool.Name, chosenRange(r)
+// addCharts adds to data the chart, the time line of the slots and the marks of the batches.
+func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
+	name, timeRange := data.Pool.Name, chosenRange(r)
 	if timeRange == "1h" {
-		d.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince())
+		data.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince())
 	} else {
 		series, err := p.seriesCache.getOrRead(r.Context(), name+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
 			return p.api.Pools.Series(ctx, name, timeRange)
@@ -167,21 +166,22 @@ func (p *poolPages) addCharts(r *http.Request, d *poolData) error {
 		if err != nil {
 			return err
 		}
-		d.Chart = newDaysPlot(series, timeRange)
+		data.Chart = newDaysPlot(series, timeRange)
 	}
-	d.Chart.Ranges = rangeLinks(name, timeRange)
+	data.Chart.Ranges = rangeLinks(name, timeRange)
 	timeline, err := p.readHoldings(r, name, timeRange)
 	if err != nil {
 		return err
 	}
-	d.Batches = assignMarks(d.Slots.Slots, timeline.holdings)
-	for i := range d.Cells {
-		d.Cells[i].Mark = d.Batches.markOf(d.Cells[i].Batch)
+	data.Batches = assignMarks(data.Slots.Slots, timeline.holdings)
+	for i := range data.Cells {
+		data.Cells[i].Mark = data.Batches.markOf(data.Cells[i].Batch)
 	}
-	d.Lanes = newTimeline(timeline, d.Batches, d.Cells)
+	data.Lanes = newTimeline(timeline, data.Batches, data.Cells)
 	return nil
 }
 
+// fillCells makes the cells of the grid and the counts of their phases from the slots, at the time now.
 func (d *poolData) fillCells(now time.Time) {
 	lease := time.Duration(d.Pool.LeaseMS) * time.Millisecond
 	d.Cells = make([]cell, len(d.Slots.Slots))

@@ -21,9 +21,8 @@ const (
 	troubleShownFor = 10 * time.Minute // how long a conflict or drift is shown
 )
 
-// point is the state of one pool at one time, and its counts since the previous point. The state is read from
-// the ledger, so it does not include the slots that Redis offers to waiters. A point is small, because 3,000
-// pools have more than two million points.
+// point is the state of one pool at one time, and its counts since the previous point. The state is read from the ledger, so it does not
+// include the slots that Redis offers to waiters. A point is small, because 3,000 pools have more than two million points.
 type point struct {
 	at               int64 // ms since 1970
 	grants           uint32
@@ -32,6 +31,7 @@ type point struct {
 	conflicts, drift uint16
 }
 
+// time returns the time of the point.
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
 
 // poolCounts holds counts over some time. Denied counts reports that got no grant. Conflicts counts slots that
@@ -49,15 +49,16 @@ type history struct {
 	talliesSince time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
+// newHistory returns a history without a point.
 func newHistory() *history {
 	return &history{pools: map[string][]point{}, sinceLast: map[string]poolCounts{}, disagreeing: map[string]struct{}{}}
 }
 
-// addSlotChanges adds the grants and reaps in moves, which come from the log of events, to the counts of the next point.
-func (h *history) addSlotChanges(moves []slotChanges) {
+// addSlotChanges adds the grants and reaps in changes, which come from the log of events, to the counts of the next point.
+func (h *history) addSlotChanges(changes []slotChanges) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, m := range moves {
+	for _, m := range changes {
 		now := h.sinceLast[m.Pool]
 		now.Grants += m.Granted
 		now.Reaps += m.Lapsed
@@ -65,17 +66,16 @@ func (h *history) addSlotChanges(moves []slotChanges) {
 	}
 }
 
-// addTally adds to the next point of a pool the counts that the replicas made (denials, conflicts,
-// drift).
-func (h *history) addTally(pool string, more meters.Tally) {
+// addTally adds to the next point of a pool counts that the replicas made (denials, conflicts, drift).
+func (h *history) addTally(pool string, counts meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.sinceLast[pool]
-	now.Denied += int(more.Denied)
-	now.Conflicts += int(more.Conflicts)
-	now.Drift += int(more.Drift)
+	now.Denied += int(counts.Denied)
+	now.Conflicts += int(counts.Conflicts)
+	now.Drift += int(counts.Drift)
 	h.sinceLast[pool] = now
-	if more.Conflicts+more.Drift > 0 {
+	if counts.Conflicts+counts.Drift > 0 {
 		h.disagreeing[pool] = struct{}{}
 	}
 }
@@ -98,7 +98,7 @@ func (h *history) isPointDue(now time.Time) bool {
 	return now.Sub(h.last) >= pointEvery
 }
 
-// addPoints adds a point for each pool in uses, and deletes the history of pools that no longer exist.
+// addPoints adds a point at the time now for each pool in uses, and deletes the history of pools that no longer exist.
 func (h *history) addPoints(now time.Time, uses []poolUse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,6 +120,7 @@ func (h *history) addPoints(now time.Time, uses []poolUse) {
 	}
 }
 
+// toUint16 returns n, limited to 0 to 65,535.
 func toUint16(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
 
 // lastHour returns the last hour of a pool, oldest point first.
@@ -198,22 +199,22 @@ func (w *Web) LoadHistory(ctx context.Context) error {
 	return nil
 }
 
-// prependPoints adds the points that were restored from the log before the points that this replica
-// has collected.
-func (h *history) prependPoints(now time.Time, past slotActivity, uses []poolUse) {
+// prependPoints adds the points that are computed from activity, the past according to the log, before the points that this replica has
+// collected. uses has the present state of each pool.
+func (h *history) prependPoints(now time.Time, activity slotActivity, uses []poolUse) {
 	steps := map[string][]slotChanges{}
-	for _, s := range past.Steps {
+	for _, s := range activity.Steps {
 		steps[s.Pool] = append(steps[s.Pool], s)
 	}
 	resizes := map[string][]resize{}
-	for _, r := range past.Resizes {
+	for _, r := range activity.Resizes {
 		resizes[r.Pool] = append(resizes[r.Pool], r)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, u := range uses {
-		u.Held = past.Held[u.Pool]
-		loaded := pointsFromLog(now, u, past.Back, steps[u.Pool], resizes[u.Pool])
+		u.Held = activity.Held[u.Pool]
+		loaded := pointsFromLog(now, u, activity.Back, steps[u.Pool], resizes[u.Pool])
 		if kept := h.pools[u.Pool]; len(kept) > 0 {
 			first := kept[0].at - pointEvery.Milliseconds()/2
 			loaded = slices.DeleteFunc(loaded, func(p point) bool { return p.at > first })
@@ -222,9 +223,9 @@ func (h *history) prependPoints(now time.Time, past slotActivity, uses []poolUse
 	}
 }
 
-// pointsFromLog computes the past points of a pool from the log. It begins with the pool's current
-// state and goes back in time, at most by `back` and not beyond the creation of the pool.
-func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []slotChanges, resizes []resize) []point {
+// pointsFromLog computes the past points of a pool from steps and resizes of the log. It begins with the pool's current state at the time
+// now and goes back in time, at most by `back` and not beyond the creation of the pool.
+func pointsFromLog(now time.Time, current poolUse, back time.Duration, steps []slotChanges, resizes []resize) []point {
 	slices.SortFunc(steps, func(a, b slotChanges) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)
 	for n := range min(pointsKept, int(back/pointEvery)) {
@@ -235,14 +236,14 @@ func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []slotCha
 				return points
 			}
 			if resizes[0].CapacityBefore >= 0 {
-				u.Capacity = resizes[0].CapacityBefore
+				current.Capacity = resizes[0].CapacityBefore
 			}
 			resizes = resizes[1:]
 		}
-		p := point{at: now.Add(-ago).UnixMilli(), held: toUint16(u.Held), capacity: toUint16(u.Capacity)}
+		p := point{at: now.Add(-ago).UnixMilli(), held: toUint16(current.Held), capacity: toUint16(current.Capacity)}
 		for len(steps) > 0 && steps[0].Step <= n {
 			p.grants, p.reaps = uint32(max(steps[0].Granted, 0)), toUint16(steps[0].Lapsed)
-			u.Held += steps[0].Ended - steps[0].Granted
+			current.Held += steps[0].Ended - steps[0].Granted
 			steps = steps[1:]
 		}
 		points = append(points, p)

@@ -32,10 +32,10 @@ type watch struct {
 	device    string
 }
 
-// matches reports whether the event may have changed the page.
-func (w watch) matches(e event) bool {
-	return w.allEvents || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
-		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
+// matches reports whether the event changed may have changed the page.
+func (w watch) matches(changed event) bool {
+	return w.allEvents || w.pool != "" && w.pool == changed.Pool || w.batch != 0 && w.batch == changed.Batch ||
+		w.task != 0 && w.task == changed.Task || w.device != "" && w.device == changed.Device
 }
 
 // viewKey identifies a view. All visitors with the same key see the same page.
@@ -62,8 +62,7 @@ type viewState struct {
 	replaced chan struct{} // closed when a new state replaces this one
 }
 
-// hub reads the open pages again, each page once for all its viewers. No page waits for another page
-// that is slow to read.
+// hub reads the open pages again, each page once for all its viewers. No page waits for another page that is slow to read.
 type hub struct {
 	render     func(ctx context.Context, key viewKey) (*renderedPage, error)
 	panicked   rescue.PanicHandler
@@ -76,9 +75,10 @@ type hub struct {
 	views map[viewKey]*view
 }
 
-func newHub(baseCtx context.Context, s *site, panicked rescue.PanicHandler) *hub {
+// newHub returns a hub that renders live pages of pages. No page is open yet.
+func newHub(baseCtx context.Context, pages *site, panicked rescue.PanicHandler) *hub {
 	return &hub{
-		render: s.renderLivePage, panicked: panicked, now: s.now, baseCtx: baseCtx, views: map[viewKey]*view{},
+		render: pages.renderLivePage, panicked: panicked, now: pages.now, baseCtx: baseCtx, views: map[viewKey]*view{},
 		quickReads: make(chan struct{}, maxQuickReads), slowReads: make(chan struct{}, maxSlowReads),
 	}
 }
@@ -124,15 +124,14 @@ func (h *hub) state(key viewKey) *viewState {
 	return h.views[key].state
 }
 
-// startReads starts reading the open pages that the events may have changed. It does not wait until
-// they are read.
+// startReads starts reading the open pages that events may have changed, or all if allChanged is true. It does not wait for the reads.
 func (h *hub) startReads(events []event, allChanged bool) {
 	for key, v := range h.beginDueReads(events, allChanged) {
 		h.panicked.Go("reading a page", func() { h.readView(key, v) })
 	}
 }
 
-// beginDueReads returns the views that must be read now, and marks each of them as being read.
+// beginDueReads returns the views that must be read now (see startReads), and marks each of them as being read.
 func (h *hub) beginDueReads(events []event, allChanged bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,9 +146,10 @@ func (h *hub) beginDueReads(events []event, allChanged bool) map[viewKey]*view {
 	return due
 }
 
+// beginRead records that a read of the page begins at the time now.
 func (v *view) beginRead(now time.Time) { v.changed, v.isReading, v.readAt = false, true, now }
 
-// needsRead reports whether the view may have changed.
+// needsRead reports whether the page may have changed: by events, or because of the time now.
 func (v *view) needsRead(events []event, now time.Time) bool {
 	s := v.state
 	if s.page == nil || s.err != nil || s.page.watch.everyTick {
@@ -161,20 +161,18 @@ func (v *view) needsRead(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// readLimits returns the lane (the quick or the slow group of concurrent reads) in which a view is
-// read next, and its time limit.
-func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duration) {
+// readLimits returns the lane (the quick or the slow group of concurrent reads) in which the view open is read next, and its time limit.
+func (h *hub) readLimits(open *view) (limiter chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v.wasSlow {
+	if open.wasSlow {
 		return h.slowReads, slowReadLimit
 	}
 	return h.quickReads, quickReadLimit
 }
 
-// readContext returns the context of a read. In the quick lane it hides the deadline, so that loaders do
-// not leave parts of the page out because little time is left. A page that is late in the quick lane is
-// read again in the slow lane.
+// readContext returns the context of a read. In the quick lane it hides the deadline, so that loaders do not leave parts of the page out
+// because little time is left. A page that is late in the quick lane is read again in the slow lane.
 func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
 	if timeLimit == quickReadLimit {
@@ -183,18 +181,16 @@ func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// withoutDeadline is a context that ends at its deadline, but whose method Deadline reports no
-// deadline.
+// withoutDeadline is a context that ends at its deadline, but whose method Deadline reports no deadline.
 type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a context
 
-// Deadline reports that there is no deadline.
+// Deadline returns false as its second result, because this context has no deadline.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// readView waits for room in the page's lane (quick or slow reads) and reads the page, even if the last
-// viewer has left in the meantime. If the page is too slow for the quick lane, the next tick starts another
-// read in the slow lane.
-func (h *hub) readView(key viewKey, v *view) {
-	limiter, timeLimit := h.readLimits(v)
+// readView waits for room in the lane (quick or slow reads) of the view open and reads its page, even if the last viewer has left in the
+// meantime. If the page is too slow for the quick lane, the next tick starts another read in the slow lane.
+func (h *hub) readView(key viewKey, open *view) {
+	limiter, timeLimit := h.readLimits(open)
 	limiter <- struct{}{}
 	defer func() { <-limiter }()
 	ctx, cancel := h.readContext(timeLimit)
@@ -209,13 +205,13 @@ func (h *hub) readView(key viewKey, v *view) {
 	defer h.mu.Unlock()
 	now := h.now()
 	took := now.Sub(began)
-	v.isReading, v.restUntil = false, now.Add(restFactor*took)
-	if err != nil && ctx.Err() != nil && !v.wasSlow {
-		v.wasSlow, v.changed, v.restUntil = true, true, now
+	open.isReading, open.restUntil = false, now.Add(restFactor*took)
+	if err != nil && ctx.Err() != nil && !open.wasSlow {
+		open.wasSlow, open.changed, open.restUntil = true, true, now
 		return
 	}
-	v.wasSlow = took > quickReadLimit
-	v.setState(rendered, err)
+	open.wasSlow = took > quickReadLimit
+	open.setState(rendered, err)
 }
 
 // setErrors sets the error of all views. It is called when no page can be read.
@@ -227,7 +223,7 @@ func (h *hub) setErrors(err error) {
 	}
 }
 
-// setState replaces the state of a view and wakes its streams. If rendered is nil, the previous page stays.
+// setState replaces the state of a view by rendered and err, and wakes its streams. If rendered is nil, the previous page stays.
 func (v *view) setState(rendered *renderedPage, err error) {
 	before := v.state
 	if rendered == nil {

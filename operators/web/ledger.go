@@ -16,28 +16,28 @@ type Ledger interface {
 	pageData
 }
 
-// sessionStore keeps the sessions of all replicas. session and token are hashes. The lifetime of a
-// session begins with OpenSession; reading the session does not extend it.
+// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, tokenHash of the secret of its
+// operator token. The lifetime of a session begins with OpenSession; reading the session does not extend it.
 type sessionStore interface {
-	OpenSession(ctx context.Context, session, token []byte, lifetime time.Duration) error
-	Session(ctx context.Context, session []byte) (token []byte, err error) // errNotFound if there is none
-	CloseSession(ctx context.Context, session []byte) error
+	OpenSession(ctx context.Context, secretHash, tokenHash []byte, lifetime time.Duration) error
+	Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) // errNotFound if there is none
+	CloseSession(ctx context.Context, secretHash []byte) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound if there is none
 }
 
 // eventLog reads the log of events of all replicas.
 type eventLog interface {
 	Events(ctx context.Context, filter eventFilter) ([]event, error)
-	ReadEventPosition(ctx context.Context, sent int64) (eventPosition, error)
-	EventsComplete(ctx context.Context, mark eventPosition) (bool, error)
+	ReadEventPosition(ctx context.Context, readUpTo int64) (eventPosition, error)
+	EventsComplete(ctx context.Context, position eventPosition) (bool, error)
 }
 
 // hourLog reads the data of the charts of the last hour: held slots and capacities from the ledger, grants and
 // reaps from the log of events, and the counts (denials, conflicts, drift) that only the replicas have.
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]poolUse, error)
-	SlotActivity(ctx context.Context, back, step time.Duration, limit int64) (slotActivity, error)
-	SlotChangesBetween(ctx context.Context, after, upTo int64) ([]slotChanges, error)
+	SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (slotActivity, error)
+	SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]slotChanges, error)
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
 
@@ -45,11 +45,10 @@ type hourLog interface {
 type pageData interface {
 	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at ledgerSnapshot) error) error
 	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
-	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
+	TaskCounts(ctx context.Context, pool string, maxHeld int) (store.TaskCounts, error)
 }
 
-// Types that the ledger returns. A slotChanges has the numbers of grants and of ended grants in a pool
-// in one interval.
+// Types that the ledger returns. A slotChanges has the numbers of grants and of ended grants in a pool in one interval.
 type (
 	event          = store.Event
 	eventFilter    = store.EventFilter

@@ -16,11 +16,13 @@ type limitSetPages struct {
 	api client
 }
 
-func (l *limitSetPages) registerRoutes(to *site) {
-	to.addPage("/limits", l.list)
-	to.addPage("/limits/{id}", l.show)
+// registerRoutes adds the pages of limit sets to target.
+func (l *limitSetPages) registerRoutes(target *site) {
+	target.addPage("/limits", l.list)
+	target.addPage("/limits/{id}", l.show)
 }
 
+// list returns the page with the limit sets.
 func (l *limitSetPages) list(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.LimitSetList
@@ -30,6 +32,7 @@ func (l *limitSetPages) list(r *http.Request) (page, error) {
 	}}, err
 }
 
+// show returns the page of one limit set.
 func (l *limitSetPages) show(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	set, err := l.api.Limits.Get(r.Context(), name)
@@ -40,6 +43,7 @@ func (l *limitSetPages) show(r *http.Request) (page, error) {
 	return page{title: "Limit set " + name, section: "limits", template: "limit-set", data: map[string]any{"Set": set, "Usage": used}}, err
 }
 
+// readUsage returns how much of the policies of a limit set is used.
 func (l *limitSetPages) readUsage(r *http.Request, set operators.LimitSet) (policyUsage, error) {
 	u := policyUsage{Owner: set.Name, Limited: len(set.Limits) > 0}
 	if !u.Limited {

@@ -23,8 +23,7 @@ const (
 	maxStreamsPerToken = 100  // maximum number of open streams of one operator token
 )
 
-// pageUpdate is a message of the stream of an open page: the whole page, or only the pieces that
-// changed.
+// pageUpdate is a message of the stream of an open page: the whole page, or only the pieces that changed.
 type pageUpdate struct {
 	Now      int64         `json:"now"`              // ms since 1970, for relative times
 	Snapshot string        `json:"moment,omitempty"` // snapshot of the ledger that the page shows after this message
@@ -35,23 +34,24 @@ type pageUpdate struct {
 	Gone     bool          `json:"gone,omitempty"`  // the session has ended
 }
 
+// piece is a part of a page that changed, with the id of its outermost element.
 type piece struct {
 	ID   string        `json:"id"`
 	HTML template.HTML `json:"html"`
 }
 
-// updateFrom returns the update that changes the browser's page from before (the version that it shows) to
-// s. If before is nil, or has another title or other piece ids, the update is the whole page.
-func (s *renderedPage) updateFrom(before *renderedPage) pageUpdate {
-	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
+// updateFrom returns the update that changes the browser's page from shown (the version that it shows) to s. If shown is nil, or has
+// another title or other piece ids, the update is the whole page.
+func (s *renderedPage) updateFrom(shown *renderedPage) pageUpdate {
+	if shown == nil || len(shown.order) != len(s.order) || shown.title != s.title {
 		return pageUpdate{Main: s.main, Title: s.title}
 	}
 	var m pageUpdate
 	for i, id := range s.order {
-		if before.order[i] != id {
+		if shown.order[i] != id {
 			return pageUpdate{Main: s.main, Title: s.title}
 		}
-		if before.pieces[id] != s.pieces[id] {
+		if shown.pieces[id] != s.pieces[id] {
 			m.Pieces = append(m.Pieces, piece{id, s.pieces[id]})
 		}
 	}
@@ -68,12 +68,13 @@ type streams struct {
 	stop    context.CancelFunc
 }
 
-func newStreams(s *site, d *authenticator, panicked rescue.PanicHandler) *streams {
+// newStreams returns the streams of the live pages of pages, for visitors that auth has signed in.
+func newStreams(pages *site, auth *authenticator, panicked rescue.PanicHandler) *streams {
 	baseCtx, stop := context.WithCancel(context.Background())
-	return &streams{site: s, auth: d, hub: newHub(baseCtx, s, panicked), shares: fair.NewShares(maxStreams, maxStreamsPerToken), baseCtx: baseCtx, stop: stop}
+	return &streams{site: pages, auth: auth, hub: newHub(baseCtx, pages, panicked), shares: fair.NewShares(maxStreams, maxStreamsPerToken), baseCtx: baseCtx, stop: stop}
 }
 
-// serve streams the updates of one page.
+// serve streams the updates of the page that the request names.
 func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	who, err := s.auth.readVisitor(r)
 	if err != nil {
@@ -99,6 +100,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	s.sendUpdates(r, key, r.URL.Query().Get("version"), newSender(rw))
 }
 
+// refuseStream answers a request for a stream with the status for err.
 func refuseStream(rw http.ResponseWriter, err error) {
 	if errors.Is(err, errSignedOut) {
 		http.Error(rw, "sign in first", http.StatusUnauthorized)
@@ -107,7 +109,8 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// sendUpdates sends the changes of a page until the client leaves, its session ends or this process stops.
+// sendUpdates sends the changes of the page key with send, beginning with the changes since version (the version that the browser shows),
+// until the client leaves, its session ends or this process stops.
 func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
 	var shown *renderedPage
 	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)
@@ -145,8 +148,8 @@ func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send
 	}
 }
 
-// isSessionValid reports whether the session is still valid, with the same role. It notifies the page of a
-// session that has ended. If the ledger cannot be read, the session counts as valid.
+// isSessionValid reports whether the session of the request is still valid, with the same role. It notifies the page of a session that has
+// ended with send. If the ledger cannot be read, the session counts as valid.
 func (s *streams) isSessionValid(r *http.Request, role string, send func(pageUpdate) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {

@@ -20,8 +20,8 @@ type eventFollower struct {
 	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
-// read returns the events since the previous call. If allChanged is true, all pages count as changed: it is
-// this is the first call, or there were too many events to return.
+// read returns the events since the previous call. If allChanged is true, all pages count as changed: it is the first call, or there were
+// too many events to return.
 func (n *eventFollower) read(ctx context.Context) (events []event, allChanged bool, err error) {
 	return n.advance(ctx, true)
 }
@@ -87,8 +87,7 @@ func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChan
 	return events, true, nil
 }
 
-// advanceToPosition sets completeID to n.position. The caller must know that all events up to this
-// position are complete.
+// advanceToPosition sets completeID to n.position. The caller must know that all events up to this position are complete.
 func (n *eventFollower) advanceToPosition() {
 	n.completeID, n.hasPosition = n.position.Last, false
 	for id := range n.returned {

@@ -47,10 +47,10 @@ type plotValues struct {
 	Held, Capacity, Granted, Reaped numbers
 }
 
-// Last returns the index of the last value.
+// Last returns the index of the last value in the plot.
 func (v plotValues) Last() int { return len(v.At) - 1 }
 
-// LastText returns the last value in words.
+// LastText returns the last value of the plot in words.
 func (v plotValues) LastText() string {
 	last := v.Last()
 	at := time.UnixMilli(v.From).Add(time.Duration(v.At[last]) * time.Second).UTC()
@@ -60,9 +60,10 @@ func (v plotValues) LastText() string {
 // numbers is a list of numbers that a script reads.
 type numbers []int
 
-// String returns the numbers with spaces between them.
+// String returns the numbers as text, with spaces between them.
 func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]") }
 
+// rangeLinks returns the links to the chart of a pool with each range. current is the range that is shown.
 func rangeLinks(pool, current string) []rangeLink {
 	var list []rangeLink
 	for _, r := range []struct{ name, text string }{{"1h", "1 h"}, {"24h", "24 h"}, {"7d", "7 days"}} {
@@ -80,7 +81,7 @@ func chosenRange(r *http.Request) string {
 	return "1h"
 }
 
-// newHourPlot draws the chart of the last hour from the points that this replica has in memory.
+// newHourPlot draws the chart of the last hour from points, which this replica has in memory. Denials are counted since countedSince.
 func newHourPlot(points []point, countedSince time.Time) plot {
 	p := plot{chart: newHourChart(points, plotWidth, plotHeight)}
 	p.drawBars(points, countedSince)
@@ -91,29 +92,28 @@ func newHourPlot(points []point, countedSince time.Time) plot {
 	return p
 }
 
-// newDaysPlot draws the chart of the last day or week from a series that the API returned. The
-// curve of a younger pool begins inside the range.
-func newDaysPlot(s operators.Series, timeRange string) plot {
+// newDaysPlot draws the chart of the last day or week (timeRange) from a series that the API returned. The curve of a younger pool begins
+// inside the range.
+func newDaysPlot(series operators.Series, timeRange string) plot {
 	span := 24 * time.Hour
 	if timeRange == "7d" {
 		span *= 7
 	}
-	step := time.Duration(s.StepMS) * time.Millisecond
-	points := seriesPoints(s)
+	step := time.Duration(series.StepMS) * time.Millisecond
+	points := seriesPoints(series)
 	p := plot{Days: true, chart: newChart(points, plotWidth, plotHeight, span)}
-	p.drawBand(s.Points, points)
+	p.drawBand(series.Points, points)
 	p.drawSums(sumPoints(points[1:], step), points[len(points)-1], step, durationText(step))
-	p.addAxes(s.To.Time)
+	p.addAxes(series.To.Time)
 	p.setValues(points[1:])
 	return p
 }
 
-// seriesPoints returns the points of a series. The first point is the number of slots that were held before
-// the first step.
-func seriesPoints(s operators.Series) []point {
-	first := s.Points[0]
-	points := []point{{at: s.From.UnixMilli(), held: toUint16(first.Held - int(first.Granted-first.Ended)), capacity: toUint16(first.Capacity)}}
-	for _, p := range s.Points {
+// seriesPoints returns the points of a series. The first point is the number of slots that were held before the first step.
+func seriesPoints(series operators.Series) []point {
+	first := series.Points[0]
+	points := []point{{at: series.From.UnixMilli(), held: toUint16(first.Held - int(first.Granted-first.Ended)), capacity: toUint16(first.Capacity)}}
+	for _, p := range series.Points {
 		points = append(points, point{
 			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), //nolint:gosec // no pool grants so many in an hour
 			reaps: toUint16(int(p.Lapsed)),
@@ -142,8 +142,7 @@ func (p *plot) addAxes(end time.Time) {
 	p.Times = timeTicks(end, p.Span)
 }
 
-// levelStep returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five
-// ticks up to top.
+// levelStep returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to top, the highest value.
 func levelStep(top int) int {
 	for step := 1; ; step *= 10 {
 		for _, times := range []int{1, 2, 5} {
@@ -154,7 +153,7 @@ func levelStep(top int) int {
 	}
 }
 
-// timeTicks returns at most about six ticks at round times in UTC.
+// timeTicks returns at most about six ticks at round times in UTC, for a chart of the length span that ends at end.
 func timeTicks(end time.Time, span time.Duration) (ticks []axisTick) {
 	step := 24 * time.Hour
 	for _, each := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, time.Hour / 2, time.Hour, 2 * time.Hour, 4 * time.Hour, 12 * time.Hour} {
@@ -178,8 +177,7 @@ func timeTicks(end time.Time, span time.Duration) (ticks []axisTick) {
 	return ticks
 }
 
-// setValues stores the values that the cursor shows. For the last hour, it combines pointsPerValue points into
-// one value.
+// setValues stores the values that the cursor shows. For the last hour, it combines pointsPerValue points into one value.
 func (p *plot) setValues(points []point) {
 	v := &p.Values
 	v.From = points[len(points)-1].at - p.Span.Milliseconds()
@@ -197,10 +195,11 @@ func (p *plot) setValues(points []point) {
 	}
 }
 
-func (v *plotValues) addValues(p point, grants, reaps int) {
-	v.At = append(v.At, int((p.at-v.From)/1000))
-	v.Held = append(v.Held, int(p.held))
-	v.Capacity = append(v.Capacity, int(p.capacity))
+// addValues adds the values at the point added, with the grants and reaps since the previous value.
+func (v *plotValues) addValues(added point, grants, reaps int) {
+	v.At = append(v.At, int((added.at-v.From)/1000))
+	v.Held = append(v.Held, int(added.held))
+	v.Capacity = append(v.Capacity, int(added.capacity))
 	v.Granted = append(v.Granted, grants)
 	v.Reaped = append(v.Reaped, reaps)
 }

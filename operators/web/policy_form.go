@@ -32,25 +32,25 @@ func algorithmTexts() map[string]string {
 }
 
 // policyText describes a policy in one line.
-func policyText(p operators.Policy) string {
-	text := p.Name + ": " + policyRateText(p)
-	if p.Period != "" {
-		text += " a " + string(p.Period)
+func policyText(shown operators.Policy) string {
+	text := shown.Name + ": " + policyRateText(shown)
+	if shown.Period != "" {
+		text += " a " + string(shown.Period)
 	}
-	if p.Per != "" {
-		text += " per " + p.Per
+	if shown.Per != "" {
+		text += " per " + shown.Per
 	}
-	text += ", " + algorithmTexts()[string(p.Algorithm)]
-	if p.OnLimited == "drop" {
+	text += ", " + algorithmTexts()[string(shown.Algorithm)]
+	if shown.OnLimited == "drop" {
 		text += ", drops refused tasks"
 	}
 	return text
 }
 
 // policyRows returns the rows of a form that shows policies, with empty rows at the end.
-func policyRows(list []operators.Policy) []policyRow {
-	rows := make([]policyRow, 0, len(list)+emptyRows)
-	for _, p := range list {
+func policyRows(policies []operators.Policy) []policyRow {
+	rows := make([]policyRow, 0, len(policies)+emptyRows)
+	for _, p := range policies {
 		rows = append(rows, policyRow{
 			Name: p.Name, Per: p.Per, Algorithm: string(p.Algorithm), Rate: policyRateText(p), Period: string(p.Period), Timezone: p.Timezone,
 			OnError: string(p.OnError), OnLimited: string(p.OnLimited), Reveal: checkboxValue(p.Reveal), Trust: checkboxValue(p.TrustDevice),
@@ -74,6 +74,7 @@ func (r policyRow) addToForm(form url.Values) {
 	}
 }
 
+// checkboxValue returns the value of a checkbox in a form: not empty if it is chosen.
 func checkboxValue(isChosen bool) string {
 	if isChosen {
 		return "true"
@@ -81,27 +82,29 @@ func checkboxValue(isChosen bool) string {
 	return ""
 }
 
-func policyRateText(p operators.Policy) string {
-	if p.Period != "" {
-		return strconv.FormatInt(p.Max, 10)
+// policyRateText returns the rate of a policy as the text of an input.
+func policyRateText(shown operators.Policy) string {
+	if shown.Period != "" {
+		return strconv.FormatInt(shown.Max, 10)
 	}
-	if len(p.Windows) == 0 {
-		return rateText(p.Max, p.PerMS)
+	if len(shown.Windows) == 0 {
+		return rateText(shown.Max, shown.PerMS)
 	}
-	parts := make([]string, len(p.Windows))
-	for i, w := range p.Windows {
+	parts := make([]string, len(shown.Windows))
+	for i, w := range shown.Windows {
 		parts[i] = rateText(w.Max, w.PerMS)
 	}
 	return strings.Join(parts, " ")
 }
 
+// rateText returns as text that maxStarts starts are allowed in perMS milliseconds.
 func rateText(maxStarts, perMS int64) string {
 	return strconv.FormatInt(maxStarts, 10) + "/" + compactDuration(time.Duration(perMS)*time.Millisecond)
 }
 
 // compactDuration returns a duration without trailing units that are zero, such as 24h.
-func compactDuration(d time.Duration) string {
-	text := d.String()
+func compactDuration(duration time.Duration) string {
+	text := duration.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
 	}
@@ -129,8 +132,7 @@ func enteredRows(form url.Values) []policyRow {
 	return rows
 }
 
-// readPolicies returns the policies of a submitted form. It skips rows in which nothing was entered.
-// The API checks the rest.
+// readPolicies returns the policies of a submitted form. It skips rows in which nothing was entered. The API checks the rest.
 func readPolicies(form url.Values) ([]map[string]any, error) {
 	list := []map[string]any{}
 	for i, row := range enteredRows(form) {
@@ -194,6 +196,7 @@ func (r policyRow) addRate(fields map[string]any) error {
 	return nil
 }
 
+// parseRate parses the text of the rate of a policy, and returns the fields of the API for it.
 func parseRate(text string) (map[string]any, error) {
 	most, span, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseInt(most, 10, 64)

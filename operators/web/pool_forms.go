@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
+// editPage returns the page with the form to change the settings of a pool.
 func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
@@ -20,6 +21,7 @@ func (p *poolPages) editPage(r *http.Request) (page, error) {
 	}}, err
 }
 
+// edit changes the settings of a pool as the submitted form says. next and messageKey are as in formAction.
 func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
@@ -38,12 +40,12 @@ func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// isUnchanged reports whether an input still has the value that it had when the form was shown.
-func isUnchanged(form url.Values, input string) bool {
-	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == originalText(form, input, "\x00")
+// isUnchanged reports whether the input inputName still has the value that it had when form was shown.
+func isUnchanged(form url.Values, inputName string) bool {
+	return strings.TrimSpace(strings.ReplaceAll(form.Get(inputName), "\r\n", "\n")) == originalText(form, inputName, "\x00")
 }
 
-// poolSettings returns the settings of a pool that were entered into a form, as fields of the API.
+// poolSettings returns the settings of a pool that were entered into the form in the request, as fields of the API.
 func poolSettings(r *http.Request) (map[string]any, error) {
 	settings := map[string]any{}
 	capacity, err := strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity")))
@@ -78,8 +80,8 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	return settings, err
 }
 
-// callerLimitText returns, as the text of an input, the maximum number of slots for callers. It is
-// empty if there is no limit.
+// callerLimitText returns maxCallers, the maximum number of slots for callers, as the text of an input. It is empty if maxCallers is nil:
+// there is no limit.
 func callerLimitText(maxCallers *int) string {
 	if maxCallers == nil {
 		return ""
@@ -87,8 +89,7 @@ func callerLimitText(maxCallers *int) string {
 	return strconv.Itoa(*maxCallers)
 }
 
-// parseCallerLimit parses the text of the input for the maximum number of slots for callers. It returns nil
-// if there is no limit.
+// parseCallerLimit parses the text of the input for the maximum number of slots for callers. It returns nil if there is no limit.
 func parseCallerLimit(text string) (any, error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return nil, nil //nolint:nilnil // null is what the API takes
@@ -101,20 +102,23 @@ func parseCallerLimit(text string) (any, error) {
 }
 
 // windowLines returns windows as text for a form, one in each line.
-func windowLines(list []operators.Window) string {
-	lines := make([]string, len(list))
-	for i, w := range list {
+func windowLines(shown []operators.Window) string {
+	lines := make([]string, len(shown))
+	for i, w := range shown {
 		lines[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
 	}
 	return strings.Join(lines, "\n")
 }
 
+// poolPath returns the path of the page of a pool.
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
+// createPage returns the page with the form for a new pool.
 func (p *poolPages) createPage(r *http.Request) (page, error) {
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Rows": policyRows(nil)}}, nil
 }
 
+// create creates a pool as the submitted form says. next and messageKey are as in formAction.
 func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
@@ -133,6 +137,7 @@ func (p *poolPages) create(r *http.Request) (next, messageKey string, err error)
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
+// pausePage returns the page with the form to pause a pool.
 func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
@@ -158,6 +163,7 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "This grant has ended and its slot is free. There is nothing to release."}
 }
 
+// release takes a slot back from its holder as the submitted form says. next and messageKey are as in formAction.
 func (p *poolPages) release(r *http.Request) (next, messageKey string, err error) {
 	name := r.PathValue("id")
 	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)

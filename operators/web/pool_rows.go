@@ -13,8 +13,7 @@ const (
 	maxDisagreeingShown = 10  // pools with conflicts or drift that are named
 )
 
-// poolRow is one pool in the list of pools as rows. The list shows rows if there are too many pools
-// for cards.
+// poolRow is one pool in the list of pools as rows. The list shows rows if there are too many pools for cards.
 type poolRow struct {
 	operators.PoolState
 
@@ -30,8 +29,8 @@ type poolColumn struct {
 	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rowsPage returns the page that lists the pools that match. If the visitor chose no order, the pools with
-// the worst trouble come first.
+// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools, and checks the states of
+// the dependencies. If the visitor chose no order, the pools with the worst trouble come first.
 func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
 	pager := newPager(r, filters)
 	query := pager.query(poolRowsPerPage)
@@ -60,10 +59,10 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	}, nil
 }
 
-// poolColumns returns the heads of the columns. The template pool-row has the cell of each column, in the same
-// order. The field sort of a column is a value of the API's parameter sort. It is empty if the list cannot be
-// sorted by the column.
-func poolColumns(filters url.Values, sorted string) []poolColumn {
+// poolColumns returns the heads of the columns, for a list with these filters that is sorted by sortedBy. The template pool-row has the
+// cell of each column, in the same order. The field sort of a column is a value of the API's parameter sort. It is empty if the list
+// cannot be sorted by the column.
+func poolColumns(filters url.Values, sortedBy string) []poolColumn {
 	columns := []struct{ name, sort, class, title string }{
 		{"Pool", "name", "", "By name"},
 		{"Share", "held", "", "The largest share of the capacity first"},
@@ -83,7 +82,7 @@ func poolColumns(filters url.Values, sorted string) []poolColumn {
 		query := maps.Clone(filters)
 		query.Set("sort", c.sort)
 		list[i].Query = query.Encode()
-		if c.sort == sorted {
+		if c.sort == sortedBy {
 			list[i].Sorted = "descending"
 			if c.sort == "name" {
 				list[i].Sorted = "ascending"
@@ -93,8 +92,7 @@ func poolColumns(filters url.Values, sorted string) []poolColumn {
 	return list
 }
 
-// sharePercent returns the filled part of a pool's bar: the held slots in percent of the capacity,
-// at most 100.
+// sharePercent returns the filled part of a pool's bar: the held slots in percent of the capacity, at most 100.
 func sharePercent(held, capacity int) float64 {
 	if held == 0 {
 		return 0

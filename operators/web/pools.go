@@ -29,19 +29,20 @@ type poolPages struct {
 	usageCache    *ttlCache[[]policyUse]
 }
 
-func (p *poolPages) registerRoutes(to *site) {
-	to.addLivePageWithChecks("/{$}", p.system, p.list)
-	addLivePageWithRedis(to, "/pools/{id}", p.readRedisData, p.show)
-	to.addPage("/pools/{id}/edit", p.editPage)
-	to.addPage("/pools/{id}/pause", p.pausePage)
-	to.addPage("/pools/{id}/slots/{slot}", p.slotPage)
-	to.addPage("/pools/{id}/slots/{slot}/release", p.releasePage)
-	to.addPage("/new-pool", p.createPage)
-	to.addForm("/new-pool", "admin", p.create)
-	to.addForm("/pools/{id}/edit", "admin", p.edit)
-	to.addForm("/pools/{id}/pause", "admin", p.api.entryAction("pools", "pause", "paused"))
-	to.addForm("/pools/{id}/resume", "admin", p.api.entryAction("pools", "resume", "resumed"))
-	to.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
+// registerRoutes adds the pages of pools to target.
+func (p *poolPages) registerRoutes(target *site) {
+	target.addLivePageWithChecks("/{$}", p.system, p.list)
+	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.show)
+	target.addPage("/pools/{id}/edit", p.editPage)
+	target.addPage("/pools/{id}/pause", p.pausePage)
+	target.addPage("/pools/{id}/slots/{slot}", p.slotPage)
+	target.addPage("/pools/{id}/slots/{slot}/release", p.releasePage)
+	target.addPage("/new-pool", p.createPage)
+	target.addForm("/new-pool", "admin", p.create)
+	target.addForm("/pools/{id}/edit", "admin", p.edit)
+	target.addForm("/pools/{id}/pause", "admin", p.api.entryAction("pools", "pause", "paused"))
+	target.addForm("/pools/{id}/resume", "admin", p.api.entryAction("pools", "resume", "resumed"))
+	target.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 
 // poolCard is one pool on the first page.
@@ -56,6 +57,7 @@ type poolCard struct {
 	Over   bool    // more slots are held than the capacity, because an operator lowered it
 }
 
+// list returns the page with the pools, as cards or as rows. checks are the states of the dependencies.
 func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	totals, err := p.api.Pools.Totals(r.Context())
 	if err != nil {
@@ -85,19 +87,20 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	}, nil
 }
 
-// drawSlots adds the pool's slots to its card. It also replaces the counts of the card by the
-// counts of the read that returned the slots, so that the counts and the slots agree.
-func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
-	d := poolData{Pool: c.Pool, PhaseCounts: map[string]int{}}
+// drawSlots adds the pool's slots to card. It also replaces the counts of the card by the counts of the read that returned the slots, so
+// that the counts and the slots agree.
+func (p *poolPages) drawSlots(r *http.Request, card *poolCard) error {
+	d := poolData{Pool: card.Pool, PhaseCounts: map[string]int{}}
 	var err error
-	if d.Slots, err = p.api.Pools.Slots(r.Context(), c.Name); err != nil {
+	if d.Slots, err = p.api.Pools.Slots(r.Context(), card.Name); err != nil {
 		return err
 	}
 	d.fillCells(p.now())
-	c.Cells, c.Held, c.Waiting, c.Oldest, c.Many = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest, false
+	card.Cells, card.Held, card.Waiting, card.Oldest, card.Many = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest, false
 	return nil
 }
 
+// newCard returns the card of a pool, without its slots.
 func (p *poolPages) newCard(pool operators.PoolState) poolCard {
 	return poolCard{
 		PoolState: pool, Chart: newHourChart(p.history.lastHour(pool.Name), 300, 48), Recent: p.history.recentCounts(pool.Name),

@@ -14,14 +14,16 @@ type profilePages struct {
 	api client
 }
 
-func (p *profilePages) registerRoutes(to *site) {
-	to.addPage("/profiles", p.list)
-	to.addPage("/profiles/{id}", p.editPage)
-	to.addPage("/new-profile", p.createPage)
-	to.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
-	to.addForm("/new-profile", "admin", p.create)
+// registerRoutes adds the pages of profiles to target.
+func (p *profilePages) registerRoutes(target *site) {
+	target.addPage("/profiles", p.list)
+	target.addPage("/profiles/{id}", p.editPage)
+	target.addPage("/new-profile", p.createPage)
+	target.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
+	target.addForm("/new-profile", "admin", p.create)
 }
 
+// list returns the page with the profiles.
 func (p *profilePages) list(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.ProfileList
@@ -31,15 +33,18 @@ func (p *profilePages) list(r *http.Request) (page, error) {
 	}}, err
 }
 
+// editPage returns the page with the form to change the policies of a profile.
 func (p *profilePages) editPage(r *http.Request) (page, error) {
 	profile, err := p.api.Profiles.Get(r.Context(), r.PathValue("id"))
 	return p.formPage(r, profile, false), err
 }
 
+// createPage returns the page with the form for a new profile.
 func (p *profilePages) createPage(r *http.Request) (page, error) {
 	return p.formPage(r, operators.Profile{}, true), nil
 }
 
+// formPage returns the page with the form of a profile. isNew means that the form creates the profile.
 func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNew bool) page {
 	title := "Profile " + profile.Name
 	if isNew {
@@ -50,6 +55,7 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 	}}
 }
 
+// create creates a profile as the submitted form says. next and messageKey are as in formAction.
 func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
@@ -64,6 +70,7 @@ func (p *profilePages) create(r *http.Request) (next, messageKey string, err err
 	return p.saveProfile(r, name)
 }
 
+// saveProfile stores the policies of the form that r submits under the profile name. next and messageKey are as in formAction.
 func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {

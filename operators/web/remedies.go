@@ -43,8 +43,7 @@ func remedyRoutes() []remedyRoute {
 	}
 }
 
-// remedyRenderer adds buttons to the texts of remedies on a page. A remedy is an advice against the reason why
-// a task waits.
+// remedyRenderer adds buttons to the texts of remedies on a page. A remedy is an advice against the reason why a task waits.
 type remedyRenderer struct {
 	may           func(role string) bool
 	returnAddress string // address of the page
@@ -62,6 +61,7 @@ type remedyButton struct {
 	Back        string // page to return to, for a form; empty for a link, whose Path contains the page
 }
 
+// newRemedies returns the remedyRenderer for the page and the visitor of the request.
 func (f *frame) newRemedies(r *http.Request) remedyRenderer {
 	return remedyRenderer{may: func(role string) bool { return f.may(r, role) }, returnAddress: pageAddress(r)}
 }
@@ -82,12 +82,13 @@ func (m remedyRenderer) Split(text string, actions []operators.Action) []remedyP
 	return append(append(bits, remedyPart{Text: text}), others...)
 }
 
-func (m remedyRenderer) actionButton(a operators.Action) *remedyButton {
+// actionButton returns the button for an action, or nil if the visitor lacks the role, or no page performs the action.
+func (m remedyRenderer) actionButton(action operators.Action) *remedyButton {
 	for _, route := range remedyRoutes() {
-		if string(route.act) != a.Action || string(route.subject) != a.Subject || !m.may(route.role) {
+		if string(route.act) != action.Action || string(route.subject) != action.Subject || !m.may(route.role) {
 			continue
 		}
-		b := &remedyButton{Label: fmt.Sprintf(route.label, a.ID), Path: fmt.Sprintf(route.path, url.PathEscape(a.ID))}
+		b := &remedyButton{Label: fmt.Sprintf(route.label, action.ID), Path: fmt.Sprintf(route.path, url.PathEscape(action.ID))}
 		if route.isForm {
 			b.Back = m.returnAddress
 			return b
@@ -112,8 +113,8 @@ func pageAddress(r *http.Request) string {
 	return here.RequestURI()
 }
 
-// returnPathOr returns the path of the page on which the visitor chose an action, as the request names it. If
-// the request names no page, it returns fallback.
+// returnPathOr returns the path of the page on which the visitor chose an action, as the request names it. If the request names no page,
+// it returns fallback.
 func returnPathOr(r *http.Request, fallback string) string {
 	if back := r.URL.Query().Get("back"); back != "" && localPath(back) == back {
 		return back

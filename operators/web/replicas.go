@@ -38,8 +38,7 @@ type replica struct {
 	Bad  []dependency
 }
 
-// replicas returns the replicas that sent a heartbeat within the last hour. The replicas that are not
-// gone come first.
+// replicas returns the replicas that sent a heartbeat within the last hour. The replicas that are not gone come first.
 func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	known, now, err := s.ledger.Replicas(ctx)
 	if err != nil {
@@ -63,11 +62,10 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	return append(serving, gone...), nil
 }
 
-// mixedVersions returns the versions of the replicas that are not gone. It is empty if they all have the
-// same version.
-func mixedVersions(list []replica) string {
+// mixedVersions returns as text the versions of those of replicas that are not gone. It is empty if they all have the same version.
+func mixedVersions(replicas []replica) string {
 	found := map[string]bool{}
-	for _, r := range list {
+	for _, r := range replicas {
 		if !r.Gone {
 			found[r.Version] = true
 		}
@@ -78,17 +76,16 @@ func mixedVersions(list []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallyReader holds the counts of the replicas as they were last read. The counts of a running replica only
-// grow. So addGrowth adds only the difference between two reads, and a missed read loses nothing. The
-// counts of a replica's first minute are always included.
+// tallyReader holds the counts of the replicas as they were last read. The counts of a running replica only grow. So addGrowth adds only
+// the difference between two reads, and a missed read loses nothing. The counts of a replica's first minute are always included.
 type tallyReader struct {
 	lastRead map[string]map[string]meters.Tally // counts by replica and pool
 }
 
-// addGrowth adds to the history how much the counts have grown since the previous read.
-func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
-	current := make(map[string]map[string]meters.Tally, len(list))
-	for _, one := range list {
+// addGrowth adds to target how much the counts in tallies have grown since the previous read.
+func (t *tallyReader) addGrowth(tallies []replicaTallies, target *history) error {
+	current := make(map[string]map[string]meters.Tally, len(tallies))
+	for _, one := range tallies {
 		counts := map[string]meters.Tally{}
 		if err := json.Unmarshal(one.Counts, &counts); err != nil {
 			return fmt.Errorf("tallies of replica %s: %w", one.Replica, err)
@@ -100,7 +97,7 @@ func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
 		}
 		for pool, now := range counts {
 			if more := tallyGrowth(before[pool], now); more != (meters.Tally{}) {
-				to.addTally(pool, more)
+				target.addTally(pool, more)
 			}
 		}
 	}
@@ -108,11 +105,11 @@ func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
 	return nil
 }
 
-// tallyGrowth returns how much the counts have grown. If a pool was deleted and created again, its counts
-// begin at 0 again.
-func tallyGrowth(before, now meters.Tally) meters.Tally {
-	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
+// tallyGrowth returns how much the counts have grown from before to current. If a pool was deleted and created again, its counts begin at
+// 0 again.
+func tallyGrowth(before, current meters.Tally) meters.Tally {
+	if current.Denied < before.Denied || current.Conflicts < before.Conflicts || current.Drift < before.Drift {
 		before = meters.Tally{}
 	}
-	return meters.Tally{Denied: now.Denied - before.Denied, Conflicts: now.Conflicts - before.Conflicts, Drift: now.Drift - before.Drift}
+	return meters.Tally{Denied: current.Denied - before.Denied, Conflicts: current.Conflicts - before.Conflicts, Drift: current.Drift - before.Drift}
 }

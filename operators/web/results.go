@@ -48,6 +48,7 @@ type resultRow struct {
 	Cells []resultCell
 }
 
+// resultCell is a cell of the table of results.
 type resultCell struct {
 	Text   string
 	Number bool
@@ -62,37 +63,36 @@ func resultParams(query url.Values) url.Values {
 	return chosen
 }
 
-// resultQuery converts the parameters of the form to a query of the API. The times in chosen have
-// the format of browsers.
-func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
-	q.State = chosen.Get("state")
-	if q.Since, err = parseTimeParam(chosen, "since"); err == nil {
-		q.Until, err = parseTimeParam(chosen, "until")
+// resultQuery converts the parameters of the form to a query of the API. The times in chosen have the format of browsers.
+func resultQuery(chosen url.Values) (query operators.ResultQuery, err error) {
+	query.State = chosen.Get("state")
+	if query.Since, err = parseTimeParam(chosen, "since"); err == nil {
+		query.Until, err = parseTimeParam(chosen, "until")
 	}
-	return q, err
+	return query, err
 }
 
-// parseTimeParam reads a time of a form, in UTC. It returns the zero time if the form has none.
-func parseTimeParam(params url.Values, name string) (time.Time, error) {
-	if params.Get(name) == "" {
+// parseTimeParam reads the time in the input inputName of a form, in UTC. It returns the zero time if the form has none.
+func parseTimeParam(params url.Values, inputName string) (time.Time, error) {
+	if params.Get(inputName) == "" {
 		return time.Time{}, nil
 	}
-	at, err := parseUTC(params.Get(name))
+	at, err := parseUTC(params.Get(inputName))
 	if err != nil {
-		return at, &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: name + ": " + err.Error()}
+		return at, &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: inputName + ": " + err.Error()}
 	}
 	return at, nil
 }
 
-// HasColumn reports whether a column is shown.
+// HasColumn reports whether the table of results shows this column.
 func (s results) HasColumn(column string) bool { return slices.Contains(s.Columns, column) }
 
-// IsNumber reports whether a column has numbers, which are aligned to the right.
+// IsNumber reports whether the values of this column are numbers, which are aligned to the right.
 func (s results) IsNumber(column string) bool {
 	return slices.ContainsFunc(s.Fields, func(f operators.OutputField) bool { return f.Name == column && f.Type == "number" })
 }
 
-// States returns the states in which tasks have results.
+// States returns the states that a task with a result can have.
 func (s results) States() []string { return operators.TaskStates()[2:] }
 
 // IsSample reports whether only a part of the results was summarized.
@@ -101,7 +101,7 @@ func (s results) IsSample() bool { return s.Scanned < s.Matching }
 // HasTimeRange reports whether only the results of a time range are shown.
 func (s results) HasTimeRange() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
 
-// CSV returns the query of the link that downloads the results as a CSV file.
+// CSV returns the query string of the link that downloads the results as a CSV file.
 func (s results) CSV() string {
 	if q := nonEmptyParams(s.Chosen, "state", "since", "until").Encode(); q != "" {
 		return "?" + q
@@ -116,7 +116,7 @@ type tagRow struct {
 	Name string
 }
 
-// Tags returns the counts by tag value.
+// Tags returns one row with counts for each value of the tag by which the results are counted.
 func (s results) Tags() []tagRow {
 	rows := make([]tagRow, len(s.ByTag))
 	for i, count := range s.ByTag {
@@ -133,28 +133,27 @@ func (s results) TopErrors() []operators.ErrorCount {
 	return s.Errors[:min(len(s.Errors), errorsShown)]
 }
 
-// readResults returns the results of a batch. It reads the summary first, because the summary lists the
-// fields.
-func (b *batchPages) readResults(r *http.Request, one batch) (results, error) {
-	s := results{Batch: one.ID, Chosen: resultParams(r.URL.Query())}
+// readResults returns the results of the batch shown. It reads the summary first, because the summary lists the fields.
+func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) {
+	s := results{Batch: shown.ID, Chosen: resultParams(r.URL.Query())}
 	asked, err := resultQuery(s.Chosen)
 	if err != nil {
 		return s, err
 	}
 	asked.Aggregate, asked.ByTag, asked.Sample = s.Chosen.Get("field"), s.Chosen.Get("tag"), openSampleSize
-	if one.HasEnded() {
+	if shown.HasEnded() {
 		asked.Sample = endedSampleSize
 	}
-	sum, err := b.readSummary(r, one, asked)
+	sum, err := b.readSummary(r, shown, asked)
 	if err == nil && asked.Aggregate == "" {
 		if asked.Aggregate = defaultField(sum.Fields); asked.Aggregate != "" {
-			sum, err = b.readSummary(r, one, asked)
+			sum, err = b.readSummary(r, shown, asked)
 		}
 	}
 	if err != nil {
 		return s, err
 	}
-	s.ResultSummary, s.Shown, s.Query = sum, one.EndedTasks() > 0, s.Chosen.Encode()
+	s.ResultSummary, s.Shown, s.Query = sum, shown.EndedTasks() > 0, s.Chosen.Encode()
 	if s.Aggregate != nil && s.Aggregate.Number != nil {
 		s.Histogram = newHistogram(*s.Aggregate.Number)
 	}
@@ -162,26 +161,27 @@ func (b *batchPages) readResults(r *http.Request, one batch) (results, error) {
 	if len(s.Columns) == 0 {
 		s.Columns = defaultColumns(sum.Fields)
 	}
-	return s, b.addRows(r, resultsPath(one), &s)
+	return s, b.addRows(r, resultsPath(shown), &s)
 }
 
-func resultsPath(one batch) string {
-	return operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
+// resultsPath returns the API path of the results of a batch.
+func resultsPath(shown batch) string {
+	return operators.Path("batches", strconv.FormatInt(shown.ID, 10), "results")
 }
 
-// readSummary returns the summary of the results. A summary of a sample is cached for summaryReadEvery; a cached
-// summary of all results also becomes invalid when the counts of the batch change. The total counts in the
+// readSummary returns the summary of the results of the batch shown that selection selects. A summary of a sample is cached for
+// summaryReadEvery; a cached summary of all results also becomes invalid when the counts of the batch change. The total counts in the
 // summary are always the current counts of the batch.
-func (b *batchPages) readSummary(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
-	query := asked.Values()
+func (b *batchPages) readSummary(r *http.Request, shown batch, selection operators.ResultQuery) (operators.ResultSummary, error) {
+	query := selection.Values()
 	query.Set("page_size", "1")
-	name := fmt.Sprint(one.ID, " ", query.Encode(), one.FailedTasks() > 0)
-	if one.endedIn(asked.State) <= int64(asked.Sample) {
-		name += fmt.Sprint(one.Counts)
+	name := fmt.Sprint(shown.ID, " ", query.Encode(), shown.FailedTasks() > 0)
+	if shown.endedIn(selection.State) <= int64(selection.Sample) {
+		name += fmt.Sprint(shown.Counts)
 	}
 	sum, err := b.summaryCache.getOrRead(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
 		var read operators.Results
-		if err := b.api.get(r.WithContext(ctx), resultsPath(one), query, &read); err != nil {
+		if err := b.api.get(r.WithContext(ctx), resultsPath(shown), query, &read); err != nil {
 			return operators.ResultSummary{}, err
 		}
 		return *read.Summary, nil
@@ -189,20 +189,20 @@ func (b *batchPages) readSummary(r *http.Request, one batch, asked operators.Res
 	if err != nil {
 		return sum, err
 	}
-	sum.Matching, sum.ErrorsTotal, sum.Progress = one.endedIn(asked.State), one.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
+	sum.Matching, sum.ErrorsTotal, sum.Progress = shown.endedIn(selection.State), shown.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
 	last := &sum.Progress[len(sum.Progress)-1]
-	last.Ended, last.Failed = one.EndedTasks(), one.FailedTasks()
+	last.Ended, last.Failed = shown.EndedTasks(), shown.FailedTasks()
 	return sum, nil
 }
 
-// addRows reads one page of the table.
-func (b *batchPages) addRows(r *http.Request, path string, s *results) error {
+// addRows reads one page of the results at path and adds its rows to table.
+func (b *batchPages) addRows(r *http.Request, path string, table *results) error {
 	pager := newPager(r, nil)
-	asked, err := resultQuery(s.Chosen)
+	asked, err := resultQuery(table.Chosen)
 	if err != nil {
 		return err
 	}
-	asked.Fields, asked.Sample = s.Columns, 1
+	asked.Fields, asked.Sample = table.Columns, 1
 	query := asked.Values()
 	query.Set("page_size", strconv.Itoa(resultsShown))
 	if !pager.isFirst() {
@@ -212,18 +212,18 @@ func (b *batchPages) addRows(r *http.Request, path string, s *results) error {
 	if err := b.api.get(r, path, query, &read); err != nil {
 		return err
 	}
-	s.First = pager.isFirst()
+	table.First = pager.isFirst()
 	if read.NextPageToken != "" {
-		s.Next = pager.path + "?" + strings.TrimPrefix(s.Query+"&", "&") + url.Values{"page": {read.NextPageToken}}.Encode()
+		table.Next = pager.path + "?" + strings.TrimPrefix(table.Query+"&", "&") + url.Values{"page": {read.NextPageToken}}.Encode()
 	}
 	for _, result := range read.Results {
 		row := resultRow{Result: result}
 		var output map[string]json.RawMessage
 		_ = json.Unmarshal(result.Output, &output) // a null leaves the map empty
-		for _, name := range s.Columns {
+		for _, name := range table.Columns {
 			row.Cells = append(row.Cells, newResultCell(output[name]))
 		}
-		s.Rows = append(s.Rows, row)
+		table.Rows = append(table.Rows, row)
 	}
 	return nil
 }
@@ -240,8 +240,7 @@ func newResultCell(value json.RawMessage) resultCell {
 	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
 }
 
-// defaultField returns the first numeric field. Without a numeric field, it returns the first field whose
-// values can be counted.
+// defaultField returns the first numeric field. Without a numeric field, it returns the first field whose values can be counted.
 func defaultField(fields []operators.OutputField) string {
 	for _, kinds := range [][]string{{"number"}, {"boolean", "text", "mixed"}} {
 		for _, f := range fields {

@@ -38,7 +38,8 @@ type rateBar struct {
 	Title               string
 }
 
-// newProgressChart draws a batch from its start to its end or its expected end.
+// newProgressChart draws the progress of a batch with total tasks from its start to its end or, if eta is not nil, its expected end. steps
+// is its progress, oldest first.
 func newProgressChart(steps []operators.BatchProgress, total int64, eta *operators.Time) progressChart {
 	c := progressChart{Width: progressWidth, Height: progressHeight, PaceHeight: rateHeight, Total: total, ExpectedToEnd: eta}
 	if len(steps) < 2 || total == 0 {
@@ -74,7 +75,8 @@ func newProgressChart(steps []operators.BatchProgress, total int64, eta *operato
 	return c
 }
 
-func (c *progressChart) drawRates(steps []operators.BatchProgress, x func(time.Time) float64) {
+// drawRates draws the bars of the rates between steps. xOf returns the x coordinate of a time.
+func (c *progressChart) drawRates(steps []operators.BatchProgress, xOf func(time.Time) float64) {
 	maxRate := 0.0
 	for _, step := range steps {
 		maxRate = max(maxRate, step.RatePerMinute)
@@ -87,21 +89,22 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, x func(time.T
 		if step.RatePerMinute <= 0 {
 			continue
 		}
-		from, high := x(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
+		from, high := xOf(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
 		c.Pace = append(c.Pace, rateBar{
-			X: from, Y: rateHeight - high, Width: max(x(step.At.Time)-from, 0.5), Height: high,
+			X: from, Y: rateHeight - high, Width: max(xOf(step.At.Time)-from, 0.5), Height: high,
 			Title: fmt.Sprintf("%s per minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
 		})
 	}
 }
 
+// shortTimeText returns at as text without the year, in UTC.
 func shortTimeText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
-// roundedText returns a number with four significant digits.
-func roundedText(n float64) string {
-	text := strconv.FormatFloat(n, 'g', 4, 64)
-	if strings.Contains(text, "e") && n > -1e9 && n < 1e9 {
-		return strconv.FormatFloat(n, 'f', -1, 64)
+// roundedText returns number as text with four significant digits.
+func roundedText(number float64) string {
+	text := strconv.FormatFloat(number, 'g', 4, 64)
+	if strings.Contains(text, "e") && number > -1e9 && number < 1e9 {
+		return strconv.FormatFloat(number, 'f', -1, 64)
 	}
 	return text
 }
@@ -117,22 +120,23 @@ type histogram struct {
 	Label         string
 }
 
-func newHistogram(n operators.NumberValues) *histogram {
-	h := &histogram{NumberValues: n, Width: progressWidth, Height: histogramHeight}
+// newHistogram draws the distribution of numbers, which must have at least one bin.
+func newHistogram(numbers operators.NumberValues) *histogram {
+	h := &histogram{NumberValues: numbers, Width: progressWidth, Height: histogramHeight}
 	maxTasks := int64(1)
-	for _, bin := range n.Histogram {
+	for _, bin := range numbers.Histogram {
 		maxTasks = max(maxTasks, bin.Tasks)
 	}
-	wide := progressWidth / float64(len(n.Histogram))
+	wide := progressWidth / float64(len(numbers.Histogram))
 	h.BarWidth = wide * 0.92
-	for i, bin := range n.Histogram {
+	for i, bin := range numbers.Histogram {
 		high := histogramHeight * float64(bin.Tasks) / float64(maxTasks)
 		h.Bars = append(h.Bars, bar{
 			X: float64(i)*wide + wide*0.04, Y: histogramHeight - high, Height: high,
 			Title: fmt.Sprintf("%d from %s to %s", bin.Tasks, roundedText(bin.From), roundedText(bin.To)),
 		})
 	}
-	h.From, h.To = roundedText(n.Histogram[0].From), roundedText(n.Histogram[len(n.Histogram)-1].To)
-	h.Label = fmt.Sprintf("%d numbers from %s to %s, median %s", n.Count, roundedText(n.Min), roundedText(n.Max), roundedText(n.P50))
+	h.From, h.To = roundedText(numbers.Histogram[0].From), roundedText(numbers.Histogram[len(numbers.Histogram)-1].To)
+	h.Label = fmt.Sprintf("%d numbers from %s to %s, median %s", numbers.Count, roundedText(numbers.Min), roundedText(numbers.Max), roundedText(numbers.P50))
 	return h
 }

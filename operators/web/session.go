@@ -45,11 +45,13 @@ type sessions struct {
 	recentChecks sync.Map // hash of a session -> checkedSession
 }
 
+// checkedSession is the operator of a session, as it was read from the ledger; it is used until validUntil.
 type checkedSession struct {
 	operator   api.Operator
 	validUntil time.Time
 }
 
+// hashOf returns the SHA-256 of a token.
 func hashOf(token string) []byte {
 	if token == "" {
 		return nil
@@ -72,12 +74,12 @@ func (s *sessions) openWithToken(ctx context.Context, token string) (secret stri
 	return s.openSession(ctx, hash)
 }
 
-// openWithLink signs in with the secret of the link as the bootstrap operator. The link can be used only once;
-// after that, openWithLink returns errSignedOut.
-func (s *sessions) openWithLink(ctx context.Context, link string) (secret string, err error) {
+// openWithLink signs in with linkSecret, the secret of the sign-in link, as the bootstrap operator, and returns the secret of the new
+// session. The link can be used only once; after that, openWithLink returns errSignedOut.
+func (s *sessions) openWithLink(ctx context.Context, linkSecret string) (secret string, err error) {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
-	if s.link == "" || subtle.ConstantTimeCompare([]byte(link), []byte(s.link)) == 0 {
+	if s.link == "" || subtle.ConstantTimeCompare([]byte(linkSecret), []byte(s.link)) == 0 {
 		return "", errSignedOut
 	}
 	if secret, err = s.openSession(ctx, s.adminHash); err == nil {
@@ -86,6 +88,7 @@ func (s *sessions) openWithLink(ctx context.Context, link string) (secret string
 	return secret, err
 }
 
+// openSession stores a new session of the operator token with this hash and returns the secret of the session.
 func (s *sessions) openSession(ctx context.Context, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
 	return secret, s.ledger.OpenSession(ctx, hashOf(secret), tokenHash, sessionLife)
@@ -110,8 +113,7 @@ func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, e
 	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
-// sessionOperator returns the operator that is signed in with this secret. If there is no such session,
-// it returns errSignedOut.
+// sessionOperator returns the operator that is signed in with this secret. If there is no such session, it returns errSignedOut.
 func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
 	if errors.Is(err, errNotFound) {
@@ -167,8 +169,7 @@ func (d *authenticator) readVisitor(r *http.Request) (api.Operator, error) {
 	return who, err
 }
 
-// requireVisitor serves the pages to visitors that are signed in, and redirects other visitors to the sign-in
-// page.
+// requireVisitor serves the pages to visitors that are signed in, and redirects other visitors to the sign-in page.
 func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		who, err := d.readVisitor(r)
@@ -198,6 +199,7 @@ type signInForm struct {
 	Theme  string
 }
 
+// signInPage answers with the page on which a visitor signs in.
 func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: localPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
@@ -213,6 +215,7 @@ func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 	d.startSession(rw, r, form, d.sessions.openWithLink, link)
 }
 
+// showSignIn sends the sign-in page with form and this HTTP status.
 func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
 	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
 	form.Dev = d.hasLink
@@ -230,15 +233,16 @@ func localPath(path string) string {
 	return path
 }
 
+// signIn handles the submitted sign-in form: it starts a session if the token is valid.
 func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
 	d.startSession(rw, r, signInForm{Next: localPath(r.PostFormValue("next"))}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
 }
 
-// startSession calls open with a token or a link, and gives the browser the session. A wrong token counts as a
-// guess by the sender's address. A wrong link does not count: any web page can make a browser follow a link,
-// and nobody can guess its 256 bits.
+// startSession calls open with credential, a token or the secret of a link, and gives the browser the session. If that fails, it shows
+// form again. A wrong token counts as a guess by the sender's address. A wrong link does not count: any web page can make a browser follow
+// a link, and nobody can guess its 256 bits.
 func (d *authenticator) startSession(
-	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
+	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, credential string) (secret string, err error), credential string,
 ) {
 	from := d.gate.ClientAddress(r)
 	refusal := gate.Refusal{EntryPoint: gate.SignIn, From: from, Detail: "sign-in"}
@@ -252,7 +256,7 @@ func (d *authenticator) startSession(
 		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
-	secret, err := open(r.Context(), with)
+	secret, err := open(r.Context(), credential)
 	switch {
 	case errors.Is(err, errSignedOut):
 		refusal.Reason, refusal.IsGuess = gate.Unauthenticated, !form.Link
@@ -270,6 +274,7 @@ func (d *authenticator) startSession(
 	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 }
 
+// signOut ends the session of the visitor.
 func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if err := d.sessions.closeSession(r.Context(), cookie.Value); err != nil {
@@ -281,6 +286,7 @@ func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
 }
 
+// sessionCookie returns the cookie with value, the secret of a session, for maxAgeSeconds. A negative maxAgeSeconds deletes the cookie.
 func sessionCookie(value string, maxAgeSeconds int) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName, Value: value, Path: "/", MaxAge: maxAgeSeconds, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,

@@ -23,8 +23,7 @@ type site struct {
 	timeLimited map[string]bool // the patterns of the pages that WithTimeLimit serves
 }
 
-// pageLoader reads the content of a page: it answers a request with the data for the page's
-// template.
+// pageLoader reads the content of a page: it answers a request with the data for the page's template.
 type pageLoader func(r *http.Request) (page, error)
 
 // addPage registers a page that serves the content of a loader to a browser.
@@ -46,21 +45,21 @@ func (s *site) addLivePage(pattern string, load pageLoader) {
 // data is read before the snapshot of the ledger.
 const redisTimeShare = 0.7
 
-// addLivePageWithRedis registers a live page that needs data from Redis. readRedis reads this data before the snapshot,
-// because a snapshot keeps a database connection, and Redis may be slow to answer.
-func addLivePageWithRedis[T any](s *site, pattern string, readRedis func(r *http.Request) (T, error), load func(r *http.Request, redisData T) (page, error)) {
-	s.addLiveLoader(pattern, func(r *http.Request) (page, error) {
+// addLivePageWithRedis registers in target a live page that needs data from Redis. readRedis reads this data before the snapshot, because
+// a snapshot keeps a database connection, and Redis may be slow to answer. load then reads the page with this data.
+func addLivePageWithRedis[T any](target *site, pattern string, readRedis func(r *http.Request) (T, error), load func(r *http.Request, redisData T) (page, error)) {
+	target.addLiveLoader(pattern, func(r *http.Request) (page, error) {
 		within, cancel := deadline.Share(r.Context(), redisTimeShare)
 		defer cancel()
 		redisData, err := readRedis(r.WithContext(within))
 		if err != nil {
 			return page{}, err
 		}
-		return s.withSnapshot(func(r *http.Request) (page, error) { return load(r, redisData) })(r)
+		return target.withSnapshot(func(r *http.Request) (page, error) { return load(r, redisData) })(r)
 	})
 }
 
-// addLivePageWithChecks registers a live page that shows the state of the dependencies.
+// addLivePageWithChecks registers a live page that shows the state of the dependencies: load gets the checks of system.
 func (s *site) addLivePageWithChecks(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
 	addLivePageWithRedis(s, pattern, func(r *http.Request) ([]dependency, error) { return system.checkDependencies(r.Context()), nil }, load)
 }
@@ -78,6 +77,7 @@ func (s *site) withSnapshot(load pageLoader) pageLoader {
 	}
 }
 
+// addLiveLoader registers load as a live page. It does not read a snapshot around load.
 func (s *site) addLiveLoader(pattern string, load pageLoader) {
 	s.addPage(pattern, load)
 	s.livePages.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
@@ -118,11 +118,10 @@ func (s *site) renderLivePage(ctx context.Context, key viewKey) (*renderedPage, 
 	return captured.page, captured.err
 }
 
-// formAction does the work of a form, and returns the next page and the key of the message that this page
-// shows.
+// formAction does the work of a form, and returns the next page and the key of the message that this page shows.
 type formAction func(r *http.Request) (next, messageKey string, err error)
 
-// addForm registers a form that needs a role. If the form is refused, the answer is a page with the reason.
+// addForm registers at pattern a form that needs a role and whose work action does. If the form is refused, a page shows the reason.
 func (s *site) addForm(pattern, role string, action formAction) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !s.may(r, role) {

@@ -35,8 +35,7 @@ type Setting struct{ Key, Value, Help string }
 // checksShare is the part of a page's time limit for which the page waits for the checks.
 const checksShare = 0.3
 
-// checkDependencies checks the dependencies now. If a dependency does not answer within checksShare, its
-// last known state is returned.
+// checkDependencies checks the dependencies now. If a dependency does not answer within checksShare, its last known state is returned.
 func (s System) checkDependencies(ctx context.Context) []dependency {
 	if s.Checks == nil {
 		return nil
@@ -46,8 +45,7 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	return s.describeAll(s.Checks(ctx))
 }
 
-// publishedChecks returns the results of the checks that another replica published with its
-// heartbeat, sorted by name.
+// publishedChecks returns the results of the checks that another replica published with its heartbeat, sorted by name.
 func (s System) publishedChecks(checks map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(checks))
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
@@ -63,8 +61,12 @@ type systemPages struct {
 	streams func() int // number of open streams
 }
 
-func (s *systemPages) registerRoutes(to *site) { to.addLivePageWithChecks("/system", s.system, s.show) }
+// registerRoutes adds the system page to target.
+func (s *systemPages) registerRoutes(target *site) {
+	target.addLivePageWithChecks("/system", s.system, s.show)
+}
 
+// show returns the system page. checks are the states of the dependencies of this replica.
 func (s *systemPages) show(r *http.Request, checks []dependency) (page, error) {
 	data := map[string]any{"System": s.system, "Checks": checks, "Streams": s.streams(), "Passes": []Pass(nil)}
 	if s.system.Passes != nil {

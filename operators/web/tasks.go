@@ -24,19 +24,20 @@ type taskPages struct {
 	history *history
 }
 
-func (t *taskPages) registerRoutes(to *site) {
-	to.addLivePage("/tasks", t.list)
-	to.addLivePage("/tasks/{id}", t.show)
-	to.addPage("/tasks/{id}/cancel", t.cancelPage)
-	to.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
-	to.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
-	to.addForm("/tasks/{id}/cancel", "operator", t.api.entryAction("tasks", "cancel", "cancelled"))
-	to.addForm("/tasks/{id}/retry", "operator", t.api.entryAction("tasks", "retry", "retried"))
-	to.addForm("/cancel-tasks", "operator", t.bulkAction("cancel", "cancelled"))
-	to.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
+// registerRoutes adds the pages of tasks to target.
+func (t *taskPages) registerRoutes(target *site) {
+	target.addLivePage("/tasks", t.list)
+	target.addLivePage("/tasks/{id}", t.show)
+	target.addPage("/tasks/{id}/cancel", t.cancelPage)
+	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
+	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
+	target.addForm("/tasks/{id}/cancel", "operator", t.api.entryAction("tasks", "cancel", "cancelled"))
+	target.addForm("/tasks/{id}/retry", "operator", t.api.entryAction("tasks", "retry", "retried"))
+	target.addForm("/cancel-tasks", "operator", t.bulkAction("cancel", "cancelled"))
+	target.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
 }
 
-// taskFilters returns the API filters that the page offers.
+// taskFilters returns those parameters of query that are filters of the API and that the page offers.
 func taskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error")
 }
@@ -50,6 +51,7 @@ type pill struct {
 	Current       bool
 }
 
+// list returns the page with the tasks that match the query of the request.
 func (t *taskPages) list(r *http.Request) (page, error) {
 	filters := taskFilters(r.URL.Query())
 	pager := newPager(r, filters)
@@ -88,8 +90,7 @@ type taskCounts struct {
 	isApproximate bool // the counts of pending and dispatched may be up to pointEvery old
 }
 
-// countByState returns the number of tasks per state. It works only for filters with stored counts: one batch,
-// one pool, or no filter.
+// countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter.
 func (t *taskPages) countByState(r *http.Request, filters url.Values) (taskCounts, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
 		return taskCounts{}, nil
@@ -118,6 +119,7 @@ func (t *taskPages) countByState(r *http.Request, filters url.Values) (taskCount
 	return c, nil
 }
 
+// pills returns the links that filter by each state, for a list with these filters and counts.
 func pills(filters url.Values, counts taskCounts) []pill {
 	list := make([]pill, 0, 1+len(operators.TaskStates()))
 	var total int64
@@ -144,8 +146,7 @@ func pills(filters url.Values, counts taskCounts) []pill {
 	return list
 }
 
-// countPage returns the loader of a confirmation page: it shows how many tasks the action would
-// change.
+// countPage returns the loader of a confirmation page with this title: it shows how many tasks the action (cancel or retry) would change.
 func (t *taskPages) countPage(action, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
@@ -167,6 +168,7 @@ func (t *taskPages) countPage(action, title string) pageLoader {
 // Each request changes up to 20,000 tasks.
 const maxBulkRounds = 50
 
+// bulkAction returns the formAction that cancels or retries (action) all tasks that match the filters of the form.
 func (t *taskPages) bulkAction(action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := taskFilters(r.PostForm)
@@ -193,10 +195,10 @@ type step struct {
 }
 
 // statePath returns the states of a task so far. If it is open, the expected next states follow.
-func statePath(t operators.TaskDetail) []step {
-	wasGranted := len(t.Attempts) > 0 || t.Grant != nil
+func statePath(task operators.TaskDetail) []step {
+	wasGranted := len(task.Attempts) > 0 || task.Grant != nil
 	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}
-	switch t.State {
+	switch task.State {
 	case operators.Pending:
 		path[0].Here = true
 	case operators.Dispatched:
@@ -205,11 +207,12 @@ func statePath(t operators.TaskDetail) []step {
 		if !wasGranted {
 			path = path[:1]
 		}
-		return append(path, step{State: t.State, Past: true, Here: true})
+		return append(path, step{State: task.State, Past: true, Here: true})
 	}
 	return append(path, step{State: operators.Succeeded})
 }
 
+// show returns the page of one task.
 func (t *taskPages) show(r *http.Request) (page, error) {
 	id := r.PathValue("id")
 	var task operators.TaskDetail
@@ -234,6 +237,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 	}}, nil
 }
 
+// cancelPage returns the page that asks for confirmation before a task is cancelled.
 func (t *taskPages) cancelPage(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)

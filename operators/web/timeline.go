@@ -70,7 +70,7 @@ func timelineSpan(timeRange string) time.Duration {
 	return 24 * time.Hour
 }
 
-// readHoldings reads the holdings of the slots that the request selects.
+// readHoldings reads the holdings (periods in which a device held a slot) of the slots of a pool that the request selects, in timeRange.
 func (p *poolPages) readHoldings(r *http.Request, pool, timeRange string) (slotHoldings, error) {
 	first, err := strconv.Atoi(r.URL.Query().Get("from_slot"))
 	if err != nil || first < 0 {
@@ -94,21 +94,21 @@ const (
 	timelineReadEvery = 15 * time.Second // interval at which the page reads a time line again
 )
 
-// newTimeline draws holdings. If the range has more than maxHoldingsDrawn holdings, it draws only the time
-// that the latest of them cover.
-func newTimeline(s slotHoldings, marks batchMarks, cells []cell) slotTimeline {
-	l := slotTimeline{To: s.now, Asked: timelineSpan(s.timeRange)}
+// newTimeline draws the holdings in slots (periods in which a device held a slot). marks has the marks of the batches, and cells the
+// present state of the slots. If the range has more than maxHoldingsDrawn holdings, it draws only the time that the latest of them cover.
+func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimeline {
+	l := slotTimeline{To: slots.now, Asked: timelineSpan(slots.timeRange)}
 	l.From = l.To.Add(-l.Asked)
-	if s.hasEarlier && len(s.holdings) > 0 {
-		l.Cut = len(s.holdings)
-		if last := s.holdings[len(s.holdings)-1].Ended; last != nil {
+	if slots.hasEarlier && len(slots.holdings) > 0 {
+		l.Cut = len(slots.holdings)
+		if last := slots.holdings[len(slots.holdings)-1].Ended; last != nil {
 			l.From = last.Time
 		}
 	}
 	l.Span = max(l.To.Sub(l.From), time.Second)
 	l.Times = timeTicks(l.To, l.Span)
-	l.addRows(s, cells)
-	for _, h := range s.holdings {
+	l.addRows(slots, cells)
+	for _, h := range slots.holdings {
 		if i, found := slices.BinarySearchFunc(l.Rows, h.Slot, func(row timelineRow, slot int) int { return cmp.Compare(row.Slot, slot) }); found {
 			l.Rows[i].Bars = append(l.Rows[i].Bars, l.newBar(h, marks))
 		}
@@ -119,55 +119,57 @@ func newTimeline(s slotHoldings, marks batchMarks, cells []cell) slotTimeline {
 	return l
 }
 
-// addRows adds a row for each slot of the pool and for each slot that was held, if the slot is in the
-// part of the pool that the page shows.
-func (l *slotTimeline) addRows(s slotHoldings, cells []cell) {
+// addRows adds a row for each slot of cells (the slots of the pool) and for each slot that was held, if the slot is in the part of the
+// pool that the page shows.
+func (l *slotTimeline) addRows(held slotHoldings, cells []cell) {
 	slots := map[int]bool{}
 	higher := false
 	for _, c := range cells {
 		slots[c.Slot] = true
 	}
-	for _, h := range s.holdings {
+	for _, h := range held.holdings {
 		slots[h.Slot] = true
 	}
 	for slot := range slots {
-		if slot >= s.firstSlot && slot < s.firstSlot+timelineSlots {
-			l.Rows = append(l.Rows, timelineRow{Slot: slot, Path: fmt.Sprintf("%s/slots/%d", poolPath(s.pool), slot)})
+		if slot >= held.firstSlot && slot < held.firstSlot+timelineSlots {
+			l.Rows = append(l.Rows, timelineRow{Slot: slot, Path: fmt.Sprintf("%s/slots/%d", poolPath(held.pool), slot)})
 		}
-		higher = higher || slot >= s.firstSlot+timelineSlots
+		higher = higher || slot >= held.firstSlot+timelineSlots
 	}
 	slices.SortFunc(l.Rows, func(a, b timelineRow) int { return cmp.Compare(a.Slot, b.Slot) })
 	partPath := func(first int) string {
-		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(s.pool), s.timeRange, first)
+		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(held.pool), held.timeRange, first)
 	}
-	if s.firstSlot > 0 {
-		l.Below = partPath(max(0, s.firstSlot-timelineSlots))
+	if held.firstSlot > 0 {
+		l.Below = partPath(max(0, held.firstSlot-timelineSlots))
 	}
 	if higher {
-		l.Top = partPath(s.firstSlot + timelineSlots)
+		l.Top = partPath(held.firstSlot + timelineSlots)
 	}
 }
 
-func (l *slotTimeline) newBar(h holding, marks batchMarks) holdingBar {
+// newBar returns the bar of one holding (a period in which a device held a slot).
+func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 	x := func(t time.Time) float64 {
 		return max(0, min(timelineWidth, timelineWidth*float64(t.Sub(l.From))/float64(l.Span)))
 	}
 	ended, how := l.To, "holds it"
-	if h.Ended != nil {
-		ended, how = h.Ended.Time, endingTexts()[h.EndedBy]
+	if held.Ended != nil {
+		ended, how = held.Ended.Time, endingTexts()[held.EndedBy]
 	}
-	s := holdingBar{X: x(h.Granted.Time), Mark: marks.markOf(h.Batch), Title: fmt.Sprintf("Slot %d: %s, batch %d, task %d, from %s to %s, %s",
-		h.Slot, h.Device, h.Batch, h.Task, fullTimeText(h.Granted.Time), fullTimeText(ended), how)}
+	s := holdingBar{X: x(held.Granted.Time), Mark: marks.markOf(held.Batch), Title: fmt.Sprintf("Slot %d: %s, batch %d, task %d, from %s to %s, %s",
+		held.Slot, held.Device, held.Batch, held.Task, fullTimeText(held.Granted.Time), fullTimeText(ended), how)}
 	if s.Width = x(ended) - s.X; s.Width < minBarWidth {
 		s.X, s.Width = max(0, s.X+s.Width-minBarWidth), minBarWidth
 	}
-	if h.EndedBy == operators.EndedByLapse || h.EndedBy == operators.EndedByRelease {
-		s.How, s.End = h.EndedBy, max(0, s.X+s.Width-endMarkWidth)
+	if held.EndedBy == operators.EndedByLapse || held.EndedBy == operators.EndedByRelease {
+		s.How, s.End = held.EndedBy, max(0, s.X+s.Width-endMarkWidth)
 	}
 	return s
 }
 
-func fullTimeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// fullTimeText returns at as text with the date and the time, in UTC.
+func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endingTexts returns the words for each way in which a holding ends.
 func endingTexts() map[string]string {
@@ -183,7 +185,7 @@ type mark int
 // markCount is the number of marks.
 const markCount = 8
 
-// Letter returns the letter of the mark. It is empty for no batch.
+// Letter returns the letter that the chart shows for the batch of this mark. It is empty if the mark belongs to no batch.
 func (m mark) Letter() string {
 	if m < 0 {
 		return ""
@@ -194,21 +196,21 @@ func (m mark) Letter() string {
 // batchMarks holds the marks of the batches of a page, sorted by batch.
 type batchMarks []batchMark
 
+// batchMark is a batch with its mark.
 type batchMark struct {
 	Batch int64
 	Mark  mark
 }
 
-// assignMarks gives each batch a mark (a colour, a pattern and a letter). It is the mark that follows
-// from the batch's id or, if another batch has that mark, the next free one. So the mark of a batch
-// usually stays the same while other batches come and go. If there are more batches than marks, several
-// batches share a mark.
-func assignMarks(slots []operators.Slot, past []holding) batchMarks {
+// assignMarks gives a mark (a colour, a pattern and a letter) to each batch of slots and of holdings. It is the mark that follows from the
+// batch's id or, if another batch has that mark, the next free one. So the mark of a batch usually stays the same while other batches come
+// and go. If there are more batches than marks, several batches share a mark.
+func assignMarks(slots []operators.Slot, holdings []holding) batchMarks {
 	var batches []int64
 	for _, s := range slots {
 		batches = append(batches, s.Batch)
 	}
-	for _, h := range past {
+	for _, h := range holdings {
 		batches = append(batches, h.Batch)
 	}
 	slices.Sort(batches)
@@ -228,6 +230,7 @@ func assignMarks(slots []operators.Slot, past []holding) batchMarks {
 	return marks
 }
 
+// markOf returns the mark of a batch, or -1 if it has none.
 func (m batchMarks) markOf(batch int64) mark {
 	if i, found := slices.BinarySearchFunc(m, batch, func(one batchMark, id int64) int { return cmp.Compare(one.Batch, id) }); found {
 		return m[i].Mark

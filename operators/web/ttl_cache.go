@@ -18,17 +18,19 @@ type ttlCache[T any] struct {
 	entries map[string]cacheEntry[T]
 }
 
+// cacheEntry is a cached value and the time at which it was read.
 type cacheEntry[T any] struct {
 	readAt time.Time
 	value  T
 }
 
+// newTTLCache returns an empty cache whose entries are valid for ttl.
 func newTTLCache[T any](ttl time.Duration) *ttlCache[T] {
 	return &ttlCache[T]{ttl: ttl, entries: map[string]cacheEntry[T]{}}
 }
 
-// getOrRead returns the cached value of key. If there is none, it calls the function to read the value. It does
-// not cache an error. Concurrent calls for the same key may each read the value.
+// getOrRead returns the cached value of key, if it is valid at the time now. If there is none, it calls read for the value. It does not
+// cache an error. Concurrent calls for the same key may each read the value.
 func (l *ttlCache[T]) getOrRead(ctx context.Context, key string, now time.Time, read func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	found, ok := l.entries[key]

@@ -13,8 +13,7 @@ const (
 	usageReadEvery = 5 * time.Second // interval at which usage is read again; the cost grows with the number of subjects
 )
 
-// policyUsage is the data of a page about the policies of a pool or a limit set: how much of each
-// policy is used.
+// policyUsage is the data of a page about the policies of a pool or a limit set: how much of each policy is used.
 type policyUsage struct {
 	Owner   string // name of the pool or the limit set
 	Starts  bool   // true for a pool, which counts starts; false for a limit set, which counts takes
@@ -31,8 +30,7 @@ type policyUse struct {
 	Ends  *operators.Time // time at which a part of the usage expires; nil if nothing is used
 }
 
-// readUsage returns how much of the policies of a pool is used. Uses is empty if the pool has no
-// policies.
+// readUsage returns how much of the policies of a pool is used. Uses is empty if the pool has no policies.
 func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error) {
 	u := policyUsage{Owner: pool, Starts: true}
 	var err error
@@ -43,8 +41,7 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 	return u.withoutUnavailable(err)
 }
 
-// withoutUnavailable returns u with Unknown set, and no error, if err has the status 503. It returns any other
-// error unchanged.
+// withoutUnavailable returns u with Unknown set, and no error, if err has the status 503. It returns any other error unchanged.
 func (u policyUsage) withoutUnavailable(err error) (policyUsage, error) {
 	if u.Unknown = operators.HasStatus(err, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil
@@ -52,6 +49,7 @@ func (u policyUsage) withoutUnavailable(err error) (policyUsage, error) {
 	return u, err
 }
 
+// newPolicyUses converts highest to the form of the page. now is the time from which the expiry is computed.
 func newPolicyUses(highest []operators.PolicyUse, now time.Time) []policyUse {
 	uses := make([]policyUse, len(highest))
 	for i, h := range highest {

@@ -29,9 +29,10 @@ type waitingPages struct {
 	api client
 }
 
-func (w *waitingPages) registerRoutes(to *site) {
-	to.addPage("/pools/{id}/waiting", w.list("pools"))
-	to.addPage("/batches/{id}/waiting", w.list("batches"))
+// registerRoutes adds the pages of waiting tasks to target.
+func (w *waitingPages) registerRoutes(target *site) {
+	target.addPage("/pools/{id}/waiting", w.list("pools"))
+	target.addPage("/batches/{id}/waiting", w.list("batches"))
 }
 
 // waitSummary summarizes the reasons why tasks wait, as pages show them.
@@ -46,15 +47,14 @@ type waitSummary struct {
 	Remedies remedyRenderer // remedies for this visitor; the other fields are the same for all visitors
 }
 
-// newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made
-// from a sample.
+// newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made from a sample.
 func newWaitsCache() *ttlCache[waitSummary] {
 	l := newTTLCache[waitSummary](waitingReadEvery)
 	l.mayKeep = func(w waitSummary) bool { return w.Sampled }
 	return l
 }
 
-// newWaitsReader returns a function that reads why tasks wait, for a live page of a pool or a batch.
+// newWaitsReader returns a function that reads why tasks wait, for a live page of a pool or a batch (kind is "pools" or "batches").
 func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Time, kind string) func(r *http.Request) (waitSummary, error) {
 	return func(r *http.Request) (waitSummary, error) {
 		id := r.PathValue("id")
@@ -68,7 +68,7 @@ func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Ti
 	}
 }
 
-// readWaits reads why tasks wait in the pool or batch with this id. It evaluates at most sample tasks.
+// readWaits reads why tasks wait in the pool or batch with this id (kind is "pools" or "batches"). It evaluates at most sample tasks.
 func readWaits(r *http.Request, api client, kind, id string, sample int) (waitSummary, error) {
 	w := waitSummary{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
 	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(sample)}}, &w.Waiting); err != nil {
@@ -83,6 +83,7 @@ func readWaits(r *http.Request, api client, kind, id string, sample int) (waitSu
 	return w, nil
 }
 
+// list returns the loader of the page with the waiting tasks of a pool or a batch (kind is "pools" or "batches").
 func (w *waitingPages) list(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, filters := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "code")

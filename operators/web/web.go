@@ -34,7 +34,7 @@ type Options struct {
 
 // API answers requests as an operator. *api.API implements it.
 type API interface {
-	ServeAs(operator api.Operator, w http.ResponseWriter, r *http.Request)
+	ServeAs(operator api.Operator, response http.ResponseWriter, request *http.Request)
 }
 
 // Web is the dashboard of one replica.
@@ -51,38 +51,37 @@ type Web struct {
 	pageTimeout time.Duration
 }
 
-// New builds the dashboard. It starts no work until Tick is called.
-func New(o Options) *Web {
-	if o.Now == nil {
-		o.Now = time.Now
+// New builds the dashboard. The dashboard starts no work until Tick is called.
+func New(options Options) *Web {
+	if options.Now == nil {
+		options.Now = time.Now
 	}
-	frame := newFrame(o)
-	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
+	frame := newFrame(options)
+	s := &site{frame: frame, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
-	visitorSessions := &sessions{ledger: o.Ledger, adminHash: hashOf(o.AdminToken), link: o.Link, now: o.Now}
-	d := &authenticator{frame: frame, sessions: visitorSessions, hasLink: o.Link != ""}
+	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashOf(options.AdminToken), link: options.Link, now: options.Now}
+	d := &authenticator{frame: frame, sessions: visitorSessions, hasLink: options.Link != ""}
 	w := &Web{
-		log: o.Ledger, now: o.Now, events: &eventFollower{log: o.Ledger}, history: newHistory(),
-		site: s, auth: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTimeout: cmp.Or(o.PageTimeout, api.AnswerTimeout),
+		log: options.Ledger, now: options.Now, events: &eventFollower{log: options.Ledger}, history: newHistory(),
+		site: s, auth: d, streams: newStreams(s, d, options.Panicked), panicked: options.Panicked, pageTimeout: cmp.Or(options.PageTimeout, api.AnswerTimeout),
 	}
-	apiClient := newClient(o.API)
+	apiClient := newClient(options.API)
 	waitsCache := newWaitsCache()
-	(&poolPages{frame, apiClient, o.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery)}).registerRoutes(s)
+	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
-	(&batchPages{frame, apiClient, o.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
+	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
 	(&batchForms{frame, apiClient}).registerRoutes(s)
 	(&waitingPages{frame, apiClient}).registerRoutes(s)
-	(&taskPages{frame, apiClient, o.Ledger, w.history}).registerRoutes(s)
-	(&devicePages{frame, apiClient, o.ReportPeriod}).registerRoutes(s)
+	(&taskPages{frame, apiClient, options.Ledger, w.history}).registerRoutes(s)
+	(&devicePages{frame, apiClient, options.ReportPeriod}).registerRoutes(s)
 	(&findPages{apiClient}).registerRoutes(s)
-	(&activityPages{frame, apiClient, o.API}).registerRoutes(s)
-	(&systemPages{o.System, o.Ledger, w.streams.shares.Running}).registerRoutes(s)
+	(&activityPages{frame, apiClient, options.API}).registerRoutes(s)
+	(&systemPages{options.System, options.Ledger, w.streams.shares.Running}).registerRoutes(s)
 	return w
 }
 
-// Handler returns a handler that serves the dashboard, and passes requests for all other paths to
-// the handler others.
+// Handler returns a handler that serves the dashboard, and passes requests for all other paths to the handler others.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", hardened(serveAssets()))
@@ -113,8 +112,7 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	return unprefixed(w.site.prefix, api.WithRecovery(w.panicked, serve))
 }
 
-// unprefixed removes the path prefix of a proxy from requests. Some proxies pass the prefix on, and
-// others remove it.
+// unprefixed removes the path prefix of a proxy from requests. Some proxies pass the prefix on, and others remove it.
 func unprefixed(prefix string, next http.Handler) http.Handler {
 	if prefix == "" {
 		return next
@@ -153,9 +151,8 @@ func hardened(next http.HandlerFunc) http.Handler {
 // maxFormBytes is the maximum size of a form in bytes: enough for 20,000 device ids.
 const maxFormBytes = 4 << 20
 
-// Tick reads the events of all replicas since the previous call, and starts reading again the open
-// pages that these events may have changed. Call it about once a second. While no page is open, Tick
-// only reads the counts for the charts, once for each point of a chart.
+// Tick reads the events of all replicas since the previous call, and starts reading again the open pages that these events may have
+// changed. Call it about once a second. While no page is open, Tick only reads the counts for the charts, once for each point of a chart.
 func (w *Web) Tick(ctx context.Context) error {
 	now, watched := w.now(), w.streams.hub.hasViews()
 	pointDue := w.history.isPointDue(now)
@@ -176,16 +173,16 @@ func (w *Web) Tick(ctx context.Context) error {
 	return nil
 }
 
-func (w *Web) readEvents(ctx context.Context, watched bool) (events []event, allChanged bool, err error) {
-	if watched {
+// readEvents returns the events since the previous call, if a page is open (isWatched). allChanged is as in eventFollower.read.
+func (w *Web) readEvents(ctx context.Context, isWatched bool) (events []event, allChanged bool, err error) {
+	if isWatched {
 		return w.events.read(ctx)
 	}
 	return nil, false, w.events.skipEvents(ctx)
 }
 
-// addPoint adds a point to the history: the current number of held slots of each pool, and the number
-// of grants and reaps since the previous point. These are counted from the events of the log that
-// became complete since then.
+// addPoint adds a point to the history: the current number of held slots of each pool, and the number of grants and reaps since the
+// previous point. These are counted from the events of the log that became complete since then.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {

@@ -40,6 +40,7 @@ type Report struct {
 // end may still arrive). All messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
+// keyOf returns the key in Redis of the newest parked report of a device.
 func keyOf(device string) string { return "parked:{" + device + "}" }
 
 // Board exchanges messages about parked reports with the other replicas. It is safe for
@@ -62,11 +63,10 @@ func New(client redis.UniversalClient, database int) *Board {
 	}
 }
 
-// RegisterNewest makes a report that this replica parks the newest report of its device at all
-// replicas. It returns the number of the report, which is higher than all earlier numbers.
-// gap reports whether the connection of the previous report ended just now: messages about
-// this end may still be in transit. Redis keeps the number for numberTTL, which must be at
-// least 1 ms. RegisterNewest returns ErrUnavailable.
+// RegisterNewest makes a report that this replica parks the newest report of its device at all replicas. It returns the number of the
+// report, which is higher than all earlier numbers. gap reports whether the connection of the device's previous report has just ended:
+// messages about that end may still be in transit. Redis keeps the number for numberTTL, which must be at least 1 ms. RegisterNewest
+// returns ErrUnavailable if Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -82,8 +82,8 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended, so that RegisterNewest can return
-// a gap. It returns the reports whose devices have parked no newer report, or ErrUnavailable.
+// RecordEnded records that the connections of parked reports have ended, so that RegisterNewest can return a gap. It returns the reports
+// whose devices have parked no newer report. It returns ErrUnavailable if Redis does not answer.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -103,13 +103,13 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	return gone, nil
 }
 
-// Wake sends the messages in calls to all replicas. A replica that has one of the reports wakes it. Wake
-// does not report whether any replica has the reports. It returns ErrUnavailable.
-func (b *Board) Wake(ctx context.Context, calls []WakeMessage) error {
-	if len(calls) == 0 {
+// Wake sends messages to all replicas. A replica that has parked the report of a message wakes it. Wake does not report whether any
+// replica has the reports. It returns ErrUnavailable if Redis does not answer.
+func (b *Board) Wake(ctx context.Context, messages []WakeMessage) error {
+	if len(messages) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(calls)
+	text, err := json.Marshal(messages)
 	if err != nil {
 		return fmt.Errorf("waking parked reports: %w", err)
 	}

@@ -24,15 +24,13 @@ var errSilent = errors.New("no data was received on the connection")
 type Listener interface {
 	// OnNewerReport is called when a newer report of the device, with this number, was parked at another replica.
 	OnNewerReport(device string, number int64)
-	// OnWake is called when the parked reports that calls names must be woken. The replica wakes those of
-	// them that are parked here.
-	OnWake(calls []WakeMessage)
+	// OnWake is called when the parked reports that messages names must be woken. The replica wakes those of them that are parked here.
+	OnWake(messages []WakeMessage)
 }
 
-// Listen passes messages to the listener until ctx ends. While Redis does not answer,
-// messages are lost, and Listen connects again by itself. If onSubscribed is not nil, it is
-// called each time a subscription begins.
-func (b *Board) Listen(ctx context.Context, to Listener, onSubscribed func()) {
+// Listen passes the messages of the replicas to listener until ctx ends. While Redis does not answer, messages are lost, and Listen
+// connects again by itself. If onSubscribed is not nil, it is called each time a subscription begins.
+func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func()) {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
@@ -41,14 +39,14 @@ func (b *Board) Listen(ctx context.Context, to Listener, onSubscribed func()) {
 			return
 		case <-again.C:
 		}
-		_ = b.listen(ctx, to, onSubscribed) // the semaphore and the passes report the outage of Redis
+		_ = b.listen(ctx, listener, onSubscribed) // the semaphore and the passes report the outage of Redis
 		again.Reset(retry)
 	}
 }
 
-// listen receives messages over one connection until the connection fails. The channels of
-// the Redis client never detect a silent server, so listen requires an answer to a ping.
-func (b *Board) listen(ctx context.Context, to Listener, onSubscribed func()) error {
+// listen passes messages to listener over one connection until the connection fails. It calls onSubscribed, unless it is nil, when the
+// subscription begins. The channels of the Redis client never detect a silent server, so listen requires an answer to a ping.
+func (b *Board) listen(ctx context.Context, listener Listener, onSubscribed func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()
 	unhook := rescue.After(ctx, sub.Close) // a read does not end with its context
@@ -72,24 +70,24 @@ func (b *Board) listen(ctx context.Context, to Listener, onSubscribed func()) er
 				onSubscribed()
 			}
 		case *redis.Message:
-			dispatchMessage(to, m.Payload)
+			dispatchMessage(listener, m.Payload)
 		}
 	}
 }
 
-// dispatchMessage passes a message to the listener. It ignores a message that it cannot parse.
-func dispatchMessage(to Listener, message string) {
+// dispatchMessage parses message and passes it to listener. It ignores a message that it cannot parse.
+func dispatchMessage(listener Listener, message string) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {
 	case "newer":
 		text, device, _ := strings.Cut(rest, " ")
 		if number, err := strconv.ParseInt(text, 10, 64); err == nil {
-			to.OnNewerReport(device, number)
+			listener.OnNewerReport(device, number)
 		}
 	case "wake":
 		var calls []WakeMessage
 		if json.Unmarshal([]byte(rest), &calls) == nil {
-			to.OnWake(calls)
+			listener.OnWake(calls)
 		}
 	}
 }
