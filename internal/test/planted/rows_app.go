@@ -42,13 +42,13 @@ func appMistakes() []Mistake {
 		},
 		{
 			Package: "internal/doctor", Func: "offsetFinding",
-			Old:    `r.ahead.Abs()-r.maxError`,
+			Old:    `offset.ahead.Abs()-offset.maxError`,
 			New:    `r.ahead-r.maxError`,
 			Breaks: "doctor says ok of a clock that is behind",
 		},
 		{
 			Package: "internal/redisconn", Func: "breaker.leave",
-			Old:    `if probe {`,
+			Old:    `if isProbe {`,
 			New:    `if probe && err == nil {`,
 			Breaks: "Redis is never asked again after one attempt to reach it again has failed",
 		},
@@ -91,7 +91,7 @@ func appMistakes() []Mistake {
 		},
 		{
 			Package: "internal/deadline", Func: "Share",
-			Old:    `time.Duration(part*float64(left))`,
+			Old:    `time.Duration(fraction*float64(left))`,
 			New:    `left`,
 			Breaks: "a Redis that does not answer takes all the time of a page, which then shows nothing",
 		},

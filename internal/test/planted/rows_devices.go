@@ -18,14 +18,14 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/http", Func: "Reports.answerReport",
-			Old:    `min(PreferredWait(r.Header), h.LongPollMax)`,
-			New:    `PreferredWait(r.Header)`,
+			Old:    `min(PreferredWait(request.Header), h.LongPollMax)`,
+			New:    `PreferredWait(request.Header)`,
 			Breaks: "a report is parked for longer than the server's limit",
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
 		},
 		{
 			Package: "devices/http", Func: "Reports.answerReport",
-			Old:    `leave() extendWriteDeadline(w, wait)`,
+			Old:    `leave() extendWriteDeadline(response, wait)`,
 			New:    `extendWriteDeadline(w, wait)`,
 			Breaks: "parked reports use up the places of the reports that are answered at once",
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
@@ -39,8 +39,8 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/mqtt", Func: "intake.handle",
-			Old:    `reply := in.answer(ctx, r)`,
-			New:    `r.ack(); reply := in.answer(ctx, r)`,
+			Old:    `reply := in.answer(ctx, report)`,
+			New:    `report.ack(); reply := in.answer(ctx, report)`,
 			Breaks: "a report over MQTT is acknowledged to the broker before it was handled",
 		},
 		{
@@ -51,8 +51,8 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/mqtt", Func: "intake.receive",
-			Old:    `case m.Retained():`,
-			New:    `case m.Retained() && len(m.Payload()) == 0:`,
+			Old:    `case received.Retained():`,
+			New:    `case received.Retained() && len(received.Payload()) == 0:`,
 			Breaks: "a report that the broker delivers as retained is handled",
 		},
 		{
@@ -63,14 +63,14 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/broker", Func: "rules.admit",
-			Old:    `!r.mayPublish(user, packet.Connect.WillTopic)`,
+			Old:    `!r.mayPublish(userName, connect.Connect.WillTopic)`,
 			New:    `packet.Connect.WillTopic == ""`,
 			Breaks: "a device may publish a report for another device by its will",
 		},
 		{
 			Package: "devices/broker", Func: "isOwnClientID",
-			Old:    `strings.HasPrefix(id, user+"/")`,
-			New:    `strings.HasPrefix(id, user)`,
+			Old:    `strings.HasPrefix(clientID, userName+"/")`,
+			New:    `strings.HasPrefix(clientID, userName)`,
 			Breaks: "a device may end the session of another device whose id begins with its own id",
 		},
 		{

@@ -28,7 +28,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "attempt.claim",
-			Old: `default: a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.LeaseID)`, New: `default:`,
+			Old: `default: a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)`, New: `default:`,
 			Breaks: "a slot whose claim was refused stays held",
 		},
 		{
@@ -38,12 +38,12 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "stopReason",
-			Old: `case o.Grant.CancelWhy != "": return o.Grant.CancelWhy`, New: ``,
+			Old: `case outcome.Grant.CancelWhy != "": return outcome.Grant.CancelWhy`, New: ``,
 			Breaks: "the device of a cancelled task that runs is not told to stop",
 		},
 		{
 			Package: "dispatcher", Func: "retryOrEnd",
-			Old: `e.Attempts+1 >= e.MaxAttempts`, New: `e.Attempts >= e.MaxAttempts`,
+			Old: `input.Attempts+1 >= input.MaxAttempts`, New: `input.Attempts >= input.MaxAttempts`,
 			Breaks: "a task gets one attempt more than its batch allows",
 		},
 		{
@@ -68,7 +68,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/decision", Func: "batchStartObstacle",
-			Old: `c.NotBefore.After(s.Now)`, New: `false`,
+			Old: `task.NotBefore.After(s.Now)`, New: `false`,
 			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
 		},
 		{
@@ -118,7 +118,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",
-			Old: `seen.putBack(subset(times, left))`, New: `seen.putBack(subset(times, left[:n]))`,
+			Old: `pending.putBack(subset(times, left))`, New: `pending.putBack(subset(times, left[:n]))`,
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{

@@ -36,14 +36,14 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/api", Func: "listPage.continueAfter",
-			Old:    `stretch.More`,
-			New:    `stretch.More && len(p.entries) > 0`,
+			Old:    `searched.More`,
+			New:    `searched.More && len(p.entries) > 0`,
 			Breaks: "a list ends at its first page without a match",
 		},
 		{
 			Package: "operators/api", Func: "readInParts",
-			Old:    `list = append(list, part...) if len(part) < limit { return list, false, nil }`,
-			New:    `if len(part) < limit { return list, false, nil }; list = append(list, part...)`,
+			Old:    `entries = append(entries, part...) if len(part) < limit { return entries, false, nil }`,
+			New:    `if len(part) < limit { return entries, false, nil }; entries = append(entries, part...)`,
 			Breaks: "a list leaves out its last entries",
 		},
 		{
@@ -120,14 +120,14 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/gate", Func: "Gate.logRefusal",
-			Old:    `r.EntryPoint == API || r.EntryPoint == SignIn`,
-			New:    `r.EntryPoint == API`,
+			Old:    `refusal.EntryPoint == API || refusal.EntryPoint == SignIn`,
+			New:    `refusal.EntryPoint == API`,
 			Breaks: "a refused sign-in leaves no event",
 		},
 		{
 			Package: "operators", Func: "Client.retry",
-			Old:    `r.NoRetry || r.Method != http.MethodGet && r.Key == "" && !r.Idempotent`,
-			New:    `r.NoRetry`,
+			Old:    `request.NoRetry || request.Method != http.MethodGet && request.Key == "" && !request.Idempotent`,
+			New:    `request.NoRetry`,
 			Breaks: "the client sends a change without an Idempotency-Key twice",
 		},
 		{
@@ -138,8 +138,8 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators", Func: "Leases.callForLease",
-			Old:    `sentAt := time.Now() err := c.client.Do(ctx, r, &got)`,
-			New:    `err := c.client.Do(ctx, r, &got); sentAt := time.Now()`,
+			Old:    `sentAt := time.Now() err := c.client.Do(ctx, request, &got)`,
+			New:    `err := c.client.Do(ctx, request, &got); sentAt := time.Now()`,
 			Breaks: "the client counts a lease from the answer, so it uses the slot after the lease has ended",
 			Tests:  []string{"operators", "cmd/dispatcher"},
 		},

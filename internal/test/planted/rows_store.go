@@ -56,7 +56,7 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "grantsIn.handleResult",
-			Old: `grant.Token == r.Token && `, New: ``,
+			Old: `grant.Token == result.Token && `, New: ``,
 			Breaks: "a result under an old token ends the newer grant of its task", Tests: ledger,
 		},
 		{
@@ -71,7 +71,7 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "grantsIn.lockLapsed",
-			Old: `g.LeaseUntil.Before(lapses[g.LongestLease])`, New: `!lapses[g.LongestLease].IsZero()`,
+			Old: `g.LeaseUntil.Before(cutoffs[g.LongestLease])`, New: `!cutoffs[g.LongestLease].IsZero()`,
 			Breaks: "the reaper ends a grant that was renewed after the reaper found it", Tests: ledger,
 		},
 		{
