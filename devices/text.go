@@ -104,7 +104,7 @@ func nextEscape(text []byte) (width int, isUnstorable bool) {
 	return escape, true
 }
 
-// escapedUnit returns the UTF-16 unit of an escape \uXXXX at the start of text. ok is false if text does not
+// escapedUnit returns the UTF-16 code unit of an escape \uXXXX at the start of text. ok is false if text does not
 // start with such an escape.
 func escapedUnit(text []byte) (unit rune, ok bool) {
 	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {

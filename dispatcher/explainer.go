@@ -68,7 +68,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups read the facts that an explanation needs in addition to the view of its task and the policies.
+// lookups read what the explanation of a task needs in addition to the TaskView of the task and its policies.
 type lookups interface {
 	// poolStatus returns how many slots of a pool are held, and where tasks, which belong to the device in view, are in the pool's queue.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus

@@ -64,9 +64,9 @@ func (c markCheck) done() {
 	}
 }
 
-// checkMark reads the mark of a device (the field in Redis which says that the device has work) whose report only asks for a task. All
-// other reports, such as reports with results, are looked up in the ledger and are not limited by maxLookups. The caller must call done of
-// the result after the lookup in the ledger.
+// checkMark reads the mark of the device, if its report only asks for a task. A mark is the field in Redis which says that the device has
+// work. All other reports, such as reports with results, are looked up in the ledger and are not limited by maxLookups. After the lookup
+// in the ledger, the caller must call check.done.
 func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
 	if i.marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
 		return check

@@ -87,8 +87,8 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackProfileIsNotBelieved checks that a rule that was filled in an earlier epoch is unknown in each
-// scope in which it is used.
+// TestRolledBackProfileIsNotBelieved checks the rule of a profile after Redis was rolled back to a snapshot: the rule is unknown in each
+// pool in which it is used, although the snapshot has its counts.
 func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {

@@ -21,7 +21,7 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-// newSetRule returns the rule of a valid policy of a limit set (owner) with these settings, which counts takes.
+// newSetRule returns a rule that counts the takes of a limit set. owner is the name of the limit set, and settings a valid policy of it.
 func newSetRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.SetFields(), isSetRule: true}
 	counted := settings

@@ -104,7 +104,7 @@ func (f TaskFilter) query() url.Values {
 	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
 }
 
-// Bulk has the effect of one operation on many tasks.
+// Bulk is the result of one operation on many tasks.
 type Bulk struct {
 	Tasks       int64 `json:"tasks" doc:"Number of tasks that were changed; in a dry run, that would be, including running tasks"`
 	AskedToStop int64 `json:"asked" doc:"Number of running tasks: their devices are asked to stop with the next report"`

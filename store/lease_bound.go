@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// CallerBound describes how the bound on the slots that callers hold in a pool concerns one caller that waits.
+// CallerBound is the bound on the slots that callers hold in a pool, as one waiting caller meets it.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound

@@ -102,7 +102,7 @@ func (q *leaseQueue) wait(ctx context.Context, pool string, request operators.Ne
 	return q.console.show(text)
 }
 
-// note notes the position of the lease in the queue. If err is not nil, it notes err, the error of a request that will be retried.
+// note shows the user where the lease waits in the queue. If err is not nil, it shows err, the error of a request that will be retried.
 func (q *leaseQueue) note(lease operators.Lease, err error) {
 	text := "Waiting: " + lease.Detail
 	if lease.EstimatedStart != nil {

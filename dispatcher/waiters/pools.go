@@ -147,8 +147,9 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns the pools whose
-// queues this pass tidies: at most poolsTidied, in turn.
+// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns at most
+// poolsTidied of these pools: the present pass removes the devices that no longer report from their queues. Successive calls return all
+// pools in turn.
 func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

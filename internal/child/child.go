@@ -64,7 +64,8 @@ func Start(config Config) (*Child, error) {
 	return p, nil
 }
 
-// wait waits until the command has ended, ends its group, takes the terminal back, and then closes ended.
+// wait waits until the command has ended. Then it ends the process group of the command, takes the terminal back, and closes
+// the channel c.ended.
 func (c *Child) wait() error {
 	c.err = c.cmd.Wait()
 	c.guard.killAndWait()

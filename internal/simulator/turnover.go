@@ -5,7 +5,7 @@ import "time"
 // maxGaps limits the number of gaps that are kept.
 const maxGaps = 1 << 14
 
-// Gap is the time between two visits to one slot.
+// Gap is the time between the end of one visit in a slot and the begin of the next visit in this slot.
 type Gap struct {
 	Token         int64 // token of the second visit
 	Left, Entered time.Time

@@ -11,8 +11,8 @@ import (
 // maxExamples limits the number of findings that a summary describes.
 const maxExamples = 5
 
-// compareBatch compares the tasks of a batch with results, the results in the journals, and adds its findings to the summary. It returns
-// the highest task id.
+// compareBatch compares the tasks of a batch with results, the results in the journals, and adds its findings to the summary. last is
+// the highest id of these tasks.
 func (s *Summary) compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (last int64, err error) {
 	var found batchFindings
 	seen := map[int64]bool{}

@@ -117,7 +117,7 @@ type testOptions struct {
 	reports    devicehttp.Options
 }
 
-// forBothBackends runs a test once on the embedded stores and once on real servers. It is for tests of a promise,
+// forBothBackends runs a test once on the embedded stores and once on real servers. It is for tests of a promise of the README,
 // and for tests in which SQLite and Postgres work differently.
 func forBothBackends(t *testing.T, test func(b *testAPI)) {
 	t.Helper()

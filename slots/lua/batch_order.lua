@@ -285,7 +285,8 @@ function order.first_entry(q)
   return entry, entry and string.sub(entry, 22, 37)
 end
 
--- order.delete_entry: deletes from the contest (KEYS[9]) the member of a batch that has no waiter.
+-- order.delete_entry: deletes the entry of a batch without waiters from the contest (KEYS[9], the order of the
+-- batches).
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end

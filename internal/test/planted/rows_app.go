@@ -43,13 +43,13 @@ func appMistakes() []Mistake {
 		{
 			Package: "internal/doctor", Func: "offsetFinding",
 			Old:    `offset.ahead.Abs()-offset.maxError`,
-			New:    `r.ahead-r.maxError`,
+			New:    `offset.ahead-offset.maxError`,
 			Breaks: "doctor says ok of a clock that is behind",
 		},
 		{
 			Package: "internal/redisconn", Func: "breaker.leave",
 			Old:    `if isProbe {`,
-			New:    `if probe && err == nil {`,
+			New:    `if isProbe && err == nil {`,
 			Breaks: "Redis is never asked again after one attempt to reach it again has failed",
 		},
 		{

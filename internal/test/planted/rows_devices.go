@@ -26,7 +26,7 @@ func devicesMistakes() []Mistake {
 		{
 			Package: "devices/http", Func: "Reports.answerReport",
 			Old:    `leave() extendWriteDeadline(response, wait)`,
-			New:    `extendWriteDeadline(w, wait)`,
+			New:    `extendWriteDeadline(response, wait)`,
 			Breaks: "parked reports use up the places of the reports that are answered at once",
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
 		},
@@ -64,7 +64,7 @@ func devicesMistakes() []Mistake {
 		{
 			Package: "devices/broker", Func: "rules.admit",
 			Old:    `!r.mayPublish(userName, connect.Connect.WillTopic)`,
-			New:    `packet.Connect.WillTopic == ""`,
+			New:    `connect.Connect.WillTopic == ""`,
 			Breaks: "a device may publish a report for another device by its will",
 		},
 		{
