@@ -25,6 +25,9 @@ import (
 //	{age}        milliseconds from the column at to the column clock.now
 //	{minute of at}, {this minute}  minutes from 1970 to the column at, or to now
 //	{since began} milliseconds from the column began to the column at
+//	{pending of points}  task t is pending and in the batch of points, and not before the task points.at. Postgres needs the form of a range
+//	             of the index (batch, state, id), or it may read along the primary key; SQLite uses only the first column for such a range
+//	{pending of ids}  task t is pending and in the batch ids.id, in the same two forms
 //	{least}      the smaller of two arguments
 //	{greatest}   the greater of two arguments
 //	{json}       casts the text before it to the type of payload and output
@@ -124,7 +127,8 @@ func postgresWords() []string {
 		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
-		"{least}", "least",
+		"{pending of points}", "(t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch",
+		"{pending of ids}", "(t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807)",
 		"{greatest}", "greatest",
 		"{json}", "::json",
 		"{lock}", "FOR UPDATE",
@@ -231,6 +235,8 @@ func sqliteWords() []string {
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{since began}", "(at - began)",
 		"{least}", "min",
+		"{pending of points}", "t.batch = points.batch AND t.state = 'pending' AND t.id >= points.at",
+		"{pending of ids}", "t.batch = ids.id AND t.state = 'pending'",
 		"{greatest}", "max",
 		"{json}", "",
 		"{lock}", "",

@@ -79,6 +79,12 @@ func NextCallersText() string { return nextCallersSQL() }
 // LeasesText returns the query of Leases.
 func LeasesText() string { return leasesText() }
 
+// SampleText returns the query with which SampleWaiting finds tasks of the sample.
+func SampleText() string { return pointsText }
+
+// PendingRangesText returns the query with which SampleWaiting finds the first and the last waiting task of each batch.
+func PendingRangesText() string { return pendingRangesSQL }
+
 // ReachableText returns the query of ReachableDevices.
 func ReachableText() string { return reachableText() }
 

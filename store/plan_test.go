@@ -32,6 +32,8 @@ func TestReadingsGoByTheirIndexes(t *testing.T) {
 		"slots of callers":             {store.CallersBeforeText(), []any{"p", 9, 58000, 1000}, "grants_of_callers (pool=?", 1},
 		"the next callers":             {store.NextCallersText(), []any{"p", 58000, 10}, "tasks_in_line (pool=? AND batch=?", 3},
 		"leases of a pool":             {store.LeasesText(), []any{"p", "@", "A", 10}, "tasks_open_of_pool (pool=? AND device>? AND device<?)", 1},
+		"a sample of what waits":       {store.SampleText(), []any{`[{"n":0,"batch":1,"at":5}]`}, "tasks_of_batch (batch=? AND state=? AND id>?)", 1},
+		"the ends of what waits":       {store.PendingRangesText(), []any{`[1]`}, "tasks_of_batch (batch=? AND state=?)", 2},
 		"what a pool started, by page": {store.StartsText(), []any{"p", int64(1) << 53, 500}, "attempts_of_pool (pool=? AND token<?)", 1},
 	} {
 		found := 0

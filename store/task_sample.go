@@ -107,8 +107,8 @@ func (s tasks) countPending(ctx context.Context, batchIDs []int64) (map[int64]in
 // pendingRangesSQL selects the first and the last pending task of each batch.
 const pendingRangesSQL = `
 	SELECT ids.id,
-		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND t.batch <= ids.id ORDER BY t.batch, t.state, t.id LIMIT 1),
-		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
+		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch, t.state, t.id LIMIT 1),
+		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
 // setWeights sets the weight of each stratum: how much of the sample comes from its batch. pending has the number of waiting tasks by
@@ -162,7 +162,7 @@ func points(strata []stratum, count int) []point {
 const pointsText = `
 	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (
-			SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch AND ` + isNotRunningSQL + `
+			SELECT t.id FROM tasks t WHERE {pending of points} AND ` + isNotRunningSQL + `
 			ORDER BY t.batch, t.state, t.id LIMIT 1) AS id
 		FROM {points}) AS w {task w}
 	WHERE t.batch = w.batch AND t.state = 'pending'`
