@@ -22,6 +22,15 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 	return s.searchDevices(ctx, filter, `quiet_until IS NULL OR quiet_until < {now} - %s * {ms}`, silentFor.Milliseconds(), maxSearched)
 }
 
+// CountReporting counts the devices that have reported within this time. It reads all devices.
+func (s devices) CountReporting(ctx context.Context, within time.Duration) (int, error) {
+	n, err := queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
+	if err != nil {
+		return 0, fmt.Errorf("counting the devices that report: %w", err)
+	}
+	return n, nil
+}
+
 // searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that
 // satisfy cond. cond is a condition on the columns id and quiet_until; the search reads no other columns. %s in cond is replaced by the
 // placeholder of value.

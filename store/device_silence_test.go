@@ -28,6 +28,9 @@ func TestSilent(t *testing.T) {
 		l.must(err)
 		seen["d-8"] = store.LastReport{At: time.Now().Add(-time.Hour), QuietUntil: time.Now()}
 		l.must(l.TouchDevices(l.Context(), seen))
+		if n, err := l.CountReporting(l.Context(), time.Minute); n != 4 || err != nil {
+			l.Errorf("%d devices report, %v; want the four with even numbers", n, err)
+		}
 		l.must(l.SetBlocked(l.Context(), "op", "d-3", true))
 		no := false
 		for _, c := range []struct {

@@ -60,6 +60,9 @@ func (a *App) newPasses(servers backends) *passes {
 			return nil
 		}})
 	}
+	if servers.dev {
+		p.all = append(p.all, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).count, quiet: true})
+	}
 	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, keep.NextLapse) })
 	return p
 }

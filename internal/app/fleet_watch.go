@@ -1,0 +1,42 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+const (
+	// embeddedFleet is the number of devices that the embedded mode carries on two processors, if they report every 5 s.
+	embeddedFleet = 5000
+	// fleetWatchEvery is the interval at which the reporting devices are counted, and the time within which a device must have reported
+	// to be counted.
+	fleetWatchEvery = time.Minute
+)
+
+// deviceCounter counts the devices that have reported within a time. *store.Store implements it.
+type deviceCounter interface {
+	CountReporting(ctx context.Context, within time.Duration) (int, error)
+}
+
+// fleetWatch warns if the fleet is larger than the embedded mode carries.
+type fleetWatch struct {
+	devices deviceCounter
+	log     *slog.Logger
+
+	isTooLarge bool // the latest count was above embeddedFleet
+}
+
+// count is a pass that counts the reporting devices, and warns when they become too many.
+func (w *fleetWatch) count(ctx context.Context) error {
+	n, err := w.devices.CountReporting(ctx, fleetWatchEvery)
+	if err != nil {
+		return err //nolint:wrapcheck // the store says what it was doing
+	}
+	if n > embeddedFleet && !w.isTooLarge {
+		w.log.WarnContext(ctx, "fleet too large for dispatcher dev: reports are refused and slots stay idle; run dispatcher serve",
+			"devices", n, "carried", embeddedFleet)
+	}
+	w.isTooLarge = n > embeddedFleet
+	return nil
+}

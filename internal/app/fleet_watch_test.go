@@ -1,0 +1,34 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// devicesReporting is a deviceCounter that always returns this number.
+type devicesReporting int
+
+func (n devicesReporting) CountReporting(context.Context, time.Duration) (int, error) {
+	return int(n), nil
+}
+
+// TestATooLargeFleetIsLogged checks that the log of the embedded mode names a fleet that is too large, once until it has become smaller.
+func TestATooLargeFleetIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	w := &fleetWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
+	for _, n := range []devicesReporting{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
+		w.devices = n
+		if err := w.count(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "devices=5007 carried=5000") || !strings.Contains(lines[1], "devices=5009") {
+		t.Errorf("log %q, want a line for 5007 and one for 5009 devices", lines)
+	}
+}
