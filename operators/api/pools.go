@@ -154,12 +154,8 @@ func (p *pools) reconcileNow(ctx context.Context, name string) {
 // readSpec checks the settings in body and converts them to the form of the ledger.
 func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
 	spec := store.PoolSpec{
-		Capacity: body.Capacity, Lease: defaultLease, Callers: body.Callers, Longest: store.DefaultLongestLease, Sleep: store.DefaultLongestSleep,
-	}
-	for ms, setting := range map[*int64]*time.Duration{body.LeaseMS: &spec.Lease, body.LongestLeaseMS: &spec.Longest, body.LongestSleepMS: &spec.Sleep} {
-		if ms != nil {
-			*setting = milliseconds(*ms)
-		}
+		Capacity: body.Capacity, Callers: body.Callers, Lease: millisecondsOr(body.LeaseMS, defaultLease),
+		Longest: millisecondsOr(body.LongestLeaseMS, store.DefaultLongestLease), Sleep: millisecondsOr(body.LongestSleepMS, store.DefaultLongestSleep),
 	}
 	if body.Paused != nil {
 		spec.Paused = *body.Paused
@@ -172,6 +168,14 @@ func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
 		return spec, err
 	}
 	return spec, p.leaseMin.checkPool(spec)
+}
+
+// millisecondsOr returns ms milliseconds, or byDefault if ms is nil.
+func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
+	if ms == nil {
+		return byDefault
+	}
+	return milliseconds(*ms)
 }
 
 // leaseMinimum is the shortest working time that a lease must give a device.
