@@ -127,6 +127,7 @@ func postgresWords() []string {
 		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
+		"{least}", "least",
 		"{pending of points}", "(t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch",
 		"{pending of ids}", "(t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807)",
 		"{greatest}", "greatest",
