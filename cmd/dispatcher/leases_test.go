@@ -59,6 +59,13 @@ func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 	if got := d.runCommand(strings.Replace(file, "longest_lease: 2h", "longest_lease: 3h", 1), "pools", "apply", "-f", "-").expectExit(0).out; !strings.Contains(got, "longest_lease") {
 		t.Errorf("applied: %s", got)
 	}
+	d.run("pools set ci --longest-sleep 20m")
+	if file = d.run("pools export --format yaml"); !strings.Contains(file, "longest_sleep: 20m") {
+		t.Errorf("file:\n%s", file)
+	}
+	if got := d.runCommand(strings.Replace(file, "longest_sleep: 20m", "longest_sleep: 1h", 1), "pools", "apply", "-f", "-").expectExit(0).out; !strings.Contains(got, "longest_sleep") {
+		t.Errorf("applied: %s", got)
+	}
 	d.runCommand("", "pools", "set", "ci", "--longest-lease", "25h").expectExit(1).expectErrors("longest_lease_ms", "86400000")
 	d.runCommand("", "pools", "set", "ci", "--callers", "some").expectExit(2)
 	d.runCommand("", "pools", "set", "ci", "--callers", "10001").expectExit(1).expectErrors("callers", "10000")

@@ -225,3 +225,26 @@ func TestTheLongestLeaseOfAPool(t *testing.T) {
 		t.Errorf("longest lease %v", p["longest_lease_ms"])
 	}
 }
+
+// The longest sleep of a pool has a default, can be changed and reset, and its limits are checked.
+func TestTheLongestSleepOfAPool(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	expect := func(method, body string, want float64) {
+		t.Helper()
+		status := map[string]int{"PUT": 201, "PATCH": 200}[method]
+		if p := b.call(method, "/v1/pools/p", adminToken, body).expectStatus(status).decodeObject(); p["longest_sleep_ms"] != want {
+			t.Errorf("%s %s: longest sleep %v, want %v", method, body, p["longest_sleep_ms"], want)
+		}
+	}
+	expect("PUT", `{"capacity":3}`, 600000)
+	expect("PATCH", `{"longest_sleep_ms":3600000}`, 3600000)
+	expect("PATCH", `{"capacity":4}`, 3600000)
+	for _, body := range []string{`{"longest_sleep_ms":0}`, `{"longest_sleep_ms":86400001}`} {
+		b.call("PATCH", "/v1/pools/p", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "longest_sleep_ms")
+	}
+	expect("PATCH", `{"longest_sleep_ms":null}`, 600000)
+	if text := string(b.call("GET", "/v1/events?kind=pool.changed", adminToken, nil).expectStatus(200).body); !strings.Contains(text, "longest_sleep=1h0m0s") {
+		t.Errorf("the log does not name the change: %s", text)
+	}
+}

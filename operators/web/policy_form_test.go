@@ -41,6 +41,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	tab.open(b.url + "/pools/p/edit")
 	tab.setInput(`[name="capacity"]`, "7")
 	tab.setInput(`[name="lease"]`, "90s")
+	tab.setInput(`[name="sleep"]`, "20m")
 	tab.setInput(`[name="windows"]`, "0 1 * * * 4h Asia/Shanghai\n30 2 * * 6 90m")
 	tab.click(`button[data-add]`)
 	tab.click(`button[data-add]`)
@@ -58,8 +59,8 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	tab.waitForJS(`location.pathname === "/pools/p"`)
 	var pool map[string]any
 	b.callAPI("GET", "/v1/pools/p", nil, &pool)
-	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]})
-	const want = `[7,90000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
+	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["longest_sleep_ms"], pool["windows"], pool["limits"]})
+	const want = `[7,90000,1200000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
 		`[{"algorithm":"sliding","name":"a","on_limited":"drop","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
 		`{"algorithm":"fixed","max":5,"name":"b","on_error":"open","per":"attributes.sim","per_ms":3600000,"trust_device":true},` +
 		`{"algorithm":"calendar","max":1000,"name":"c","per":"pool","period":"month","timezone":"Asia/Shanghai"},` +
