@@ -75,7 +75,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	tab.click(`form.fields button.primary`) // the form is sent unchanged and changes nothing
 	tab.waitForJS(`location.pathname === "/pools/p"`)
 	b.callAPI("GET", "/v1/pools/p", nil, &pool)
-	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]}); string(again) != want {
+	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["longest_sleep_ms"], pool["windows"], pool["limits"]}); string(again) != want {
 		t.Errorf("sent as it was shown it is\n%s", again)
 	}
 }
