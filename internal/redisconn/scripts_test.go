@@ -121,13 +121,27 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 	}
 }
 
+// openSingleConn returns a client with at most one connection. So a reply that the proxy drops belongs to the test's own request, not to a
+// connection that the client opens in the background after an earlier loss.
+func openSingleConn(t *testing.T, url string) *redisconn.Conn {
+	t.Helper()
+	options, err := redisconn.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.PoolSize = 1
+	c := redisconn.Open(options)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // TestAScriptThatFailsHidesNoOutage checks a script that fails in each call, also before and after calls whose
 // replies are lost: outages are counted nevertheless.
 func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	c := openConn(t, "redis://"+way.Addr)
+	c := openSingleConn(t, "redis://"+way.Addr)
 	waitUntilWritable(t, c, "key")
 	c.Client.LPush(t.Context(), "list", "1")
 	breakers := redisconn.NewBreakers(c.Client, time.Now)
