@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -55,8 +56,9 @@ type testBench struct {
 	limits        *policies.Limits
 	redis         redis.UniversalClient
 	redisDatabase int
-	mini          *miniredis.Miniredis                  // nil with real servers
-	ageGrants     func(tb testing.TB, by time.Duration) // makes the grants of pool "a" look older
+	mini          *miniredis.Miniredis // nil with real servers
+	sqlDriver     string               // driver and address with which runSQL opens the ledger
+	dsn           string
 }
 
 // runOnBackends runs a test once on the embedded stores and once on real servers. It is for tests of promises, and
@@ -106,7 +108,7 @@ func newSQLiteBench(tb testing.TB, redisAddr servers.RedisAt, changes ...func(*d
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ledger.db")
 	b := newBench(tb, backends.OpenSQLite(tb, path), redisAddr, changes...)
-	b.ageGrants = newGrantAger("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
+	b.sqlDriver, b.dsn = "sqlite", "file:"+path+"?_pragma=busy_timeout(60000)"
 	return b
 }
 
@@ -114,25 +116,29 @@ func newServerBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBen
 	tb.Helper()
 	dsn := sharedPostgres.NewLedger(tb)
 	b := newBench(tb, backends.OpenPostgres(tb, dsn), sharedRedis.NewDatabase(tb), changes...)
-	b.ageGrants = newGrantAger("postgres", dsn, "interval '%d ms'")
+	b.sqlDriver, b.dsn = "postgres", dsn
 	return b
 }
 
-// newGrantAger returns a function that makes the grants of pool "a" look older. With it, a test decides when leases
-// end, and no lease ends early on a machine that stalls.
-func newGrantAger(driver, dsn, interval string) func(tb testing.TB, by time.Duration) {
-	return func(tb testing.TB, by time.Duration) {
-		tb.Helper()
-		db, err := sql.Open(driver, dsn)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer func() { _ = db.Close() }()
-		ago := fmt.Sprintf(interval, by.Milliseconds())
-		if _, err := db.ExecContext(tb.Context(), "UPDATE grants SET granted_at = granted_at - "+ago+", lease_until = lease_until - "+ago+", max_until = max_until - "+ago+" WHERE pool = 'a'"); err != nil {
-			tb.Fatal(err)
-		}
+// runSQL runs a statement on the ledger without the store, so no news of it are written.
+func (b *testBench) runSQL(statement string) {
+	b.t.Helper()
+	db, err := sql.Open(b.sqlDriver, b.dsn)
+	b.must(err)
+	defer func() { _ = db.Close() }()
+	_, err = db.ExecContext(b.ctx, statement)
+	b.must(err)
+}
+
+// ageGrants makes the grants of pool "a" look older. With it, a test decides when leases end, and no lease ends early
+// on a machine that stalls.
+func (b *testBench) ageGrants(by time.Duration) {
+	b.t.Helper()
+	ago := strconv.FormatInt(by.Milliseconds(), 10)
+	if b.sqlDriver == "postgres" {
+		ago = "interval '" + ago + " ms'"
 	}
+	b.runSQL("UPDATE grants SET granted_at = granted_at - " + ago + ", lease_until = lease_until - " + ago + ", max_until = max_until - " + ago + " WHERE pool = 'a'")
 }
 
 func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, changes ...func(*dispatcher.Config)) *testBench {
@@ -346,7 +352,7 @@ func (b *testBench) expectHeld(want int) {
 // endAllLeases makes every lease of pool "a" end by the ledger's clock.
 func (b *testBench) endAllLeases() {
 	b.t.Helper()
-	b.ageGrants(b.t, 100*time.Hour)
+	b.ageGrants(100 * time.Hour)
 }
 
 func (b *testBench) reap() upkeep.ReapResult {

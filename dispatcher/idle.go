@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,8 @@ const (
 	// outageAfter is the time for which the ledger must not have answered before maxLookupsInOutage
 	// applies.
 	outageAfter = 2 * time.Second
-	// auditInterval: one of auditInterval reports without a mark is audited: it is looked up in the ledger although its
-	// mark is absent. All other absent marks are trusted.
+	// auditInterval: one of auditInterval reports that could be answered from the mark of the device is audited: it is looked up in the
+	// ledger. All other marks are trusted.
 	auditInterval = 256
 )
 
@@ -40,20 +41,23 @@ type markChecker struct {
 	log      *slog.Logger
 	now      func() time.Time
 
-	lookups     atomic.Int64 // concurrent lookups, limited by maxLookups
-	absentMarks atomic.Int64 // number of absent marks, trusted or audited
+	lookups   atomic.Int64 // concurrent lookups, limited by maxLookups
+	auditable atomic.Int64 // number of reports that were answered from a mark or audited
 }
 
-// markCheck is the result of a check of a device's mark. If isIdle and isAtLookupLimit are both false, the report is
-// looked up in the ledger.
+// isNextAudit counts a report that could be answered from a mark, and reports whether it is to be audited.
+func (i *markChecker) isNextAudit() bool { return i.auditable.Add(1)%auditInterval == 0 }
+
+// markCheck is the result of a check of a device's mark. If isIdle, mayWait and isAtLookupLimit are all false, the
+// report is looked up in the ledger.
 type markCheck struct {
 	isIdle          bool        // the device has no work
+	mayWait         bool        // the device waits in the queue of the pool mark.Wait.Pool, if the queue agrees
 	isAtLookupLimit bool        // maxLookups (or maxLookupsInOutage) lookups are in progress, so the report is not looked up
-	reach           store.Reach // reach that an idle device had when it was admitted
-	now             time.Time   // the ledger's time, set if isIdle is true
+	reach           store.Reach // reach that the device had when it was admitted, set if isIdle or mayWait is true
 
-	version string // version of the mark; empty if the device has no mark
-	isAudit bool   // the mark is absent, and the report is looked up to audit the mark
+	mark    marks.DeviceMark
+	isAudit bool // the report could be answered from the mark, and is looked up to audit the mark
 	lookups *atomic.Int64
 }
 
@@ -71,14 +75,15 @@ func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, repo
 	if i.marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
 		return check
 	}
-	mark := i.marks.ReadMark(ctx, string(caller.Device))
-	if check.version = mark.Version; check.version != "" {
+	check.mark = i.marks.ReadMark(ctx, string(caller.Device))
+	reach, admitted := i.devices.LastAdmission(caller)
+	if check.reach = reach; check.mark.Version != "" {
+		check.mayWait = admitted && check.mark.Wait.Pool != "" && canNameReport(caller, report)
 		return check
 	}
-	reach, admitted := i.devices.LastAdmission(caller)
-	if mark.IsIdle() && admitted {
-		check.isAudit = i.absentMarks.Add(1)%auditInterval == 0
-		check.isIdle, check.reach, check.now = !check.isAudit, reach, mark.Now
+	if check.mark.IsIdle() && admitted {
+		check.isAudit = i.isNextAudit()
+		check.isIdle = !check.isAudit
 		return check
 	}
 	limit := int64(maxLookups)
@@ -93,18 +98,20 @@ func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, repo
 	return check
 }
 
-// answerIdle answers the report of a device without work. The answer may be parked as park. check is the result of checkMark for the
-// device.
-func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck) *reportHandling {
-	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.now}}
+// answerFromMark answers, with refusal, the report of a device that has no work or waits, as its mark says. untilTurn is as in refuse. The
+// answer may be parked as park. check is the result of checkMark for the device.
+func (d *Dispatcher) answerFromMark(
+	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
+) *reportHandling {
+	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.mark.Now}, storedPool: check.mark.Wait.Pool}
 	from.replaceOlder(park)
 	changed := from.reach() != check.reach
 	if changed {
 		d.Devices.RecordAdmission(caller, from.reach())
 	}
 	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID}}
-	h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
-	from.recordSeen(check.now, h.again(), changed)
+	h.refuse(refusal, untilTurn)
+	from.recordSeen(check.mark.Now, h.again(), changed)
 	return h
 }
 
@@ -119,14 +126,20 @@ func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.R
 	}}
 }
 
-// correctMark deletes the mark in Redis if the ledger has no work for the device (hasNoWork). If check audits an absent mark and the
-// device has work, correctMark completes the audit.
-func (i *markChecker) correctMark(ctx context.Context, device devices.ID, check markCheck, hasNoWork bool) {
+// correctMark deletes the mark in Redis if h, which looked the device up in the ledger, found no work. If the device waits for a slot,
+// correctMark records the wait in the mark. If check audits the mark, correctMark completes the audit.
+func (i *markChecker) correctMark(ctx context.Context, device devices.ID, check markCheck, h *reportHandling) {
 	var err error
+	version, hasNoWork := check.mark.Version, h.foundNoWork()
+	if version != "" && check.isAudit {
+		err = i.auditWait(ctx, device, check, h.reply)
+	}
 	switch {
-	case check.version != "" && hasNoWork:
+	case version != "" && hasNoWork:
 		i.metrics.marks.needless.Inc()
-		err = i.marks.Clear(ctx, string(device), check.version)
+		err = errors.Join(err, i.marks.Clear(ctx, string(device), version))
+	case version != "":
+		err = errors.Join(err, i.recordWait(ctx, device, check, h))
 	case check.isAudit && !hasNoWork:
 		err = i.auditMark(ctx, device)
 	}

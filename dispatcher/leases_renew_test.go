@@ -35,11 +35,11 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 			runOnBackends(t, func(b *testBench) {
 				b.createPool("a", 1, minute)
 				g := *b.acquireWithLength("job", time.Hour).Grant
-				b.ageGrants(b.t, step.before)
+				b.ageGrants(step.before)
 				if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, minute/2); err != nil {
 					b.t.Fatal(err)
 				}
-				b.ageGrants(b.t, step.after)
+				b.ageGrants(step.after)
 				b.expectClockDistrusted()
 			})
 		})
@@ -90,7 +90,7 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 			{minute, 0, minute, 2*minute - 10*time.Second},
 			{110 * time.Second, 20 * time.Second, time.Second, 16 * time.Second}, // the margin is again a fifth of the lease
 		} {
-			b.ageGrants(b.t, renewal.passes)
+			b.ageGrants(renewal.passes)
 			got, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, renewal.length)
 			if err != nil || got.Usable < renewal.least || got.Usable > renewal.most {
 				b.t.Fatalf("%+v: usable for %s, %v", renewal, got.Usable, err)
@@ -116,7 +116,7 @@ func (p *promisedLease) elapsed() time.Duration { return p.aged + time.Since(p.s
 // renewAfter waits for the time pause and then renews the lease with this length. It returns false if the lease has
 // ended.
 func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) bool {
-	p.b.ageGrants(p.b.t, pause)
+	p.b.ageGrants(pause)
 	p.aged += pause
 	asked := p.elapsed()
 	got, err := p.b.leases().Renew(p.b.ctx, testCaller(), "a", p.task, p.token, length)

@@ -142,7 +142,7 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	b.expectGrant("d2")
 	b.expectReason("d4", `{"id":"1"}`, devices.ReasonUnavailable)
 	loses.isDown.Store(false)
-	b.ageGrants(t, 2*time.Minute)
+	b.ageGrants(2 * time.Minute)
 	passed.Store(int64(2 * time.Minute))
 	for i := range 2 {
 		done, err := b.Policies.SettleAll(b.ctx)

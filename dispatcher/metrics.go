@@ -25,6 +25,7 @@ type metrics struct {
 	leases    *prometheus.CounterVec
 	panics    prometheus.Counter
 	marks     struct{ needless, missing prometheus.Counter }
+	waits     struct{ refreshed, wrong prometheus.Counter }
 }
 
 // newMetrics creates the metrics in set.
@@ -45,6 +46,8 @@ func newMetrics(set *meters.Set) *metrics {
 	}
 	m.marks.needless = set.Counter("marks_needless_total", "Marks deleted because their device had no work.").WithLabelValues()
 	m.marks.missing = set.Counter("marks_missing_total", "Devices with work but without a mark, found by an audit of one in 256 reports without a mark. Each is a bug.").WithLabelValues()
+	m.waits.refreshed = set.Counter("waits_refreshed_total", "Reports of waiting devices that were answered from their marks and the queue, without the ledger.").WithLabelValues()
+	m.waits.wrong = set.Counter("waits_wrong_total", "Waits in marks that the ledger contradicted, found by an audit of one in 256 of these reports. Each is a bug.").WithLabelValues()
 	set.OnNewPool(func(pool string) {
 		for _, c := range []*prometheus.CounterVec{m.grants, m.conflicts, m.forced} {
 			c.WithLabelValues(pool)

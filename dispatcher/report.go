@@ -53,9 +53,14 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	check := d.markChecker.checkMark(ctx, caller, report)
 	switch {
 	case check.isIdle:
-		return d.answerIdle(caller, report, park, check), nil
+		return d.answerFromMark(caller, report, park, check, decision.Choice{Reason: devices.ReasonNone}, 0), nil
 	case check.isAtLookupLimit:
 		return d.answerAtLookupLimit(caller, report), nil
+	case check.mayWait:
+		h := d.answerWaiting(ctx, caller, report, park, check)
+		if check.isAudit = h != nil && d.markChecker.isNextAudit(); h != nil && !check.isAudit {
+			return h, nil
+		}
 	}
 	defer check.done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
@@ -81,7 +86,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if err != nil {
 		return nil, err
 	}
-	d.markChecker.correctMark(ctx, caller.Device, check, h.foundNoWork())
+	d.markChecker.correctMark(ctx, caller.Device, check, h)
 	return h, nil
 }
 
@@ -136,6 +141,11 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull ful
 	return view, nil
 }
 
+// canNameReport reports whether a reply can name the report that it answers. Without that, the device is given no task.
+func canNameReport(caller devices.Caller, report devices.Report) bool {
+	return report.ID != "" || caller.Via != devices.ViaSession
+}
+
 // mergeAttributes applies the attributes of the report, if it has any, to the attributes of the device.
 func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
@@ -168,7 +178,7 @@ func (h *reportHandling) addUnmentionedCancel() {
 // known to be offered to the device. steps records the handoff that woke the report; it is nil if the report was not woken.
 func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
 	a := attempt{
-		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: h.report.ID != "" || h.reporter.caller.Via != devices.ViaSession,
+		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canNameReport(h.reporter.caller, h.report),
 		mentioned: h.mentioned, mustStop: h.mustStop, nonce: newNonce(), steps: steps,
 		offeredPools: offeredPools, full: make(map[string]bool), obstacles: make(map[int64]decision.Obstacle),
 	}

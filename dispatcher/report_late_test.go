@@ -40,11 +40,11 @@ func TestRedeliveryNeedsTime(t *testing.T) {
 	b.createPool("a", 1, time.Hour)
 	b.createBatch("a", nil, "d1")
 	b.expectGrant("d1")
-	b.ageGrants(t, 40*minute) // 20 minutes are left
+	b.ageGrants(40 * minute) // 20 minutes are left
 	if again := b.expectGrant("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
 		t.Errorf("again %+v, want the grant with what is left of it", again)
 	}
-	b.ageGrants(t, 15*minute) // 5 minutes are left, which is less than the minimum
+	b.ageGrants(15 * minute) // 5 minutes are left, which is less than the minimum
 	b.expectReason("d1", `{}`, devices.ReasonBusy)
 	b.expectHeld(1)
 }

@@ -212,7 +212,7 @@ func TestALeaseIsRenewedUntilMaxRun(t *testing.T) {
 			if left := time.Duration(reply.Renewed[0].LeaseMS) * time.Millisecond; left <= 0 || left > min(lease, maxRun-passed) {
 				b.t.Fatalf("after %s renewed for %s", passed, left)
 			}
-			b.ageGrants(b.t, step)
+			b.ageGrants(step)
 		}
 		reply := b.sendReport("d1", runningReport(g))
 		if len(reply.Renewed) != 0 || len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelMaxRun {

@@ -25,10 +25,14 @@ var (
 	coreLua string
 	//go:embed lua/batch_order.lua
 	batchOrderLua string
+	//go:embed lua/turn.lua
+	turnLua string
 	//go:embed lua/queue.lua
 	queueLua string
 	//go:embed lua/serve.lua
 	serveLua string
+	//go:embed lua/refresh.lua
+	refreshLua string
 	//go:embed lua/snapshot.lua
 	snapshotLua string
 	//go:embed lua/configure.lua
@@ -42,20 +46,21 @@ var (
 )
 
 type scripts struct {
-	serve, snapshot, configure, restore, adopt, standing *redis.Script
+	serve, refresh, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts with their libraries in front: either only core.lua, or core.lua,
-// batch_order.lua and queue.lua.
+// newScriptsWithCore returns the scripts with their libraries in front: only core.lua, or core.lua and turn.lua, or
+// core.lua, turn.lua, batch_order.lua and queue.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
-	order := core + "local order = (function(core)\n" + batchOrderLua + "end)(core)\n"
-	queue := order + "local queue = (function(core, order)\n" + queueLua + "end)(core, order)\n"
+	turn := core + "local turn = (function()\n" + turnLua + "end)()\n"
+	order := turn + "local order = (function(core)\n" + batchOrderLua + "end)(core)\n"
+	queue := order + "local queue = (function(core, turn, order)\n" + queueLua + "end)(core, turn, order)\n"
 	return scripts{
 		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
-		serve: redis.NewScript(queue + serveLua), standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
+		serve: redis.NewScript(queue + serveLua), refresh: redis.NewScript(turn + refreshLua), standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
 	}
 }
 

@@ -29,6 +29,7 @@ func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason 
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing the batch: %w", err)
 	}
+	s.pendingNews.addPool(batch.Pool)
 	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: batch.Pool, Batch: batch.ID, Detail: reason})
 }
 
@@ -44,6 +45,7 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 			WHERE id = $1`, id); err != nil {
 			return fmt.Errorf("resuming the batch: %w", err)
 		}
+		tx.pendingNews.addPool(b.Pool)
 		return tx.recordEvent(ctx, Event{Kind: "batch.resumed", Actor: actor, Pool: b.Pool, Batch: id})
 	})
 }
@@ -58,6 +60,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if _, err := tx.exec(ctx, `UPDATE batches SET cancelled_at = {now}, cancelling = true WHERE id = $1`, id); err != nil {
 			return fmt.Errorf("cancelling the batch: %w", err)
 		}
+		tx.pendingNews.addPool(b.Pool)
 		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
@@ -97,6 +100,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.refreshDue, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
 			return fmt.Errorf("writing the batch: %w", err)
 		}
+		tx.pendingNews.addPool(b.Pool)
 		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
 			tx.pendingNews.addBatch(id) // tasks that had expired but were not ended yet may start again
 		}

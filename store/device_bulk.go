@@ -72,6 +72,9 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
 		return fmt.Errorf("changing devices: %w", err)
 	}
+	for _, row := range rows {
+		s.pendingNews.addDevices(row.Device) // the tasks of its new profile may have other policies
+	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, device, detail)
 		SELECT {now}, 'device.changed', $2, device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)

@@ -108,7 +108,7 @@ func inputs() map[string]string {
 		"imports":  "n bigint, device text, tags text, hash text, profile text",
 		"changed":  "n bigint, device text, tags text, profile text, detail text",
 		"lapses":   "lease_ms bigint, before_ms bigint",
-		"news":     "batch bigint, device text",
+		"news":     "batch bigint, device text, pool text",
 		"ends":     "task bigint, reason text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
@@ -142,7 +142,7 @@ func postgresWords() []string {
 		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
-		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms",
+		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms, t.not_after",
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",

@@ -54,6 +54,10 @@ type Candidate struct {
 	Window, PoolWindow Opening
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
+	// ExpiresAt is the earliest time at which the task may be expired: by its own not_after, that of its batch, or the max_wait of its batch.
+	// A task that was started before is not expired by the max_wait. Zero means never.
+	ExpiresAt time.Time
+
 	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device; nil means no policies. If
 	// any of them is set, Kind and Payload are set, too.
 	PoolLimits, Limits, ProfileLimits json.RawMessage

@@ -52,6 +52,7 @@ func candidateDest(candidate *Candidate) []any {
 		instant{&candidate.Window.Until},
 		instant{&candidate.PoolWindow.From},
 		instant{&candidate.PoolWindow.Until},
+		instant{&candidate.ExpiresAt},
 		document{&candidate.PoolLimits},
 		document{&candidate.Limits},
 		document{&candidate.ProfileLimits},
@@ -254,7 +255,10 @@ const (
 	taskOfEach     = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + notEnded
 	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
-	nextBatch      = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
+	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
+	// expiresAtSQL is the earliest of those of three times that are not NULL. Each time is the first argument of one coalesce, because {least}
+	// of SQLite returns NULL if one of its arguments is NULL.
+	expiresAtSQL   = `{least}(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `
 		WITH RECURSIVE clock AS (SELECT {now} AS now),
@@ -269,7 +273,7 @@ const (
 		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + wasDeletedSQL + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
-			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
+			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at, ` + expiresAtSQL + `,
 			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
 	joinViewRows = `) AS w

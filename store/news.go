@@ -8,7 +8,7 @@ import (
 )
 
 // news is the part of the ledger that holds the news: the rows by which a transaction tells all replicas that devices may have work, for
-// example by new batches or retries, or that another token may now act for a device.
+// example by new batches or retries, that another token may now act for a device, or that the reasons for which devices wait may have changed.
 type news struct{ *connection }
 
 // NewsHandler is called after each commit of this process that added news (rows of the change log, see News) which may make work for
@@ -21,13 +21,20 @@ func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
 // newsKept is the time for which rows of News are kept.
 const newsKept = time.Hour
 
-// News is one row of the news, the log of changes for all replicas. It concerns one device, or all devices with open tasks in a batch, or,
-// if both fields are empty, all devices.
+// News is one row of the news, the log of changes for all replicas. It concerns one device, or all devices with open tasks in a batch, or
+// all devices that wait in a pool, or, if Batch, Device and Pool are empty, all devices.
 type News struct {
 	ID     int64  `json:"-"`
 	Batch  int64  `json:"batch"`
 	Device string `json:"device"`
+	Pool   string `json:"pool"` // the name of a pool, or AllPools
 }
+
+// AllPools is the Pool of a row of News that concerns the waiting devices of all pools. No pool has this name.
+const AllPools = "*"
+
+// ChangesWaitsOnly reports whether the row makes no work: only the reasons for which devices wait in a pool may have changed.
+func (n News) ChangesWaitsOnly() bool { return n.Pool != "" }
 
 // NewsPage is the result of NewsSince.
 type NewsPage struct {
@@ -46,8 +53,8 @@ func (s news) NewsSince(ctx context.Context, afterID int64) (page NewsPage, err 
 	if err != nil || page.Newest <= afterID {
 		return page, err
 	}
-	page.Rows, err = collect(ctx, s.readSession(), func(n *News) []any { return []any{&n.ID, &n.Batch, &n.Device} },
-		`SELECT id, batch, device FROM news WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, afterID, page.Newest, maxNewsRows)
+	page.Rows, err = collect(ctx, s.readSession(), func(n *News) []any { return []any{&n.ID, &n.Batch, &n.Device, &n.Pool} },
+		`SELECT id, batch, device, pool FROM news WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, afterID, page.Newest, maxNewsRows)
 	return page, err
 }
 
@@ -103,22 +110,39 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(d
 // pendingNews collects the news (rows of News) of a transaction. The rows get their ids at the end of the transaction, so that other
 // transactions need not wait for the lock of the news while this one still works.
 type pendingNews struct {
-	rows        []News
+	rows        []News // each row once (add)
+	known       map[News]bool
 	newest      int64 // highest id of these rows, set by addNews
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
 // addBatch adds that the devices with open tasks in a batch may have work.
-func (t *pendingNews) addBatch(id int64) { t.rows = append(t.rows, News{Batch: id}) }
+func (t *pendingNews) addBatch(id int64) { t.add(News{Batch: id}) }
+
+// addPool adds that the waiting devices of a pool may start earlier or later, or wait for another reason. It marks no device, because a pool
+// may have a million waiting devices. name may be AllPools.
+func (t *pendingNews) addPool(name string) { t.add(News{Pool: name}) }
 
 // addAllDevices adds that all devices may have work.
-func (t *pendingNews) addAllDevices() { t.rows = append(t.rows, News{}) }
+func (t *pendingNews) addAllDevices() { t.add(News{}) }
 
 // addDevices adds that the devices ids may have work, or that another token may act for them.
 func (t *pendingNews) addDevices(ids ...string) {
 	for _, id := range ids {
-		t.rows = append(t.rows, News{Device: id})
+		t.add(News{Device: id})
 	}
+}
+
+// add adds row, unless the transaction has added it already.
+func (t *pendingNews) add(row News) {
+	if t.known[row] {
+		return
+	}
+	if t.known == nil {
+		t.known = make(map[News]bool)
+	}
+	t.known[row] = true
+	t.rows = append(t.rows, row)
 }
 
 // addNews inserts the collected news of the transaction. It must be the last step of a transaction.
@@ -132,7 +156,7 @@ func (s session) addNews(ctx context.Context) error {
 		}
 	}
 	given, err := collect(ctx, s, singleColumn[int64], `
-		INSERT INTO news (batch, device) SELECT batch, device FROM {news} WHERE TRUE RETURNING id`, toJSONInput(s.pendingNews.rows))
+		INSERT INTO news (batch, device, pool) SELECT batch, device, pool FROM {news} WHERE TRUE RETURNING id`, toJSONInput(s.pendingNews.rows))
 	if err != nil {
 		return fmt.Errorf("adding news: %w", err)
 	}

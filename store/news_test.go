@@ -34,6 +34,8 @@ func (r *newsReader) readNews() string {
 			all = append(all, fmt.Sprint("batch ", n.Batch))
 		case n.Device != "":
 			all = append(all, n.Device)
+		case n.Pool != "":
+			all = append(all, "pool "+n.Pool)
 		default:
 			all = append(all, "all")
 		}
@@ -82,8 +84,8 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	})
 }
 
-// TestWhatMakesWorkIsNews checks every change after which a device may start a task, and every change of who may
-// act for a device: each adds a row to the news.
+// TestWhatMakesWorkIsNews checks every change after which a device may start a task, every change of the reasons for
+// which devices wait, and every change of who may act for a device: each adds a row to the news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -92,7 +94,7 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		l.putPool("p", 2)
 		_, err := l.EnsureDevices(l.Context(), "a")
 		l.must(err)
-		r.expectNews("a pool and a device", "")
+		r.expectNews("a pool and a device", "pool p")
 		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, "a", "b", "a")
 		r.expectNews("a batch", fmt.Sprint("batch ", b.ID))
 		if got := l.openDevices(b.ID) + "/" + l.openDevices(0) + "/" + l.openDevices(b.ID+1); got != "a b/a b/" {
@@ -100,7 +102,7 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		}
 		_, err = l.CancelTask(l.Context(), "op", ids[1])
 		l.must(err)
-		r.expectNews("a cancelled task", "")
+		r.expectNews("a cancelled task", "b")
 		if got := l.openDevices(b.ID) + "/" + l.openDevices(0); got != "a/a" {
 			l.Errorf("open tasks of %q", got)
 		}
@@ -110,10 +112,29 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		later := time.Now().Add(time.Hour)
 		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.NotAfter = &later; return nil })
 		l.must(err)
-		r.expectNews("another end", fmt.Sprint("batch ", b.ID))
+		r.expectNews("another end", fmt.Sprint("pool p batch ", b.ID))
 		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Priority++; return nil })
 		l.must(err)
-		r.expectNews("another priority", "")
+		r.expectNews("another priority", "pool p")
+		for range 2 {
+			_, err = l.PauseBatch(l.Context(), "op", b.ID, "")
+			l.must(err)
+		}
+		r.expectNews("a pause, twice", "pool p")
+		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
+		l.must(err)
+		r.expectNews("a resumed batch", "pool p")
+		l.putPool("p", 3)
+		r.expectNews("another capacity", "pool p")
+		_, _, err = l.PutProfile(l.Context(), "op", "slow", []byte(`[]`))
+		l.must(err)
+		r.expectNews("a profile", "pool *")
+		_, err = l.ChangeDevice(l.Context(), "op", "a", func(spec *store.DeviceSpec) error { spec.Profile = "slow"; return nil })
+		l.must(err)
+		r.expectNews("the profile of a device", "a")
+		_, err = l.ChangeDevices(l.Context(), "op", []string{"a"}, false, func(_ string, spec *store.DeviceSpec) error { spec.Profile = ""; return nil })
+		l.must(err)
+		r.expectNews("the profiles of many devices", "a")
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
 		r.expectNews("a block, twice", "a")
@@ -128,6 +149,9 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		_, err = l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		r.expectNews("a restore", "all")
+		_, err = l.CancelBatch(l.Context(), "op", b.ID)
+		l.must(err)
+		r.expectNews("a cancelled batch", "pool p")
 	})
 }
 
@@ -137,6 +161,7 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		r := &newsReader{ledger: l}
+		l.putPool("p", 2)
 		r.readNews()
 		var told []int64
 		l.OnNews(func(ctx context.Context, newest int64) {
@@ -147,7 +172,6 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 			}
 			told = append(told, newest)
 		})
-		l.putPool("p", 2)
 		b, _ := l.queueBatch(store.Batch{Pool: "p"}, "a")
 		errBad := errors.New("no task")
 		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, func(yield func(store.NewTask, error) bool) {

@@ -292,6 +292,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		spec.Sleep.Milliseconds()); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
+	tx.pendingNews.addPool(name)
 	kind := "pool.changed"
 	if old == nil {
 		kind = "pool.created"

@@ -138,11 +138,20 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	if err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
-	ended, err := collect(ctx, s.session, singleColumn[int64], `
+	type endedTask struct {
+		id     int64
+		device string
+	}
+	rows, err := collect(ctx, s.session, func(t *endedTask) []any { return []any{&t.id, &t.device} }, `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
-		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id`, idsInput(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("ending tasks: %w", err)
+	}
+	var ended []int64
+	for _, row := range rows {
+		ended = append(ended, row.id)
+		s.pendingNews.addDevices(row.device) // the device may wait with this task
 	}
 	done.Tasks, done.AskedToStop = int64(len(ended)), int64(len(asked))
 	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,6 +35,8 @@ var (
 	markLua string
 	//go:embed unmark.lua
 	unmarkLua string
+	//go:embed record_wait.lua
+	recordWaitLua string
 )
 
 // ErrUnavailable is returned if Redis does not answer.
@@ -41,20 +44,24 @@ var ErrUnavailable = errors.New("redis is unavailable")
 
 // Hashes stores the marks in Redis. It is safe for concurrent use, also by several replicas.
 type Hashes struct {
-	client       redis.UniversalClient
-	mark, unmark *redis.Script
-	breakers     *redisconn.Breakers
+	client                   redis.UniversalClient
+	mark, unmark, recordWait *redis.Script
+	breakers                 *redisconn.Breakers
 }
 
 // NewHashes returns a Hashes that stores the marks in the Redis of client. A mark says that a device has work.
 func NewHashes(client redis.UniversalClient) *Hashes {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
-	return &Hashes{client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), breakers: redisconn.NewBreakers(client, now)}
+	return &Hashes{
+		client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), recordWait: redis.NewScript(recordWaitLua),
+		breakers: redisconn.NewBreakers(client, now),
+	}
 }
 
 // MarkReading is the result of reading the mark of one device.
 type MarkReading struct {
 	Version  string // version of the mark; empty if the device has no mark
+	Wait     Wait   // the wait in the mark; zero if the mark has none
 	Position int64  // position in the news (the change log) up to which the marks of the device's hash are updated; negative if unknown
 }
 
@@ -93,8 +100,41 @@ func parseReading(reply []any) MarkReading {
 	if text, is := reply[0].(string); is {
 		s.Position = number(text)
 	}
-	s.Version, _ = reply[1].(string)
+	text, _ := reply[1].(string)
+	var wait string
+	s.Version, wait, _ = strings.Cut(text, "|")
+	s.Wait = parseWait(wait)
 	return s
+}
+
+// Wait says that a device waits for a slot of one pool, and for how long this holds.
+type Wait struct {
+	Pool     string    // empty means that the device is not known to wait
+	Position int64     // position in the news that was read before the device was read from the ledger
+	Until    time.Time // time of the ledger from which on the ledger must be read again; zero means never
+}
+
+// String returns the text of the wait in a mark (record_wait.lua).
+func (w Wait) String() string {
+	until := int64(0)
+	if !w.Until.IsZero() {
+		until = w.Until.UnixMilli()
+	}
+	return fmt.Sprintf("%d|%d|%s", w.Position, until, w.Pool)
+}
+
+// parseWait returns the wait with this text, or a Wait without a pool if the text is not valid.
+func parseWait(text string) Wait {
+	position, rest, _ := strings.Cut(text, "|")
+	until, pool, _ := strings.Cut(rest, "|")
+	w := Wait{Pool: pool, Position: number(position)}
+	switch ms := number(until); {
+	case w.Position == missingHash || ms == missingHash:
+		return Wait{}
+	case ms > 0:
+		w.Until = time.UnixMilli(ms)
+	}
+	return w
 }
 
 // number returns the number in text, a position, or missingHash if there is none.
@@ -184,6 +224,25 @@ func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Cal
 		args = append(args, name)
 	}
 	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.HashIndex)}, Args: args}
+}
+
+// DeviceWait is the wait of a device whose mark has this version.
+type DeviceWait struct {
+	Device, Version string
+	Wait            Wait
+}
+
+// RecordWaits adds the waits to the marks of their devices. A mark that has another version now stays as it is. It returns ErrUnavailable
+// if Redis does not answer; then some of the waits may be recorded.
+func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
+	calls := make([]*redisconn.Call, len(waits))
+	for i, w := range waits {
+		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{key(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
+	}
+	if err := redisconn.Run(ctx, h.client, calls); err != nil {
+		return fmt.Errorf("recording waits: %w: %w", ErrUnavailable, err)
+	}
+	return nil
 }
 
 // Unmark deletes the mark of a device if it still has this version, and reports whether it deleted the mark.

@@ -3,7 +3,8 @@
 -- the order of the commits. The script also records the position in the news up to which the hash has all
 -- marks.
 --
--- KEYS[1]  HASH  name of a device -> version of its mark
+-- KEYS[1]  HASH  name of a device -> its mark: "version", or "version|wait" if the device waits for a slot
+--                (record_wait.lua). A new mark has no wait
 --                '' (empty field name) -> position in the news up to which the hash has all marks
 -- ARGV[1]  from: the list of devices has the devices of all news after position `from`. If from is
 --          -1, the list contains all devices with an open task

@@ -27,6 +27,7 @@ type Cache interface {
 	ReadPositions(ctx context.Context) ([hashCount]int64, error)
 	Mark(ctx context.Context, from, to int64, byHash []HashDevices) error
 	Unmark(ctx context.Context, device, version string) (deleted bool, err error)
+	RecordWaits(ctx context.Context, waits []DeviceWait) error
 }
 
 // Config configures a Follower.
@@ -44,6 +45,7 @@ type Follower struct {
 	config    Config
 	trust     trustState
 	readCalls coalesce.Calls[struct{}, string, MarkReading]
+	waitCalls coalesce.Calls[struct{}, DeviceWait, struct{}]
 
 	updateMu    sync.Mutex // held while the marks are updated
 	lastNews    int64      // id of the last news that OnNews was called for; guarded by updateMu
@@ -66,6 +68,12 @@ func New(config Config) *Follower {
 		},
 		MayRetryAlone: func(error) bool { return false }, MaxConcurrent: maxConcurrentReads, MinWaiting: secondReadFill, MaxSize: maxReadDevices, OnPanic: config.Panicked,
 	}
+	f.waitCalls = coalesce.Calls[struct{}, DeviceWait, struct{}]{
+		Call: func(ctx context.Context, _ struct{}, waits []DeviceWait) ([]struct{}, error) {
+			return make([]struct{}, len(waits)), config.Cache.RecordWaits(ctx, waits)
+		},
+		MayRetryAlone: func(error) bool { return false }, MaxConcurrent: maxConcurrentReads, MinWaiting: secondReadFill, MaxSize: maxReadDevices, OnPanic: config.Panicked,
+	}
 	return f
 }
 
@@ -76,6 +84,12 @@ type DeviceMark struct {
 	Read    bool      // true if Redis answered
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
+
+	// Wait is the wait in the mark if it holds now, else it has no pool. If it holds, the device has tasks in this pool only, and one of them
+	// could start if the queue of the pool gave it a slot.
+	Wait Wait
+	// Position is the position in the news that this replica has read. It is the position of a wait that is read from the ledger from now on.
+	Position int64
 }
 
 // IsIdle reports whether it is known that the device has no open task. If it returns false, the ledger must be read.
@@ -93,7 +107,28 @@ func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 // newDeviceMark converts reading to a DeviceMark, which states whether the reading can be trusted.
 func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	need, now, ok := f.trust.requiredPosition(f.config.Now())
-	return DeviceMark{Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now}
+	mark := DeviceMark{
+		Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now, Position: f.trust.handledPosition(),
+	}
+	if w := reading.Wait; mark.Trusted && w.Pool != "" && f.trust.includesPoolNews(w) && (w.Until.IsZero() || now.Before(w.Until)) {
+		mark.Wait = w
+	}
+	return mark
+}
+
+// RecordWait adds wait to the mark of a device, if the mark still has this version. The caller must read the mark first, and then read the
+// device from the ledger.
+func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {
+	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: version, Wait: wait})
+	return err //nolint:wrapcheck // the cache's own
+}
+
+// WaitHolds reads the news and the mark of a device again, and reports whether wait is still the wait in the mark, and holds.
+func (f *Follower) WaitHolds(ctx context.Context, device string, wait Wait) (bool, error) {
+	if err := f.Follow(ctx); err != nil {
+		return false, err
+	}
+	return f.ReadMark(ctx, device).Wait == wait, nil
 }
 
 // IsMissing reports whether Redis has no mark for a device that should have one. The caller must have read
@@ -195,14 +230,15 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 }
 
 // notifyNews calls OnNews with the device of each row of page, a page of the news (the ledger's change log), that this process has not
-// handled before. It skips rows about a batch. If rows are missing, or the ledger is another one, it calls OnNews with an empty name,
+// handled before. It skips rows about a batch or a pool. If rows are missing, or the ledger is another one, it calls OnNews with an empty name,
 // because there may be news of any device.
 func (f *Follower) notifyNews(page store.NewsPage) {
-	if f.lastNews < page.Oldest-1 || f.lastNews > page.Newest { // some news were deleted, or this is another ledger
+	isGap := f.lastNews < page.Oldest-1 || f.lastNews > page.Newest // some news were deleted, or this is another ledger
+	if isGap {
 		f.config.OnNews("")
 	}
 	for _, n := range page.Rows {
-		if n.ID > f.lastNews && n.Batch == 0 {
+		if n.ID > f.lastNews && n.Batch == 0 && !n.ChangesWaitsOnly() {
 			f.config.OnNews(n.Device)
 		}
 	}
@@ -210,4 +246,5 @@ func (f *Follower) notifyNews(page store.NewsPage) {
 	if n := len(page.Rows); n > 0 {
 		f.lastNews = page.Rows[n-1].ID
 	}
+	f.trust.addPoolNews(page.Rows, f.lastNews, isGap)
 }

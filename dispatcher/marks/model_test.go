@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,24 @@ type worldModel struct {
 	replicas          []*replicaModel
 	depth             int // depth of nested events, which is bounded
 	missedWork        int
+
+	waitChanges [modelDevices][]waitChange // the committed changes after which a device may wait for another reason, oldest first
+	wrongWaits  int                        // answers from a wait that was recorded before such a change
+	keptWaits   int                        // answers from a wait
 }
+
+// waitChange is a committed change of the ledger that concerns a waiting device.
+type waitChange struct {
+	at time.Time
+	by *replicaModel // the replica that made the change and knows that it committed, or nil
+}
+
+// modelPool returns the pool in which device i waits.
+func modelPool(i int) string { return "pool" + strconv.Itoa(i%3) }
+
+// waitsForever is the time at which the waits of the model end. Each wait ends later by one millisecond for each change that was committed
+// before its device was read, so that the end of a wait tells which changes it includes.
+var waitsForever = time.UnixMilli(9_000_000_000_000)
 
 // redisModel is a model of Redis and of the scripts that change marks. It consists of plain maps.
 type redisModel struct {
@@ -91,7 +109,7 @@ func (r *replicaModel) ReadMarks(_ context.Context, devices []string) []MarkRead
 			continue
 		}
 		if part := (*r.redis).parts[hashIndex(d)]; part != nil {
-			sights[i] = MarkReading{Version: part[d], Position: partUpto(part)}
+			sights[i] = parseReading([]any{part[positionField], part[d]})
 		}
 	}
 	return sights
@@ -158,11 +176,24 @@ func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, 
 		return false, err
 	}
 	part := (*r.redis).parts[hashIndex(device)]
-	if part[device] != version {
+	if present, _, _ := strings.Cut(part[device], "|"); present != version {
 		return false, nil
 	}
 	delete(part, device)
 	return true, nil
+}
+
+func (r *replicaModel) RecordWaits(_ context.Context, waits []DeviceWait) error {
+	for _, w := range waits {
+		if err := r.step(); err != nil {
+			return err
+		}
+		part := (*r.redis).parts[hashIndex(w.Device)]
+		if version, _, _ := strings.Cut(part[w.Device], "|"); version != "" && version == w.Version {
+			part[w.Device] = version + "|" + w.Wait.String()
+		}
+	}
+	return nil
 }
 
 func (r *replicaModel) NewsSince(_ context.Context, id int64) (store.NewsPage, error) {
@@ -225,13 +256,15 @@ func (w *worldModel) causeEvents() {
 
 func (w *worldModel) causeEvent() {
 	switch w.rand.IntN(22) {
-	case 0, 1, 2:
+	case 0:
 		w.queueWork()
 	case 3:
-		w.openTasks[w.rand.IntN(modelDevices)] = 0
+		w.endTasks(w.rand.IntN(modelDevices))
 	case 4:
 		if w.rand.IntN(4) == 0 {
-			w.openTasks = [modelDevices]int{}
+			for i := range modelDevices {
+				w.endTasks(i)
+			}
 		}
 	case 5, 6, 7:
 		if w.rand.IntN(3) == 0 { // rarely, so that losses of Redis do not hide errors of the code
@@ -250,6 +283,8 @@ func (w *worldModel) causeEvent() {
 		w.refusesMarksUntil = w.now.Add(time.Duration(w.rand.IntN(20)) * time.Second)
 	case 16, 17:
 		w.replicas[w.rand.IntN(len(w.replicas))].runFollow()
+	case 18:
+		w.changePool()
 	default:
 		w.handleReport(w.replicas[w.rand.IntN(len(w.replicas))])
 	}
@@ -275,12 +310,7 @@ func (w *worldModel) causeRedisEvent() {
 
 // queueWork queues a task for one device, or for half of the devices.
 func (w *worldModel) queueWork() {
-	n := store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
-	var by *replicaModel
-	if w.rand.IntN(2) == 0 {
-		by = w.replicas[w.rand.IntN(len(w.replicas))]
-		by.trust.recordCommit(n.ID)
-	}
+	n, by := w.nextNews()
 	first := w.rand.IntN(modelDevices)
 	if w.rand.IntN(2) == 0 {
 		n.Device = deviceName(first)
@@ -300,6 +330,52 @@ func (w *worldModel) addOpenTask(i int, by *replicaModel) {
 	} else if by != nil {
 		w.queuedBy[i] = by
 	}
+	w.waitChanges[i] = append(w.waitChanges[i], waitChange{w.now, by})
+}
+
+// endTasks ends all tasks of device i. The changes until then need not reach a recorded wait of the device any more: the queue does not know a
+// device without tasks, and the next task is a change of its own.
+func (w *worldModel) endTasks(i int) {
+	w.openTasks[i] = 0
+	for n := range w.waitChanges[i] {
+		w.waitChanges[i][n] = waitChange{at: waitsForever}
+	}
+}
+
+// nextNews returns the next row of the news, and the replica that commits it and knows that, or nil.
+func (w *worldModel) nextNews() (n store.News, by *replicaModel) {
+	n = store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
+	if w.rand.IntN(2) == 0 {
+		by = w.replicas[w.rand.IntN(len(w.replicas))]
+		by.trust.recordCommit(n.ID)
+	}
+	return n, by
+}
+
+// changePool changes one pool, or all of them.
+func (w *worldModel) changePool() {
+	n, by := w.nextNews()
+	if n.Pool = modelPool(w.rand.IntN(3)); w.rand.IntN(4) == 0 {
+		n.Pool = store.AllPools
+	}
+	for i := range modelDevices {
+		if n.Pool == store.AllPools || n.Pool == modelPool(i) {
+			w.waitChanges[i] = append(w.waitChanges[i], waitChange{w.now, by})
+		}
+	}
+	w.news = append(w.news, n)
+}
+
+// checkWait checks the answer of replica by to a report of device i from its recorded wait.
+func (w *worldModel) checkWait(i int, wait Wait, by *replicaModel) {
+	w.keptWaits++
+	included := int(wait.Until.Sub(waitsForever).Milliseconds())
+	for _, c := range w.waitChanges[i][included:] {
+		if c.by == by || w.now.Sub(c.at) > 5*time.Second {
+			w.wrongWaits++
+			return
+		}
+	}
 }
 
 // handleReport handles a report of a device that only asks for work. The marks promise two things: the replica that
@@ -310,11 +386,20 @@ func (w *worldModel) handleReport(by *replicaModel) {
 	switch {
 	case answer.IsIdle() && w.openTasks[i] > 0 && (w.queuedBy[i] == by || w.now.Sub(w.openSince[i]) > 5*time.Second):
 		w.missedWork++
+	case answer.Wait.Pool != "":
+		w.checkWait(i, answer.Wait, by)
 	case answer.Version != "" && by.step() == nil && w.openTasks[i] == 0:
 		for range w.rand.IntN(12) { // other events may happen before the mark is deleted
 			w.causeEvent()
 		}
 		_ = by.Clear(context.Background(), deviceName(i), answer.Version)
+	case answer.Version != "" && w.rand.IntN(8) == 0 && by.step() == nil && w.openTasks[i] > 0:
+		until := waitsForever.Add(time.Duration(len(w.waitChanges[i])) * time.Millisecond)
+		for range w.rand.IntN(3) { // other events may happen before the wait is recorded
+			w.causeEvent()
+		}
+		wait := DeviceWait{deviceName(i), answer.Version, Wait{Pool: modelPool(i), Position: answer.Position, Until: until}}
+		_ = by.RecordWaits(context.Background(), []DeviceWait{wait}) // RecordWait would share the call with nested events
 	}
 }
 

@@ -3,6 +3,8 @@ package marks
 import (
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -22,6 +24,11 @@ type trustState struct {
 	mu       sync.Mutex
 	readings []newsReading // oldest first
 	own      int64         // id of the newest news that this process committed
+
+	// A wait (see Wait) in a pool is trusted only if it is not older than the latest news of the pool.
+	latestOfPool map[string]int64 // pool -> id of the latest news that concern it and are newer than latestOfAll
+	latestOfAll  int64            // id of the latest news that may concern every pool
+	handled      int64            // id up to which the fields above include the news
 }
 
 // newsReading is the result of one read of the news (the change log): the highest id and the ledger's time.
@@ -55,6 +62,50 @@ func (b *trustState) recordCommit(newestID int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.own = max(b.own, newestID)
+}
+
+// maxPoolsWithNews is the maximum number of pools in trustState.latestOfPool, to limit memory.
+const maxPoolsWithNews = 10_000
+
+// addPoolNews records which pools the rows concern. They are the news after the id that was handled before, up to the id handled; if isGap
+// is true, news before them are missing.
+func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if isGap || b.latestOfPool == nil {
+		b.latestOfPool, b.latestOfAll = make(map[string]int64), handled
+	}
+	for _, n := range rows {
+		switch {
+		case n.ID <= b.handled && !isGap:
+		case n.Pool == store.AllPools, n == (store.News{ID: n.ID}):
+			b.latestOfAll = max(b.latestOfAll, n.ID)
+		case n.Pool != "":
+			b.latestOfPool[n.Pool] = max(b.latestOfPool[n.Pool], n.ID)
+		}
+	}
+	if len(b.latestOfPool) > maxPoolsWithNews {
+		b.latestOfPool, b.latestOfAll = make(map[string]int64), handled
+	}
+	b.handled = handled
+}
+
+// includesPoolNews reports whether wait includes all news of its pool that this replica must know: those of its latest reading and its own.
+func (b *trustState) includesPoolNews(wait Wait) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.readings)
+	if n == 0 || b.handled < max(b.readings[n-1].newest, b.own) {
+		return false
+	}
+	return wait.Position <= b.handled && wait.Position >= max(b.latestOfAll, b.latestOfPool[wait.Pool])
+}
+
+// handledPosition returns the id up to which this replica has handled the news.
+func (b *trustState) handledPosition() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.handled
 }
 
 // requiredPosition returns the position that marks must have reached to be trusted, and the current time of the ledger.

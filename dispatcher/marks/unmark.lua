@@ -7,7 +7,8 @@
 -- Returns  1 if the mark was deleted
 --          0 if the device has no mark, or a mark with another version; then nothing was changed
 
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+local mark = redis.call('HGET', KEYS[1], ARGV[1])
+if mark and string.match(mark, '^[^|]*') == ARGV[2] then
   return redis.call('HDEL', KEYS[1], ARGV[1])
 end
 return 0

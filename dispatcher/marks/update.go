@@ -19,7 +19,7 @@ const hashesPerRebuild = hashCount / 4
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
-		if n.Batch == 0 && n.Device == "" { // the ledger was restored: any device may have work
+		if n.Batch == 0 && n.Device == "" && !n.ChangesWaitsOnly() { // the ledger was restored: any device may have work
 			complete = n.ID
 		}
 	}
@@ -73,7 +73,7 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 	var devices devicesByHash
 	for _, n := range news {
 		switch {
-		case n.ID <= from:
+		case n.ID <= from || n.ChangesWaitsOnly():
 		case n.Batch != 0:
 			if err := f.config.Ledger.ForEachOpenDevice(ctx, n.Batch, devices.add); err != nil {
 				return fmt.Errorf("marking devices: %w", err)

@@ -30,6 +30,7 @@ type Ledger interface {
 // Semaphore keeps the slots and the queues of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
 	Serve(ctx context.Context, calls []slots.Call) []slots.ExchangeResult
+	Refresh(ctx context.Context, pool string, pace slots.Pace, refreshes []slots.WaiterRefresh) ([]time.Duration, error)
 	Node(ctx context.Context, pool string) string
 	OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error)
 	Join(ctx context.Context, pool string, pace slots.Pace, joiners []slots.Joiner) (slots.QueueState, error)

@@ -25,8 +25,15 @@ type Slots struct {
 	offers    *Offers
 	semaphore Semaphore
 	calls     *coalesce.Calls[string, slots.Call, slots.ExchangeResult] // by node
+	refreshes *coalesce.Calls[refreshKey, slots.WaiterRefresh, time.Duration]
 	log       *slog.Logger
 	now       func() time.Time
+}
+
+// refreshKey is the pool and the report period of refreshes that are sent together.
+type refreshKey struct {
+	pool         string
+	reportPeriod time.Duration
 }
 
 // newSlots returns Slots that use the semaphore of config.
@@ -38,7 +45,20 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 		Call: s.serve, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
 		Timeout: serveLimit, OnPanic: config.Panicked,
 	}
+	s.refreshes = &coalesce.Calls[refreshKey, slots.WaiterRefresh, time.Duration]{
+		Call: func(ctx context.Context, key refreshKey, refreshes []slots.WaiterRefresh) ([]time.Duration, error) {
+			return s.semaphore.Refresh(ctx, key.pool, s.pace(key.pool, key.reportPeriod), refreshes)
+		},
+		MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Timeout: serveLimit, OnPanic: config.Panicked,
+	}
 	return s
+}
+
+// pace returns the pace of the pool for devices that report once in reportPeriod, or in the configured period if that is longer.
+func (s *Slots) pace(pool string, reportPeriod time.Duration) slots.Pace {
+	pace := s.pools.Pace(pool)
+	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
+	return pace
 }
 
 // serve merges those calls in separate that are for the same pool and report period into one, sends all calls to the semaphore, and sends
@@ -89,9 +109,8 @@ func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Exchan
 
 // exchange requests and frees slots of the pool in one call, as requestsAndReleases says. reportPeriod is as in Acquire.
 func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
-	pace := s.pools.Pace(pool)
-	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
-	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), slots.Call{Pool: pool, Pace: pace, Exchange: requestsAndReleases})
+	call := slots.Call{Pool: pool, Pace: s.pace(pool, reportPeriod), Exchange: requestsAndReleases}
+	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
 	return done, cmp.Or(err, done.Err) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
@@ -103,6 +122,12 @@ func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Dura
 		return slots.Acquisition{}, err
 	}
 	return done.Acquisitions[0], nil
+}
+
+// Refresh records that a device which waits in the queue of the pool asked again, and returns the time after which it is to ask again. The
+// time is 0 if the device must ask by Acquire (see slots.Semaphore.Refresh). reportPeriod is as in Acquire.
+func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (time.Duration, error) {
+	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
 // Release frees the slots that are held by leases (ids of leases), and offers the slots to the next waiters. The result reports for each

@@ -502,7 +502,8 @@ CREATE TABLE news (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
     batch  INTEGER NOT NULL DEFAULT 0,
-    device TEXT NOT NULL DEFAULT ''
+    device TEXT NOT NULL DEFAULT '',
+    pool   TEXT NOT NULL DEFAULT ''
 );
 -- The table news is never empty, so that there is always a newest id. This is its first row.
 INSERT INTO news DEFAULT VALUES;

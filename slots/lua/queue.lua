@@ -35,6 +35,7 @@
 --     "pool" -> JSON object (the state of the queue):
 --         grants  number of grants of this queue
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
+--         capacity, offered  number of slots, and of offered slots, after the latest change of the queue
 --         vain    number of offers that lapsed in a row since a device last used its offer. Offers that
 --                 keep a slot for a poller do not count
 --         offer   id of the latest offer
@@ -73,10 +74,8 @@ local MAX_CLOSED = 200
 local PARKED = 2
 -- Time in ms. If an offer is not sent to its device, it is returned to the caller again after this time.
 local RESEND_AFTER = 500
--- Time in ms. keep_for_poller keeps a slot only for a poller whose next report is due within
--- KEEP_WINDOW. If a waiter has no offer and its device does not report, the waiter is removed one report
--- period plus KEEP_WINDOW after the report was due.
-local KEEP_WINDOW = 2000
+-- Time in ms. keep_for_poller keeps a slot only for a poller whose next report is due within KEEP_WINDOW.
+local KEEP_WINDOW = turn.KEEP_WINDOW
 -- Time in ms. A slot that is kept for a poller is released if the poller does not report within
 -- KEEP_GRACE after its report was due.
 local KEEP_GRACE = 1000
@@ -87,16 +86,6 @@ local KEEP_DIVISOR = 20
 -- Limits the budget for kept slots, in ms. keep_for_poller chooses no poller while state.kept is more
 -- than MAX_KEPT_AHEAD / capacity ms after the present time.
 local MAX_KEPT_AHEAD = 200000
--- Maximum time until a poller is asked to report again, as a number of report periods. pace.sleep raises
--- this maximum for waiters far back in their batch (next_report).
-local MAX_POLLER_PERIODS = 3
--- Maximum time until a device that can be notified is asked to report again, as a number of report
--- periods. pace.sleep raises this maximum, too.
-local MAX_NOTIFIED_PERIODS = 8
--- A waiter far back in its batch sleeps for its expected wait divided by SLEEP_DIVISOR. So the waiters of the
--- batch together ask about SLEEP_DIVISOR times for each slot that falls free, and slots find enough waiters
--- even if the capacity is raised or most devices fail.
-local SLEEP_DIVISOR = 10
 -- If this number of offers lapsed in a row, later offers last for a shorter time (SHORTER_FACTOR).
 local LAPSED_SERIES = 10
 -- After LAPSED_SERIES lapsed offers in a row, the duration of an offer is divided by this factor.
@@ -182,7 +171,7 @@ local function move_waiter(q, w, class)
     -- is not sent yet, the timer expires after RESEND_AFTER, if that is earlier. The timer of a waiter
     -- without an offer expires when its report is overdue by one period plus KEEP_WINDOW.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
-      or w.due + q.pace.period + KEEP_WINDOW
+      or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
     redis.call('ZADD', q.timer, core.text(timer_at), w.device)
     redis.call('HSET', q.waiter, w.device, cjson.encode(w))
@@ -303,7 +292,7 @@ end
 --   max_owed  maximum number of pollers that count as owed a slot at a time
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool')
-    or '{"grants":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
+    or '{"grants":0,"capacity":0,"offered":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
   return {
     queue = keys[5],
     waiter = keys[6],
@@ -340,12 +329,7 @@ end
 --   keys     KEYS of the script
 --   pool     the table that core.pool returned
 --   missed   true if unsent offers for parked reports are returned again (handle_timers)
---   pace     table of times in ms:
---     hold     mean time for which a slot is held; 0 if unknown
---     soonest  minimum time until a refused device is asked to report again
---     period   time between two reports of a device; if it is 0, no device waits
---     sleep    maximum time until a waiter far back in its batch is asked to report again (next_report); 0
---              means that only the maximum numbers of periods apply
+--   pace     table of times in ms, as in turn.lua, and:
 --     offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
 function queue.start(keys, ...)
   local ok, q = pcall(open_for_change, keys, ...)
@@ -367,32 +351,17 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   -- such rank, rank is false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
-  local period = q.pace.period
-  -- interval is the mean time (ms) between two grants of the pool.
-  local interval = q.pace.hold / q.pool.capacity
-  local spread = 0.9 + chance / 10
-  if q.pool.capacity == 0 then
-    return period, math.max(ahead, 1)
-  end
   -- A poller that has a rank asks again when the grant of its rank is expected, but not earlier than
   -- `soon`. This minimum time differs by chance and rank, so the pollers do not all ask at the same moment.
-  if rank then
+  if rank and q.pool.capacity > 0 then
+    local expected = math.min(rank * q.pace.hold / q.pool.capacity, q.pace.period) * (0.9 + chance / 10)
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
-    return math.max(math.min(rank * interval, period) * spread, soon), rank + 1
+    return math.max(expected, soon), rank + 1
   end
-  -- A waiter without a rank asks again when its foreseen grant is expected. If that grant was made
-  -- already, the waiter asks at the time at which it will be owed a slot.
-  local wait = (ahead > 0 and ahead or ahead + q.pool.capacity) * interval
-  local max_wait = MAX_POLLER_PERIODS * period
-  -- A device that can be notified need not ask to get its slot, so its next report may be later.
-  if w.reach > 0 then
-    wait = wait + period
-    max_wait = MAX_NOTIFIED_PERIODS * period
-  end
-  -- The sleep depends on the batch alone, not on foreseen: if all batches before it were cancelled, the
-  -- waiters of this batch must still report soon enough.
-  max_wait = math.max(max_wait, math.min(batch_rank * interval / SLEEP_DIVISOR, q.pace.sleep))
-  return math.min(wait, max_wait) * spread, math.max(ahead, 1)
+  local after = turn.wait(q.pace, w, ahead, q.pool.capacity, chance, function()
+    return batch_rank
+  end)
+  return after, math.max(ahead, 1)
 end
 
 -- queue.join: adds the device to the queue with want (the task that needs a slot). If the device waits
@@ -605,6 +574,8 @@ function queue.close(q, reply, state)
     order.delete_idle_batches(q)
   end
   q.state.now = q.now
+  q.state.capacity = p.capacity
+  q.state.offered = offered_count(q)
   reply.offers = q.offers
   q.fields[#q.fields + 1], q.fields[#q.fields + 2] = 'pool', cjson.encode(q.state)
   order.write_batches(q)

@@ -8,7 +8,7 @@
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
---     pace     object with times in ms: hold, soonest, period, offer (queue.start)
+--     pace     object with times in ms: hold, soonest, period, sleep, offer (queue.start)
 --     missed   if true, the unsent offers for parked reports are returned again (handle_timers in
 --              queue.lua)
 --     leases   list of lease ids whose slots are to be freed

@@ -113,8 +113,18 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/marks", Func: "unmark.lua",
-			Old: `redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2]`, New: `redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1`,
+			Old: `string.match(mark, '^[^|]*') == ARGV[2]`, New: `mark`,
 			Breaks: "a report without work takes away a mark that was set after its look at the ledger", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "record_wait.lua",
+			Old: `string.match(mark, '^[^|]*') == ARGV[2]`, New: `mark`,
+			Breaks: "a wait is recorded in a mark that was set after the device was read", Tests: in("marks"),
+		},
+		{
+			Package: "dispatcher/marks", Func: "trustState.includesPoolNews",
+			Old: `max(b.latestOfAll, b.latestOfPool[wait.Pool])`, New: `b.latestOfAll`,
+			Breaks: "a paused batch keeps its devices waiting", Tests: in("marks"),
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",

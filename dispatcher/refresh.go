@@ -1,0 +1,100 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// longestWait is the time after which the ledger is read again for a device that waits, although nothing changed.
+const longestWait = 24 * time.Hour
+
+// answerWaiting answers the report of a device that waits for a slot, as its mark says (check.mark.Wait), from the queue alone. It returns
+// nil if the queue may give the device a slot, does not know it or does not answer: then the report must be looked up in the ledger.
+func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck) *reportHandling {
+	pool := check.mark.Wait.Pool
+	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
+	after, err := d.Waiters.Slots.Refresh(ctx, pool, expected.reportPeriod(), slots.WaiterRefresh{
+		Device: string(caller.Device), Reach: expected.reach(), Chance: d.config.Jitter(),
+	})
+	if err != nil || after == 0 {
+		return nil
+	}
+	d.Waiters.Pools.MarkWaiting(pool)
+	d.metrics.waits.refreshed.Inc()
+	h := d.answerFromMark(caller, report, park, check, decision.Choice{Reason: devices.ReasonFull}, after)
+	if h.reporter.reach() != expected.reach() { // there was no room
+		d.Waiters.Offers.Update(string(caller.Device), slots.WaiterPassedOver, []string{pool})
+	}
+	return h
+}
+
+// steadyWait returns the wait of a device that was refused because its pool is full, or a Wait without a pool if the wait cannot be
+// recorded. The recorded wait holds until the news concern the device or the pool, at most until Until. So no policies may apply to the
+// tasks of the device, they must belong to one pool, and none may be urgent: an urgent task gets its slot by other rules of the queue.
+func (h *reportHandling) steadyWait(position int64) marks.Wait {
+	view := h.reporter.view
+	if h.reply.Reason != devices.ReasonFull || len(view.Candidates) == 0 || policies.AnyHasPolicies(view.Candidates) {
+		return marks.Wait{}
+	}
+	wait := marks.Wait{Pool: view.Candidates[0].Pool, Position: position, Until: view.Now.Add(longestWait)}
+	for _, c := range view.Candidates {
+		next, isSteady := nextChange(c, view.Now)
+		if c.Pool != wait.Pool || c.Urgent || !isSteady {
+			return marks.Wait{}
+		}
+		if !next.IsZero() && next.Before(wait.Until) {
+			wait.Until = next
+		}
+	}
+	return wait
+}
+
+// nextChange returns the next time at which task may become startable, or not startable, without a change in the ledger; zero means never.
+// isSteady is false if this time cannot be told: the task could already be expired, but only some of its limits apply.
+func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady bool) {
+	needed := time.Duration(0)
+	if task.FinishInside {
+		needed = task.Lease
+	}
+	for _, at := range []time.Time{
+		task.NotBefore, task.RetryAt, task.Standstill, task.ExpiresAt,
+		task.Window.From, task.PoolWindow.From, task.Window.Until.Add(-needed), task.PoolWindow.Until.Add(-needed),
+	} {
+		if at.After(now) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next, task.ExpiresAt.IsZero() || task.ExpiresAt.After(now)
+}
+
+// recordWait records in the mark of the device that it waits, if it does, so that its next reports need not be looked up.
+func (i *markChecker) recordWait(ctx context.Context, device devices.ID, check markCheck, h *reportHandling) error {
+	wait, recorded := h.steadyWait(check.mark.Position), check.mark.Wait
+	if wait.Pool == "" || wait.Pool == recorded.Pool && !wait.Until.Before(recorded.Until) {
+		return nil
+	}
+	return i.marks.RecordWait(ctx, string(device), check.mark.Version, wait) //nolint:wrapcheck // the marks' own
+}
+
+// auditWait counts a recorded wait that was wrong: the device was not refused because its pool is full, and had no slot to get. A change
+// may be newer than the check of the mark, so auditWait reads the news and the mark again.
+func (i *markChecker) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
+	switch reply.Reason {
+	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:
+		return nil
+	}
+	holds, err := i.marks.WaitHolds(ctx, string(device), check.mark.Wait)
+	if err == nil && holds {
+		i.metrics.waits.wrong.Inc()
+		i.log.ErrorContext(ctx, "a device does not wait for a slot, but its mark says so", "device", device, "pool", check.mark.Wait.Pool, "reason", reply.Reason)
+	}
+	return err //nolint:wrapcheck // the marks' own
+}

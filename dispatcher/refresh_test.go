@@ -1,0 +1,223 @@
+package dispatcher_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// waitingBench is a bench on which device "h" holds the only slot of pool "one", and device "d" waits for it with
+// the first task of batch.
+type waitingBench struct {
+	*testBench
+	spies *storeSpies
+	clock *stoppedClock
+	batch int64
+	held  devices.Task
+}
+
+// runWithWaiter runs a test on a waitingBench.
+func runWithWaiter(t *testing.T, test func(b *waitingBench)) {
+	t.Helper()
+	runWithMarks(t, func(b *testBench, s *storeSpies, clock *stoppedClock) {
+		b.t.Helper()
+		b.createPool("one", 1, 300*time.Second)
+		w := &waitingBench{testBench: b, spies: s, clock: clock}
+		b.createBatch("one", nil, "h")
+		w.held = b.expectGrant("h")
+		w.batch = b.createBatch("one", nil, "d", "d")
+		b.expectLedgerRead(s, "the first report that finds the pool full", devices.ReasonFull, true)
+		test(w)
+	})
+}
+
+// expectSpared sends a report of device d, which must be refused because its pool is full, without a read of the
+// ledger.
+func (w *waitingBench) expectSpared(what string) devices.Reply {
+	w.t.Helper()
+	return w.expectLedgerRead(w.spies, what, devices.ReasonFull, false)
+}
+
+// TestWaitingReportsSpareTheLedger checks a device that waits for a slot: its next reports are answered from its mark
+// and the queue, with the time of the next report, until the slot is free.
+func TestWaitingReportsSpareTheLedger(t *testing.T) {
+	t.Parallel()
+	runWithWaiter(t, func(w *waitingBench) {
+		w.t.Helper()
+		for range 3 {
+			if reply := w.expectSpared("waits"); reply.Re != "1" || reply.ReportAfterMS <= 0 {
+				w.t.Errorf("reply %+v", reply)
+			}
+		}
+		w.clock.advance(3 * time.Second)
+		w.expectLedgerRead(w.spies, "the ledger was not read lately", devices.ReasonFull, true)
+		w.followMarks()
+		w.expectSpared("followed again")
+		w.sendResult("h", w.held, "succeeded", "", devices.OutcomeRecorded)
+		w.expectLedgerRead(w.spies, "a free slot", devices.ReasonGranted, true)
+	})
+}
+
+// TestChangesOfAWaitAreReadFromTheLedger makes every change after which a waiting device may wait for another reason.
+// After each, the next report must be looked up in the ledger, and get the new reason at once.
+func TestChangesOfAWaitAreReadFromTheLedger(t *testing.T) {
+	t.Parallel()
+	runWithWaiter(t, func(w *waitingBench) {
+		w.t.Helper()
+		changeBatch := func(change func(*store.Batch)) func() error {
+			return func() error {
+				_, err := w.store.ChangeBatch(w.ctx, "op", w.batch, func(b *store.Batch) error { change(b); return nil })
+				return err
+			}
+		}
+		changePool := func(change func(*store.PoolSpec)) func() error {
+			return func() error {
+				_, err := w.store.ChangePool(w.ctx, "op", "one", "", func(spec *store.PoolSpec) error { change(spec); return nil })
+				return err
+			}
+		}
+		later := time.Now().Add(time.Hour)
+		for _, c := range []struct {
+			what   string
+			change func() error
+			want   devices.Reason
+		}{
+			{"a paused batch", func() error { _, err := w.store.PauseBatch(w.ctx, "op", w.batch, ""); return err }, devices.ReasonPaused},
+			{"a resumed batch", func() error { _, err := w.store.ResumeBatch(w.ctx, "op", w.batch); return err }, devices.ReasonFull},
+			{"another weight", changeBatch(func(b *store.Batch) { b.Weight = 3 }), devices.ReasonFull},
+			{"another end", changeBatch(func(b *store.Batch) { b.NotAfter = &later }), devices.ReasonFull},
+			{"a paused pool", changePool(func(spec *store.PoolSpec) { spec.Paused = true }), devices.ReasonPaused},
+			{"a resumed pool", changePool(func(spec *store.PoolSpec) { spec.Paused = false }), devices.ReasonFull},
+			{"a cancelled task", func() error { _, err := w.store.CancelTask(w.ctx, "op", w.taskOfDevice("d")); return err }, devices.ReasonFull},
+			{"a profile", func() error {
+				_, _, err := w.store.PutProfile(w.ctx, "op", "slow", []byte(`[]`))
+				return err
+			}, devices.ReasonFull},
+			{"a device", func() error {
+				_, err := w.store.ChangeDevice(w.ctx, "op", "d", func(spec *store.DeviceSpec) error { spec.Tags = map[string]string{"site": "north"}; return nil })
+				return err
+			}, devices.ReasonFull},
+			{"a blocked device", func() error { return w.store.SetBlocked(w.ctx, "op", "d", true) }, devices.ReasonBlocked},
+			{"a device that is not blocked", func() error { return w.store.SetBlocked(w.ctx, "op", "d", false) }, devices.ReasonFull},
+			{"a cancelled batch", func() error { _, err := w.store.CancelBatch(w.ctx, "op", w.batch); return err }, devices.ReasonNone},
+		} {
+			w.must(c.change())
+			w.expectLedgerRead(w.spies, c.what, c.want, true)
+			if c.want == devices.ReasonFull {
+				w.followMarks() // a change of the device marks it again
+				w.expectReason("d", `{"id":"1"}`, c.want)
+				w.expectSpared(c.what + ", a later report")
+			}
+		}
+	})
+}
+
+// taskOfDevice returns the first open task of a device.
+func (w *waitingBench) taskOfDevice(device string) int64 {
+	w.t.Helper()
+	views, err := w.store.DeviceViews(w.ctx, []string{device})
+	w.must(err)
+	return views[0].Candidates[0].Task
+}
+
+// TestSomeWaitsAreAlwaysLookedUp checks devices whose wait the queue alone cannot decide.
+func TestSomeWaitsAreAlwaysLookedUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what   string
+		pool   string
+		change func(*store.Batch)
+	}{
+		{"an urgent batch", "one", func(b *store.Batch) { b.Lane = store.LaneUrgent }},
+		{"policies", "one", func(b *store.Batch) { b.Limits = []byte(twoDuplicatesAnHour) }},
+		{"two pools", "two", nil},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			s := &storeSpies{}
+			b := newLightBench(t, s.configure)
+			for _, pool := range []string{"one", "two"} {
+				b.createPool(pool, 1, 300*time.Second)
+				b.createBatch(pool, nil, "h"+pool)
+				b.expectGrant("h" + pool)
+			}
+			b.registerDevices("d")
+			if c.pool == "two" {
+				b.createBatch("one", nil, "d")
+			}
+			b.createBatch(c.pool, c.change, "d")
+			for range 3 {
+				b.expectLedgerRead(s, c.what, devices.ReasonFull, true)
+			}
+		})
+	}
+}
+
+// TestWaitEndsByTheClock checks a batch with an end: its devices keep waiting without a read of the ledger only until
+// then.
+func TestWaitEndsByTheClock(t *testing.T) {
+	t.Parallel()
+	runWithWaiter(t, func(w *waitingBench) {
+		w.t.Helper()
+		_, err := w.store.ChangeBatch(w.ctx, "op", w.batch, func(b *store.Batch) error {
+			end := time.Now().Add(1500 * time.Millisecond)
+			b.NotAfter = &end
+			return nil
+		})
+		w.must(err)
+		w.expectLedgerRead(w.spies, "another end", devices.ReasonFull, true)
+		w.awaitCondition("the end of the batch", func() bool {
+			w.followMarks()
+			return w.sendReport("d", `{"id":"1"}`).Reason == devices.ReasonNone
+		})
+	})
+}
+
+// TestWrongWaitsAreCounted pauses the batch of a waiting device behind the back of the news, as a bug would. The audit
+// of one in 256 reports must find the wrong wait.
+func TestWrongWaitsAreCounted(t *testing.T) {
+	t.Parallel()
+	metrics := prometheus.NewRegistry()
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Now, c.Registerer = (&stoppedClock{}).now, metrics })
+	b.createPool("one", 1, 300*time.Second)
+	b.createBatch("one", nil, "h")
+	b.expectGrant("h")
+	b.createBatch("one", nil, "d")
+	b.followMarks()
+	b.expectReason("d", `{"id":"1"}`, devices.ReasonFull)
+	b.runSQL(`UPDATE batches SET paused = true`)
+	reports := 1
+	for b.sendReport("d", `{"id":"1"}`).Reason == devices.ReasonFull && reports < 300 {
+		reports++
+	}
+	if reports != 256 {
+		t.Errorf("%d reports until the audit", reports)
+	}
+	if n := counterValue(t, metrics, "dispatcher_waits_wrong_total"); n != 1 {
+		t.Errorf("%v wrong waits are counted", n)
+	}
+	if n := counterValue(t, metrics, "dispatcher_waits_refreshed_total"); n != 256 {
+		t.Errorf("%v refreshed waits are counted", n)
+	}
+}
+
+// counterValue returns the value of a counter without labels.
+func counterValue(t *testing.T, metrics *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Errorf("no metric %s", name)
+	return 0
+}

@@ -1,0 +1,54 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// WaiterRefresh is the report of a device that waits in the queue and asks again.
+type WaiterRefresh struct {
+	Device string
+	Chance float64 // as in Request
+	Reach  Reach   // as in Request
+}
+
+// Refresh records that devices which wait in the queue of a pool asked again, at a fraction of the cost of Serve. It
+// returns for each refresh the time after which the device is to ask again, as AskAfter of StatusFull. The time is 0
+// if the device does not wait, or if Serve might give it a slot or another place: then nothing is recorded, and the
+// device must be served. Refresh gives no slot. It does not check that Redis knows the pool.
+func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) ([]time.Duration, error) {
+	if err := checkPool(pool); err != nil {
+		return nil, err
+	}
+	times := make([]time.Duration, 0, len(refreshes))
+	for part := range slices.Chunk(refreshes, chunk) {
+		args := refreshArgs{Pace: pace.args(), Askers: make([]refreshAskerArgs, len(part))}
+		for i, r := range part {
+			args.Askers[i] = refreshAskerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1)}
+		}
+		reply, err := s.runScript(ctx, s.scripts.refresh, pool, args).Int64Slice()
+		if err == nil && len(reply) != len(part) {
+			err = fmt.Errorf("%d results for %d devices", len(reply), len(part))
+		}
+		if err != nil {
+			return nil, unavailable("refreshing waiters of", pool, err)
+		}
+		for _, ms := range reply {
+			times = append(times, millis(ms))
+		}
+	}
+	return times, nil
+}
+
+type refreshArgs struct {
+	Pace   paceArgs           `json:"pace"`
+	Askers []refreshAskerArgs `json:"askers"`
+}
+
+type refreshAskerArgs struct {
+	Device string  `json:"device"`
+	Reach  Reach   `json:"reach"`
+	Chance float64 `json:"chance"`
+}
