@@ -38,6 +38,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 			"release": m.release,
 			"both":    m.releaseAndRequest,
 			"updates": m.sendUpdates,
+			"refresh": m.refreshWaiters,
 			"joiner":  m.joinWaiter,
 			"pass":    m.advanceClock,
 			"resize":  m.resize,
@@ -142,6 +143,34 @@ func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 	m.compareOffers(t, done.Offers)
 }
 
+// refreshWaiters sends the reports of some devices to Refresh, which must change nothing but the times at which the
+// devices are due.
+func (m *queueMachine) refreshWaiters(t *rapid.T) {
+	var refreshes []slots.WaiterRefresh
+	var want []time.Duration
+	free := m.capacity
+	for _, l := range m.knownSnapshot(t).Leases {
+		if l.Slot < m.capacity {
+			free--
+		}
+	}
+	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 5, rapid.ID).Draw(t, "devices") {
+		r := slots.WaiterRefresh{Device: fmt.Sprint("d", n), Chance: rapid.SampledFrom([]float64{0, 0.5, 0.999}).Draw(t, "chance"), Reach: slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))}
+		if w := m.waiters[r.Device]; w != nil && rapid.Bool().Draw(t, "same reach") {
+			r.Reach = slots.Reach(w.reach) //nolint:gosec // from 0 to 2
+		}
+		refreshes, want = append(refreshes, r), append(want, time.Duration(m.refreshWaiter(r, free))*time.Millisecond)
+	}
+	m.setRedisClock()
+	got, err := m.Refresh(m.ctx, m.pool, queuePace, refreshes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := gocmp.Diff(want, got); d != "" {
+		t.Fatalf("%+v (-want +got):\n%s", refreshes, d)
+	}
+}
+
 func (m *queueMachine) release(t *rapid.T) {
 	if len(m.batchByLease) == 0 {
 		t.Skip()
@@ -207,6 +236,7 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 // compareOffers completes a call: the offers that the semaphore returned must be the offers of the model.
 func (m *queueMachine) compareOffers(t *rapid.T, offers []slots.Offer) {
 	m.offerFreeSlots()
+	m.closed = &closedQueue{m.capacity, m.countReserved()}
 	var got []string
 	for _, o := range offers {
 		got = append(got, fmt.Sprintf("%s %d %d for %s", o.Device, o.Batch, o.Task, o.Left))

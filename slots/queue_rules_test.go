@@ -28,7 +28,11 @@ type queueModel struct {
 	lanePercent     int            // percentage of the capacity for which urgent batches have precedence; 0 until an urgent task is requested
 	urgentBatches   map[int64]bool // the urgent batches that had a grant or a waiter
 	offersToSend    []string       // offers that the current call must return, because they are to be sent
+	closed          *closedQueue   // nil before the first call that changes the queue
 }
+
+// closedQueue is what the queue stores at the end of a call that changes the queue.
+type closedQueue struct{ capacity, reserved int }
 
 type modelWaiter struct {
 	slots.Want
@@ -322,30 +326,55 @@ func (m *queueModel) joinQueue(device string, want slots.Want, reach int, chance
 	return after, position
 }
 
+// refreshWaiter handles the report of a device that may keep waiting. free is the number of slots that are not held. It
+// returns the time (ms) until the device is to ask again, or 0 if acquireSlot must handle the report.
+func (m *queueModel) refreshWaiter(r slots.WaiterRefresh, free int) int64 {
+	w := m.waiters[r.Device]
+	if w == nil || m.closed == nil || free > m.closed.reserved || w.reach != int(r.Reach) {
+		return 0
+	}
+	ahead := w.expectedGrant - m.grants
+	if w.reach == 0 && (w.class != "P" || ahead+m.closed.capacity <= 0) || w.reach > 0 && (w.class != "T" || ahead <= 0) {
+		return 0
+	}
+	after := max(int64(math.Floor(steadyDelay(w, ahead, m.closed.capacity, r.Chance))), 1000)
+	w.dueAt = m.now + after
+	m.resetWaiter(w, w.class)
+	return after
+}
+
+// steadyDelay returns the time until a waiter without a rank is to ask again. ahead is the number of grants until the one
+// that was foreseen for it.
+func steadyDelay(w *modelWaiter, ahead, capacity int, chance float64) float64 {
+	const period, hold = 30_000, 8000
+	if capacity == 0 {
+		return period
+	}
+	grants, early := ahead, 0.9+chance/10
+	if ahead <= 0 {
+		grants += capacity
+	}
+	wait := float64(grants) * (hold / float64(capacity))
+	if w.reach > 0 {
+		return min(wait+period, 8*period) * early
+	}
+	return min(wait, 3*period) * early
+}
+
 // pollDelay returns the time until the waiter is to ask again, and the position of the waiter. If the waiter is an
 // urgent poller with precedence, urgentRank is its rank among these; otherwise it is -1.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	const period, hold = 30_000, 8000
-	ahead, interval, early := w.expectedGrant-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
+	ahead := w.expectedGrant - m.grants
 	rank := slices.Index(m.owedWaiters(), w)
 	if urgentRank >= 0 {
 		rank = urgentRank
 	}
-	switch {
-	case m.capacity == 0:
-		return period, max(ahead, 1)
-	case rank >= 0:
-		soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 3))/4)
-		return max(min(float64(rank)*interval, period)*early, min(soon, 2000)), rank + 1
+	if rank < 0 || m.capacity == 0 {
+		return steadyDelay(w, ahead, m.capacity, chance), max(ahead, 1)
 	}
-	grants := ahead
-	if ahead <= 0 {
-		grants += m.capacity
-	}
-	if w.reach > 0 {
-		return min(float64(grants)*interval+period, 8*period) * early, max(ahead, 1)
-	}
-	return min(float64(grants)*interval, 3*period) * early, max(ahead, 1)
+	soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 3))/4)
+	return max(min(float64(rank)*(hold/float64(m.capacity)), period)*(0.9+chance/10), min(soon, 2000)), rank + 1
 }
 
 // offerFreeSlots offers each free slot to a waiter, or keeps it for a poller.

@@ -17,7 +17,8 @@ type WaiterRefresh struct {
 // Refresh records that devices which wait in the queue of a pool asked again, at a fraction of the cost of Serve. It
 // returns for each refresh the time after which the device is to ask again, as AskAfter of StatusFull. The time is 0
 // if the device does not wait, or if Serve might give it a slot or another place: then nothing is recorded, and the
-// device must be served. Refresh gives no slot. It does not check that Redis knows the pool.
+// device must be served. Refresh gives no slot. It does not check that Redis knows the pool. The caller must serve the
+// waiter of an urgent task, whose place depends on the urgent share.
 func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) ([]time.Duration, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err

@@ -49,6 +49,13 @@ func TestWaitersFarBackSleepLonger(t *testing.T) {
 			if got := ask(c.task, c.batch, c.reach, c.pace); got != c.want {
 				t.Errorf("task %d of batch %d, reach %d, longest sleep %s: again after %s, want %s", c.task, c.batch, c.reach, c.pace.LongestSleep, got, c.want)
 			}
+			if c.reach != slots.ReachNone {
+				continue // Refresh counts only the waiters of the same class, which have the same reach
+			}
+			again, err := s.Refresh(t.Context(), pool, c.pace, []slots.WaiterRefresh{{Device: fmt.Sprint("d", c.task), Chance: 1}})
+			if err != nil || again[0] != c.want {
+				t.Errorf("task %d of batch %d, longest sleep %s: refreshed for %s, %v, want %s", c.task, c.batch, c.pace.LongestSleep, again, err, c.want)
+			}
 		}
 	})
 }
