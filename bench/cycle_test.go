@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,7 +146,7 @@ func ignoreBusy(err error) error {
 	return err
 }
 
-// reportIdle sends one report of a device for which no task is queued, and adds the duration of the report to totals.
+// reportIdle sends one report of a device that has no task to get, and adds the duration of the report to totals.
 // due is the time at which the report was to be sent. A grant is an error.
 func reportIdle(c deviceClient, device string, due time.Time, totals *figures) error {
 	task, _, err := c.requestTask(device)
@@ -155,7 +156,7 @@ func reportIdle(c deviceClient, device string, due time.Time, totals *figures) e
 		totals.refused++
 		return ignoreBusy(err)
 	case task != 0:
-		return fmt.Errorf("%s was granted task %d, and there is none", device, task)
+		return fmt.Errorf("%s was granted task %d", device, task)
 	}
 	totals.count++
 	return nil
@@ -172,11 +173,47 @@ func measureFirstReports(s *testbed, size scale) figures {
 // name of the device.
 const insertDeviceTokens = `INSERT INTO tokens (device, hash, created_at) SELECT id, sha256(('own-' || id)::bytea), now() FROM devices`
 
-// measureIdleReports measures reports of devices that have no tasks. Each device has a token of its own and has
-// reported several times before.
+// measureIdleReports measures reports of devices that have no tasks.
 func measureIdleReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
-	known := s.registerDevices("d", 2*size.queuedTasks)
+	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
+}
+
+// measureWaitingReports measures reports of devices that wait for one of 60 slots, all of which are held.
+func measureWaitingReports(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	return s.measureRefusals(size, s.registerWaiters(size))
+}
+
+func measureWaitingAtTwoReplicas(s *testbed, size scale) figures {
+	s.startReplicas(2)
+	return s.measureRefusals(size, s.registerWaiters(size))
+}
+
+// registerWaiters creates a pool with 60 slots, all of which are held, and returns devices with one task each in this
+// pool.
+func (s *testbed) registerWaiters(size scale) []string {
+	s.sendOperatorJSON(http.MethodPut, "/v1/pools/p", map[string]any{"capacity": 60})
+	holders := s.registerDevices("h", 60)
+	s.queueBatches("p", holders)
+	granted := s.newHTTPLoad(size, holders).run(s, func(c deviceClient, device string, _ time.Time, totals *figures) error {
+		task, _, err := c.requestTask(device)
+		if task != 0 {
+			totals.count++
+		}
+		return err
+	})
+	if granted.count != 60 {
+		s.t.Fatalf("%d of 60 slots are held", granted.count)
+	}
+	waiters := s.registerDevices("d", 2*size.queuedTasks)
+	s.queueBatches("p", waiters)
+	return waiters
+}
+
+// measureRefusals measures reports of devices that are granted nothing. Each device has a token of its own and has
+// reported several times before.
+func (s *testbed) measureRefusals(size scale, known []string) figures {
 	s.runSQL(insertDeviceTokens)
 	for range 3 { // the first use of a token is news about its device, so the ledger is read again
 		before := s.newHTTPLoad(size, known)

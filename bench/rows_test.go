@@ -27,6 +27,8 @@ func allRows() []row {
 		{"classic: SELECT, INCR, UPDATE", "cycles", measureClassic},
 		{"first reports of unknown devices", "reports", measureFirstReports},
 		{"idle reports", "reports", measureIdleReports},
+		{"waiting reports", "reports", measureWaitingReports},
+		{"waiting reports, 2 replicas", "reports", measureWaitingAtTwoReplicas},
 		{"bare net/http with JSON", "reports", measureBareHTTP},
 		{"idle over MQTT, 10,000 devices", "reports", measureIdleMQTT},
 		{"MQTT without decisions", "reports", measureMQTTTransport},

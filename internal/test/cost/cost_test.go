@@ -31,6 +31,9 @@ func TestCost(t *testing.T) {
 		p.sendFirstReport(d)
 	}
 	count("cycle", len(devices), func(i int) { p.runCycle(devices[i]) })
+	waiting := numberedNames("w", 200)
+	p.fillPool("full", waiting)
+	count("waiting report", len(waiting), func(i int) { p.reportWaiting(waiting[i]) })
 	thousand := numberedNames("b", 1000)
 	count("batch of 1,000", 1, func(int) { p.createBatch("a", thousand) })
 	if *update {

@@ -144,6 +144,30 @@ func (p *testDispatcher) reportIdle(device string) {
 	}
 }
 
+// fillPool creates a pool whose only slot is held, and for which the devices wait. Each device has reported once.
+func (p *testDispatcher) fillPool(pool string, waiting []string) {
+	p.t.Helper()
+	if _, _, err := p.store.PutPool(p.t.Context(), "test", pool, store.PoolSpec{Capacity: 1, Lease: time.Minute}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.runStartPasses()
+	p.createBatch(pool, append([]string{"holder"}, waiting...))
+	if reply := p.sendReport("holder", `{"id":"g"}`); !bytes.Contains(reply, []byte(`"task":{`)) {
+		p.t.Fatalf("%s, want a task", reply)
+	}
+	for _, device := range waiting {
+		p.reportWaiting(device)
+	}
+}
+
+// reportWaiting sends a report of a device that waits for a slot.
+func (p *testDispatcher) reportWaiting(device string) {
+	p.t.Helper()
+	if reply := p.sendReport(device, `{"id":"w"}`); !bytes.Contains(reply, []byte(`"reason":"full"`)) {
+		p.t.Fatalf("%s: %s, want full", device, reply)
+	}
+}
+
 // runCycle runs one cycle of the device: a report gets a grant, and a second report sends the result.
 func (p *testDispatcher) runCycle(device string) {
 	p.t.Helper()
