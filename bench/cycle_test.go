@@ -179,6 +179,11 @@ func measureIdleReports(s *testbed, size scale) figures {
 	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
 }
 
+func measureIdleAtTwoReplicas(s *testbed, size scale) figures {
+	s.startReplicas(2)
+	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
+}
+
 // measureWaitingReports measures reports of devices that wait for one of 60 slots, all of which are held.
 func measureWaitingReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
@@ -215,11 +220,16 @@ func (s *testbed) registerWaiters(size scale) []string {
 // reported several times before.
 func (s *testbed) measureRefusals(size scale, known []string) figures {
 	s.runSQL(insertDeviceTokens)
+	all := s.addrs
 	for range 3 { // the first use of a token is news about its device, so the ledger is read again
-		before := s.newHTTPLoad(size, known)
-		before.span = time.Minute
-		useDeviceTokens(before).run(s, reportIdle)
+		for _, addr := range all { // each replica must admit each device
+			s.addrs = []string{addr}
+			before := s.newHTTPLoad(size, known)
+			before.span = time.Minute
+			useDeviceTokens(before).run(s, reportIdle)
+		}
 	}
+	s.addrs = all
 	l := useDeviceTokens(s.newHTTPLoad(size, known))
 	l.wrapsAround = true
 	return s.measureCPU(func() figures { return l.run(s, reportIdle) })

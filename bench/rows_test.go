@@ -28,6 +28,7 @@ func allRows() []row {
 		{"first reports of unknown devices", "reports", measureFirstReports},
 		{"idle reports", "reports", measureIdleReports},
 		{"waiting reports", "reports", measureWaitingReports},
+		{"idle reports, 2 replicas", "reports", measureIdleAtTwoReplicas},
 		{"waiting reports, 2 replicas", "reports", measureWaitingAtTwoReplicas},
 		{"bare net/http with JSON", "reports", measureBareHTTP},
 		{"idle over MQTT, 10,000 devices", "reports", measureIdleMQTT},

@@ -39,7 +39,7 @@ type simulatedDevice struct {
 	grantsAtAsk             int
 	grantsUntilGrant        int
 	requestCount            int
-	done, isComing          bool
+	done, isComing, paused  bool
 	tasksLeft               int // number of tasks that follow this one
 }
 
@@ -155,6 +155,10 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	f.requestCount++
 	m.requestCount++
 	m.isComing = false
+	if m.paused { // its report finds no task that may start
+		f.updateQueue(slots.Update{Kind: slots.WaiterLeft, Device: m.name})
+		return
+	}
 	if m.requestCount == 1 {
 		m.firstAskedAt, m.grantsAtAsk = f.now, f.grants
 	}

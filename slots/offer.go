@@ -55,7 +55,7 @@ const (
 	OfferSent        UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
 	WaiterPassedOver UpdateKind = "away"   // the device is busy, gone or refused: it stays in the queue, but gets no offer until it asks
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
-	BatchLeft        UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
+	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue, or get no offers until a device asks or joins with a task of the batch
 	// ResendParkedOffers concerns no single device. It asks OfferSlots to return again those offers to parked
 	// reports that are unsent and at least 500 ms old, because the replica with the report may have missed
 	// them. Offers that have lapsed are not returned.

@@ -15,7 +15,6 @@ import (
 const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
-	leaveRounds  = 5               // rounds of RemoveBatch: they remove 1,000 polling waiters and 1,000 that can be notified
 
 	// oldOffer is an age of an offer. An older offer was made by an earlier call to the semaphore,
 	// whose reply was lost or whose replica failed.
@@ -70,11 +69,10 @@ func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	}
 }
 
-// RemoveBatch removes the devices that wait with a task of the batch from the queue of its
-// pool in the background, when none of its tasks may start any more. A device that remains in
-// the queue is removed when a slot is offered to it.
+// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool in the background, when none of its tasks
+// may start any more. If many wait, some remain in the queue until they report, but no slot is offered to them.
 func (o *Offers) RemoveBatch(pool string, batch int64) {
-	o.rounds.start(pool, round{updates: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
+	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
 // OfferedPools returns the pools in which a slot is offered to the device. It searches only in the given pools.

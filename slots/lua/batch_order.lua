@@ -7,17 +7,18 @@
 -- KEYS[5]  queue  ZSET  as in queue.lua; this file only counts its members
 -- KEYS[6]  waiter HASH  as in queue.lua; this file only counts its fields
 -- KEYS[8]  batch  HASH
---     id of a batch -> "weight|virtual time|lane" (the record of the batch); lane is U if the batch is
---                      urgent, else empty
+--     id of a batch -> "weight|virtual time|flags" (the record of the batch); flags contains U if the
+--                      batch is urgent, and X if it is closed
 --     "pool" -> JSON object (the state of the queue). queue.lua describes its other fields:
 --         time     highest virtual time at which a batch was granted a slot
---         weights  sum of the weights of all batches that have waiters
+--         weights  sum of the weights of all batches that have waiters and are not closed
 --         percent  percentage of the capacity for which urgent batches have precedence
 --         lane     number of slots that all urgent batches together hold or are offered
---         urgent   number of waiters in urgent batches
+--         urgent   number of waiters in urgent batches that are not closed
 -- KEYS[9]  contest  ZSET  all batches that have a waiter of class T (it can be notified, no offer yet):
 --     "virtual time|batch"   -> (held + offered slots) / weight
 --     "virtual time|batchU"  -> the same quotient minus PRECEDENCE_BONUS; only for urgent batches
+--     If the batch is closed, the quotient is replaced by CLOSED_RATIO.
 --
 -- Order. The next slot goes to the batch with the lowest held / weight; offered slots count as held. If
 -- this number is equal for two batches, the slot goes to the batch with the lower virtual time. The
@@ -25,6 +26,9 @@
 -- slot goes to the older batch. Urgent batches precede all other batches while all urgent batches
 -- together hold less than `percent` percent of the capacity, rounded up to slots. From that number of
 -- slots on, they compete like all other batches.
+--
+-- A closed batch may start no task, for example because it is paused. Its waiters stay in the queue until
+-- their devices report, but they get no offer, and no slot is kept for them. A want of the batch opens it.
 --
 -- Invariants:
 --   After order.update_batches, the contest and the fields weights, lane and urgent include all changes
@@ -44,6 +48,9 @@ local UNIT = 1000000
 -- This number is subtracted from the quotient held / weight of urgent batches, so that they precede all
 -- others. It is larger than any such quotient.
 local PRECEDENCE_BONUS = 16384
+-- The score of a closed batch in the contest. It is so high that order.first_entry does not read the batch,
+-- even if PRECEDENCE_BONUS is subtracted from it.
+local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
 -- order.member_range: returns two bounds for ZRANGEBYLEX that select the members of KEYS[5] (the queue of a
 -- pool) that have this class: T, O or P for a waiting device, H for a held slot (queue.lua). If batch is
@@ -120,25 +127,30 @@ function order.is_below_share(q, b)
 end
 
 -- urgent_contribution: returns the two numbers that batch b adds to state.lane and to state.urgent: its
--- held and offered slots, and its waiters. Both numbers are 0 if b is not urgent.
+-- held and offered slots, and its waiters (0 if b is closed). Both numbers are 0 if b is not urgent.
 local function urgent_contribution(q, b)
   if b.lane == 'U' then
-    return b.held, count_waiters(q, b.name)
+    return b.held, b.closed and 0 or count_waiters(q, b.name)
   else
     return 0, 0
   end
 end
 
+-- weight_in_sum: returns the number that batch b adds to state.weights.
+local function weight_in_sum(b)
+  return b.has_waiters and not b.closed and b.weight or 0
+end
+
 -- read_waiters: sets two fields of batch b. b.has_waiters is true if a device waits with a task of b;
 -- b.has_notifiable is true if one of these devices has class T (it can be notified and has no offer). If
--- no device waits, the virtual time of b is raised to state.time, so that b gains no advantage from
--- the time in which no device waited.
+-- no device waits or b is closed, the virtual time of b is raised to state.time, so that b gains no
+-- advantage from the time in which it could get no slot.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
     or order.count_members(q, 'O', b.name) > 0
     or order.count_members(q, 'P', b.name) > 0
-  if not b.has_waiters then
+  if not b.has_waiters or b.closed then
     b.time = math.max(b.time, q.state.time)
   end
 end
@@ -149,10 +161,11 @@ end
 --   name            id of the batch, 16 digits
 --   weight, time    weight and virtual time of the batch
 --   lane            U if the batch is urgent, else empty
+--   closed          true if the batch is closed
 --   held            number of held and offered slots
 --   has_notifiable  true if the batch has a waiter of class T
 --   has_waiters     true if the batch has a waiter of any class
---   counted_weight  the number that the batch adds to state.weights: its weight, or 0 without waiters
+--   counted_weight  the number that the batch adds to state.weights (weight_in_sum)
 --   urgent_slots    the number that the batch adds to state.lane
 --   urgent_waiters  the number that the batch adds to state.urgent
 --   member          the member of the batch in the contest, with U if the batch is urgent; false if the
@@ -162,19 +175,20 @@ function order.load_batch(q, name, want)
   if not b then
     local text = redis.call('HGET', q.batch, name)
     -- A batch without a record in KEYS[8] has the weight 1 and the virtual time 0.
-    local weight, time, lane_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)')
+    local weight, time, lane_flag, closed_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)(X?)')
     q.has_new_batch = q.has_new_batch or not text
     b = {
       name = name,
       weight = tonumber(weight),
       time = tonumber(time),
       lane = lane_flag,
+      closed = closed_flag == 'X',
       held = held_and_offered(q, name),
     }
     b.member = contest_member(b) .. lane_flag
     b.urgent_slots, b.urgent_waiters = urgent_contribution(q, b)
     read_waiters(q, b)
-    b.counted_weight = b.has_waiters and b.weight or 0
+    b.counted_weight = weight_in_sum(b)
     b.member = b.has_notifiable and b.member
     q.batches[name] = b
   end
@@ -184,6 +198,14 @@ function order.load_batch(q, name, want)
     q.state.percent = want.lane or q.state.percent
   end
   return b
+end
+
+-- order.set_closed: closes batch b or opens it. It writes nothing if this does not change b.
+function order.set_closed(q, b, closed)
+  if b.closed ~= closed then
+    b.closed = closed
+    q.changed[b.name] = b
+  end
 end
 
 -- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered. It also adds
@@ -209,7 +231,7 @@ function order.update_batches(q)
     read_waiters(q, b)
     local s = q.state
     local plain_member = contest_member(b)
-    local weight = b.has_waiters and b.weight or 0
+    local weight = weight_in_sum(b)
     local urgent_slots, urgent_waiters = urgent_contribution(q, b)
     s.weights = s.weights + weight - b.counted_weight
     s.lane = s.lane + urgent_slots - b.urgent_slots
@@ -224,7 +246,7 @@ function order.update_batches(q)
     b.member = b.has_notifiable and plain_member .. b.lane
     q.changed[name] = nil
     if b.has_notifiable then
-      local ratio = b.held / b.weight
+      local ratio = b.closed and CLOSED_RATIO or b.held / b.weight
       -- If the batch is not urgent, both members are equal, so the second score replaces the first.
       redis.call(
         'ZADD',
@@ -237,7 +259,7 @@ function order.update_batches(q)
     end
     q.fields[#q.fields + 1], q.fields[#q.fields + 2] =
       name,
-      core.text(b.weight) .. '|' .. core.text(b.time) .. '|' .. b.lane
+      core.text(b.weight) .. '|' .. core.text(b.time) .. '|' .. b.lane .. (b.closed and 'X' or '')
   end
 end
 
@@ -279,7 +301,13 @@ function order.first_entry(q)
   -- Members with a negative score belong to urgent batches. They are read only while urgent batches have
   -- precedence.
   local entry = redis.call(
-    'ZRANGEBYSCORE', q.contest, order.urgent_room(q) > 0 and '-inf' or 0, '+inf', 'LIMIT', 0, 1
+    'ZRANGEBYSCORE',
+    q.contest,
+    order.urgent_room(q) > 0 and '-inf' or 0,
+    '(' .. PRECEDENCE_BONUS,
+    'LIMIT',
+    0,
+    1
   )[1]
   -- The member begins with the virtual time and '|' (21 characters). The id of the batch follows.
   return entry, entry and string.sub(entry, 22, 37)

@@ -378,6 +378,7 @@ function queue.join(q, device, want, reach, chance)
     w = move_waiter(q, w, nil)
   end
   local b = order.load_batch(q, want.batch, want)
+  order.set_closed(q, b, false)
   local place, batch_rank = order.position(q, device, want)
   w = w or { device = device, batch = want.batch, order = want.order }
   w.foreseen = math.min(reach == 0 and foreseen or math.huge, q.state.grants + place)
@@ -404,6 +405,7 @@ end
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = order.load_batch(q, want.batch, want)
+  order.set_closed(q, b, false)
   -- The device uses its offer, so the series of lapsed offers ends. A slot that was kept for a poller does
   -- not end the series.
   if w and w.offer and not w.kept then
@@ -430,13 +432,17 @@ end
 --   away    the device stays in the queue as a poller: no offer is sent to the device until it asks, but
 --           keep_for_poller may keep a slot for it
 --   left    the device leaves the queue
---   closed  all devices that wait with a task of batch u.batch leave the queue, at most MAX_CLOSED
---           devices of each class
+--   closed  no task of batch u.batch may start: the devices that wait with its tasks leave the queue, at
+--           most MAX_CLOSED devices of each class. If more wait, the batch is closed (batch_order.lua)
 function queue.update(q, u)
   local w = queue.waiter(q, u.device)
   for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
-    for _, batch_waiter in ipairs(queue.waiters(q, MAX_CLOSED, class, u.batch)) do
+    local waiters = queue.waiters(q, MAX_CLOSED, class, u.batch)
+    for _, batch_waiter in ipairs(waiters) do
       move_waiter(q, batch_waiter, nil)
+    end
+    if #waiters == MAX_CLOSED then
+      order.set_closed(q, order.load_batch(q, u.batch), true)
     end
   end
   if not w or u.offer and u.offer ~= w.offer then
@@ -496,6 +502,7 @@ local function keep_for_poller(q, first_batch)
     -- first q.max_owed pollers there.
     local is_owed = (redis.call('ZRANK', q.owed, device) or q.max_owed) < q.max_owed
     local is_suitable = poller.class == 'P'
+      and not b.closed
       and ratio <= max_ratio
       and (ratio < 0 or order.is_below_share(q, b) or is_owed)
     -- The devices are sorted by the time at which they are due, so of several pollers with the same ratio

@@ -63,6 +63,9 @@ for _, j in ipairs(args.joiners or {}) do
   --   The device missed an offer, so no offer is sent to it, and the task of the joiner is newer. The
   --   device may have done its older task, and then it does not ask for a slot any more. A device that
   --   is gone misses at most one offer for each of its tasks.
+  if w and w.batch == j.batch then
+    order.set_closed(q, order.load_batch(q, j.batch, j), false)
+  end
   local missed = w and w.class == 'P' and w.reach > 0
   if not w or not w.offer and (j.lane or missed and string.sub(j.order, 12) > string.sub(w.order, 12)) then
     queue.join(q, j.device, j, j.reach, 1)

@@ -37,6 +37,16 @@ func redisMistakes() []Mistake {
 			Breaks: "a lease that asks again is given a second slot", Tests: scripts,
 		},
 		{
+			Package: "slots", Func: "lua/batch_order.lua",
+			Old: `local CLOSED_RATIO = 2 * PRECEDENCE_BONUS`, New: `local CLOSED_RATIO = 0`,
+			Breaks: "free slots are offered to devices whose batch is paused", Tests: scripts,
+		},
+		{
+			Package: "slots", Func: "lua/refresh.lua",
+			Old: `and redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered`, New: ``,
+			Breaks: "a device keeps waiting although a slot is free", Tests: scripts,
+		},
+		{
 			Package: "slots", Func: "lua/queue.lua",
 			Old: `elseif w.ends > q.now then add_offer(q, w) else move_waiter(q, w, 'P') end`, New: `else add_offer(q, w) end`,
 			Breaks: "a slot that was offered to a device which did not come is never offered to the next device", Tests: scripts,
@@ -48,7 +58,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "slots", Func: "lua/batch_order.lua",
-			Old: `local ratio = b.held / b.weight`, New: `local ratio = b.held`,
+			Old: `or b.held / b.weight`, New: `or b.held`,
 			Breaks: "free slots are offered without regard to the weights of batches", Tests: scripts,
 		},
 		{
