@@ -12,7 +12,7 @@ import (
 
 // simulatedFleet simulates devices that share a pool on a simulated clock. Each device has a task. A device that
 // can be notified asks for a slot when it is offered one. Every other device (a poller) asks at the time that the
-// previous reply named.
+// previous reply named. A request of a device that waits is refreshed if Refresh accepts it.
 type simulatedFleet struct {
 	*redisSemaphore
 
@@ -27,6 +27,7 @@ type simulatedFleet struct {
 	capacity     int
 	grants       int
 	requestCount int
+	refreshCount int // number of requests that were refreshed
 	grantsAt     []time.Duration
 	endsAt       []time.Duration // for each time of grantsAt: when the slot falls free
 }
@@ -162,7 +163,19 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	if m.requestCount == 1 {
 		m.firstAskedAt, m.grantsAtAsk = f.now, f.grants
 	}
-	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: f.random.Float64()}
+	chance := f.random.Float64()
+	if m.requestCount > 1 {
+		after, err := f.Refresh(f.t.Context(), f.pool, f.pace, []slots.WaiterRefresh{{Device: m.name, Reach: m.reach, Chance: chance}})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if after[0] > 0 {
+			f.refreshCount++
+			f.planRequest(m, after[0])
+			return
+		}
+	}
+	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: chance}
 	got, offers, err := f.Acquire(f.t.Context(), f.pool, f.pace, []slots.Request{r})
 	if err != nil {
 		f.t.Fatal(err)
@@ -175,10 +188,15 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 		f.endsAt = append(f.endsAt, f.now+works)
 		heap.Push(&f.visits, visit{at: f.now + works, device: m, endsTask: true})
 	} else {
-		late := time.Duration(f.random.Float64() * float64(50*time.Millisecond))
-		heap.Push(&f.visits, visit{at: f.now + got[0].AskAfter + late, device: m})
+		f.planRequest(m, got[0].AskAfter)
 	}
 	f.wakeOffered(offers)
+}
+
+// planRequest plans the next request of a device that was asked to ask again after this time.
+func (f *simulatedFleet) planRequest(m *simulatedDevice, after time.Duration) {
+	late := time.Duration(f.random.Float64() * float64(50*time.Millisecond))
+	heap.Push(&f.visits, visit{at: f.now + after + late, device: m})
 }
 
 // grantsWithin returns how many grants were made after the time from, until from+length (inclusive).

@@ -88,3 +88,28 @@ func TestWaitersAreRefreshedUntilTheirGrant(t *testing.T) {
 		})
 	}
 }
+
+// Of the requests of a fleet whose devices come when they were asked to, nearly all are refreshed. The first request of each
+// device is not counted.
+func TestMostWaitersAreRefreshed(t *testing.T) {
+	t.Parallel()
+	devices, horizon := 100_000, 20*time.Minute
+	if testing.Short() {
+		devices, horizon = 3000, 5*time.Minute
+	}
+	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "notified": slots.ReachPush} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, 60, 30*time.Second)
+			f.addDevices(devices, 1, reach, 0, 30*time.Second)
+			f.runUntil(time.Minute, func() bool { return false })
+			requests, refreshed := f.requestCount, f.refreshCount
+			f.runUntil(f.now+horizon, func() bool { return false })
+			requests, refreshed = f.requestCount-requests, f.refreshCount-refreshed
+			t.Logf("%d of %d requests were refreshed (%.3f); %.1f slots held", refreshed, requests, float64(refreshed)/float64(requests), f.meanHeld(2*time.Minute, horizon-time.Minute))
+			if float64(refreshed) < 0.95*float64(requests) {
+				t.Errorf("%d of %d requests were refreshed", refreshed, requests)
+			}
+		})
+	}
+}

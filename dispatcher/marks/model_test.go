@@ -53,9 +53,9 @@ type waitChange struct {
 // modelPool returns the pool in which device i waits.
 func modelPool(i int) string { return "pool" + strconv.Itoa(i%3) }
 
-// waitsForever is the time at which the waits of the model end. Each wait ends later by one millisecond for each change that was committed
+// waitsForever returns the time at which the waits of the model end. Each wait ends later by one millisecond for each change that was committed
 // before its device was read, so that the end of a wait tells which changes it includes.
-var waitsForever = time.UnixMilli(9_000_000_000_000)
+func waitsForever() time.Time { return time.UnixMilli(9_000_000_000_000) }
 
 // redisModel is a model of Redis and of the scripts that change marks. It consists of plain maps.
 type redisModel struct {
@@ -338,7 +338,7 @@ func (w *worldModel) addOpenTask(i int, by *replicaModel) {
 func (w *worldModel) endTasks(i int) {
 	w.openTasks[i] = 0
 	for n := range w.waitChanges[i] {
-		w.waitChanges[i][n] = waitChange{at: waitsForever}
+		w.waitChanges[i][n] = waitChange{at: waitsForever()}
 	}
 }
 
@@ -369,7 +369,7 @@ func (w *worldModel) changePool() {
 // checkWait checks the answer of replica by to a report of device i from its recorded wait.
 func (w *worldModel) checkWait(i int, wait Wait, by *replicaModel) {
 	w.keptWaits++
-	included := int(wait.Until.Sub(waitsForever).Milliseconds())
+	included := int(wait.Until.Sub(waitsForever()).Milliseconds())
 	for _, c := range w.waitChanges[i][included:] {
 		if c.by == by || w.now.Sub(c.at) > 5*time.Second {
 			w.wrongWaits++
@@ -394,7 +394,7 @@ func (w *worldModel) handleReport(by *replicaModel) {
 		}
 		_ = by.Clear(context.Background(), deviceName(i), answer.Version)
 	case answer.Version != "" && w.rand.IntN(8) == 0 && by.step() == nil && w.openTasks[i] > 0:
-		until := waitsForever.Add(time.Duration(len(w.waitChanges[i])) * time.Millisecond)
+		until := waitsForever().Add(time.Duration(len(w.waitChanges[i])) * time.Millisecond)
 		for range w.rand.IntN(3) { // other events may happen before the wait is recorded
 			w.causeEvent()
 		}
