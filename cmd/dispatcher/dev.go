@@ -31,6 +31,7 @@ const (
 func newDev() *cobra.Command {
 	options := app.DevOptions{Version: version}
 	var simulatedDevices int
+	var redis string
 	command := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in one process, for trying things out; nothing to install",
@@ -39,6 +40,9 @@ func newDev() *cobra.Command {
 			options.MQTTMayMove = !cmd.Flags().Changed("mqtt-listen")
 			options.Program = invocationName()
 			options.Logger = newLogger(cmd.ErrOrStderr(), "text", "info")
+			if err := chooseRedis(redis, &options); err != nil {
+				return err
+			}
 			return runDev(cmd, options, simulatedDevices)
 		},
 	}
@@ -46,9 +50,38 @@ func newDev() *cobra.Command {
 	flags.StringVar(&options.Listen, "listen", "127.0.0.1:8080", "address for HTTP; if not given and the port is in use, the next free port is used")
 	flags.StringVar(&options.MQTT, "mqtt-listen", "127.0.0.1:1883", "address of the embedded MQTT broker; if not given and the port is in use, the next free port is used")
 	flags.StringVar(&options.Data, "data", ".dispatcher", "folder of the ledger and the tokens")
+	flags.StringVar(&redis, "redis", inProcessRedis, "memory: an in-process Redis; auto: a private redis-server if this machine has one, which carries more devices")
 	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "time between two reports of an idle device")
 	flags.IntVar(&simulatedDevices, "simulate", 0, "number of devices of a simulated fleet that also runs, over HTTP and MQTT; 0: none")
 	return command
+}
+
+// The values of the flag --redis.
+const (
+	inProcessRedis = "memory"
+	autoRedis      = "auto"
+)
+
+// chooseRedis sets in options which Redis the embedded mode uses, by the flag --redis.
+func chooseRedis(flag string, options *app.DevOptions) error {
+	switch flag {
+	case inProcessRedis:
+		return nil
+	case autoRedis:
+	default:
+		return usageError{fmt.Errorf("--redis %q: want %s or %s", flag, inProcessRedis, autoRedis)}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	options.GuardArgs = []string{self, "run-guard", "1s"}
+	options.RedisServer, err = exec.LookPath("redis-server")
+	if errors.Is(err, exec.ErrNotFound) {
+		options.Logger.Info("this machine has no redis-server, so an in-process Redis is used")
+		err = nil
+	}
+	return err
 }
 
 // invocationName returns how a shell in this folder can call this program. That is its name if the PATH

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // startDev runs `dispatcher dev` on free ports. It returns the environment for the other commands.
@@ -151,6 +152,57 @@ func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 		t.Errorf("%v: %s; want the missing tokens named", err, said)
 	}
 }
+
+// With --redis=auto, dev uses a redis-server of its own, which ends with dev, even if dev is killed. Without a redis-server, it uses the
+// in-process Redis.
+func TestDevStartsAPrivateRedis(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		d, environ := startDev(t, t.TempDir(), "--redis=auto")
+		d.waitForOutput(t, `\(SQLite, a private (/\S*/redis-server), embedded`)
+		if code, stdout, stderr := runProgram(t, environ, "pools", "create", "p", "--capacity", "7"); code != 0 {
+			t.Errorf("exit %d: %s%s", code, stdout, stderr)
+		}
+		servers := privateRedisOf(t, d.cmd.Process.Pid)
+		if len(servers) != 1 {
+			t.Fatalf("private servers: %v, want one", servers)
+		}
+		d.signalAndWait(t, signal)
+		for deadline := time.Now().Add(20 * time.Second); len(privateRedisOf(t, d.cmd.Process.Pid)) > 0 || processExists(servers[0]); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: redis-server %d still runs", signal, servers[0])
+			}
+			<-time.After(20 * time.Millisecond)
+		}
+	}
+	d := startProgram(t, []string{"PATH=" + t.TempDir()}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--redis=auto")
+	d.waitForOutput(t, `(no redis-server)`)
+	d.waitForOutput(t, `\(SQLite, (in-process Redis), embedded`)
+	if code, _, stderr := runProgram(t, nil, "dev", "--redis=own"); code != 2 || !strings.Contains(stderr, "--redis") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// privateRedisOf returns the process ids of the redis-servers that the process started.
+func privateRedisOf(t *testing.T, parent int) (found []int) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ps", "-o", "pid=,comm=", "--ppid", strconv.Itoa(parent)).Output()
+	if err != nil && len(out) > 0 {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if pid, name, _ := strings.Cut(strings.TrimSpace(line), " "); strings.Contains(name, "redis-server") {
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+func processExists(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 // The command in the banner works when it is pasted, whether or not the PATH leads to the program.
 func TestTheBannerCanBePasted(t *testing.T) {

@@ -58,10 +58,7 @@ func (a *App) newPasses(servers backends) *passes {
 		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
 			servers.advanceTTLs(advanceTTLsEvery)
 			return nil
-		}})
-	}
-	if servers.dev {
-		p.all = append(p.all, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).count, quiet: true})
+		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).count, quiet: true})
 	}
 	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, keep.NextLapse) })
 	return p

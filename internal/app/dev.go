@@ -20,8 +20,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/localdev"
-	"github.com/fleetslots/dispatcher/internal/memoryredis"
-	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -38,6 +36,8 @@ type DevOptions struct {
 	ListenMayMove bool   // if the port is taken, use the next free port
 	MQTT          string // address of the embedded MQTT broker
 	MQTTMayMove   bool
+	RedisServer   string        // the program redis-server, which is started for this process alone; empty means an in-process Redis
+	GuardArgs     []string      // child.Config.GuardArgs for RedisServer
 	Data          string        // folder of the ledger and the tokens; created if it is missing
 	AnnounceDirs  []string      // folders in which the commands on this machine look for the server
 	Program       string        // how a shell in the current folder calls this program; empty means dispatcher
@@ -47,7 +47,7 @@ type DevOptions struct {
 }
 
 // DevServer is a dispatcher with all its servers embedded: SQLite, an in-process Redis that runs the
-// same Lua scripts, and an MQTT broker. It is for one machine and for trying things out. The ledger
+// same Lua scripts (or a private redis-server), and an MQTT broker. It is for one machine and for trying things out. The ledger
 // survives restarts.
 type DevServer struct {
 	URL, MQTTURL           string
@@ -55,6 +55,7 @@ type DevServer struct {
 	Data                   string
 	SignInURL              string // address that signs a browser in once
 	Program                string // how a shell calls this program
+	Redis                  string // what kind of Redis it uses
 
 	app          *App
 	broker       *broker.Broker
@@ -70,7 +71,10 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 			err = errors.Join(err, opened.closeAll(context.WithoutCancel(ctx)))
 		}
 	}()
-	d := &DevServer{Data: options.Data, Program: cmp.Or(options.Program, "dispatcher"), announceDirs: options.AnnounceDirs, log: options.Logger}
+	d := &DevServer{Data: options.Data, Program: cmp.Or(options.Program, "dispatcher"), Redis: "in-process Redis", announceDirs: options.AnnounceDirs, log: options.Logger}
+	if options.RedisServer != "" {
+		d.Redis = "a private " + options.RedisServer
+	}
 	if err := d.prepareFolder(options, &opened); err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	opened.add("mqtt", mqttListener.Close)
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
-	b, err := openEmbedded(ctx, options.Data, &opened)
+	b, err := openEmbedded(ctx, options, &opened)
 	if err != nil {
 		return nil, err
 	}
@@ -151,10 +155,9 @@ func readOrCreateToken(path string) (string, error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// openEmbedded opens the SQLite ledger in folder and an in-process Redis, and adds to opened how to close them. Redis starts empty each
-// time, and is restored from the ledger.
-func openEmbedded(ctx context.Context, folder string, opened *cleanup) (backends, error) {
-	ledger, err := store.OpenSQLite(ctx, filepath.Join(folder, "ledger.db"))
+// openEmbedded opens the SQLite ledger in the folder options.Data and a Redis, and adds to opened how to close them.
+func openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (backends, error) {
+	ledger, err := store.OpenSQLite(ctx, filepath.Join(options.Data, "ledger.db"))
 	if err != nil {
 		return backends{}, err
 	}
@@ -162,17 +165,8 @@ func openEmbedded(ctx context.Context, folder string, opened *cleanup) (backends
 	if _, err := ledger.Migrate(ctx); err != nil {
 		return backends{}, err
 	}
-	password := credentials.NewToken() // every user of this machine can connect to the port
-	memory, err := memoryredis.Start(password)
-	if err != nil {
-		return backends{}, err //nolint:wrapcheck // says what it was doing
-	}
-	opened.add("in-process redis", func() error { memory.Close(); return nil })
-	options := redisconn.Options(memory.Addr())
-	options.Password = password
-	client := redisconn.Open(options)
-	opened.add("redis client", client.Close)
-	return backends{store: ledger, redis: client, dev: true, advanceTTLs: memory.FastForward}, nil
+	client, advanceTTLs, err := openRedis(ctx, options, opened)
+	return backends{store: ledger, redis: client, dev: true, advanceTTLs: advanceTTLs}, err
 }
 
 // connectBroker creates the embedded broker on brokerListener, and connects the dispatcher to it like to any other broker. It adds to
@@ -254,7 +248,7 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 func (d *DevServer) WriteBanner(out io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
 	_, _ = fmt.Fprintf(out, `
-  dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).
+  dispatcher dev: one process for trying things out (SQLite, %[10]s, embedded MQTT broker).
   Not for production: that is `+"`dispatcher serve`"+` on Postgres, Redis and your broker.
 
     Dashboard  %[8]s
@@ -280,5 +274,5 @@ func (d *DevServer) WriteBanner(out io.Writer) {
   The holders of its slots:
     curl -s %[1]s/v1/pools/example/slots -H 'Authorization: Bearer %[4]s'
 
-`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL, d.Program)
+`, d.URL, d.MQTTURL, d.Data, d.AdminToken, d.FleetToken, host, port, d.SignInURL, d.Program, d.Redis)
 }

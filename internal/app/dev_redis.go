@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/child"
+	"github.com/fleetslots/dispatcher/internal/memoryredis"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+)
+
+// privateRedisConfig is the configuration of a private redis-server, with its port and password. It stores nothing on disk.
+const privateRedisConfig = `bind 127.0.0.1
+port %s
+requirepass %s
+save ""
+appendonly no
+maxmemory-policy noeviction
+loglevel warning
+`
+
+// redisStartLimit is the time within which a private redis-server must answer.
+const redisStartLimit = 10 * time.Second
+
+// openRedis starts the Redis of the embedded mode, and adds to opened how to close it: redis-server if options name its program, else an
+// in-process Redis. Redis starts empty each time, and is restored from the ledger.
+func openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
+	password := credentials.NewToken() // every user of this machine can connect to the port
+	var addr string
+	if options.RedisServer != "" {
+		addr, err = startPrivateRedis(ctx, options, password, opened)
+	} else {
+		memory, failed := memoryredis.Start(password)
+		if err = failed; err == nil {
+			opened.add("in-process redis", func() error { memory.Close(); return nil })
+			addr, advanceTTLs = memory.Addr(), memory.FastForward
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	at := redisconn.Options(addr)
+	at.Password = password
+	conn = redisconn.Open(at)
+	opened.add("redis client", conn.Close)
+	if options.RedisServer != "" {
+		err = awaitRedis(ctx, conn)
+	}
+	return conn, advanceTTLs, err
+}
+
+// startPrivateRedis starts the program options.RedisServer on a free port of the loopback interface, and adds to opened how to end it. If
+// this process ends in any other way, the guard ends redis-server.
+func startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
+	free, err := listen(ctx, "127.0.0.1:0", false)
+	if err != nil {
+		return "", err
+	}
+	addr = free.Addr().String()
+	_, port, _ := net.SplitHostPort(addr)
+	config, write, err := os.Pipe()
+	if err := errors.Join(err, free.Close()); err != nil {
+		return "", fmt.Errorf("starting redis-server: %w", err)
+	}
+	defer config.Close()
+	_, err = fmt.Fprintf(write, privateRedisConfig, port, password) // less than the buffer of a pipe
+	null, failed := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err := errors.Join(err, write.Close(), failed); err != nil {
+		return "", fmt.Errorf("starting redis-server: %w", err)
+	}
+	defer null.Close()
+	server, err := child.Start(child.Config{
+		Args: []string{options.RedisServer, "-"}, Env: os.Environ(), In: config, Out: null, Err: null,
+		GuardArgs: options.GuardArgs, Deadline: time.Now().AddDate(10, 0, 0),
+	})
+	if err != nil {
+		return "", fmt.Errorf("starting redis-server: %w", err)
+	}
+	opened.add("redis-server", func() error {
+		server.Signal(syscall.SIGTERM)
+		<-server.Ended()
+		return nil
+	})
+	return addr, nil
+}
+
+// awaitRedis waits until a Redis that was just started answers.
+func awaitRedis(ctx context.Context, conn *redisconn.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, redisStartLimit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := conn.Client.Ping(ctx).Err()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("redis-server does not answer: %w", err)
+		}
+	}
+}
