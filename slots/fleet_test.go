@@ -21,16 +21,19 @@ type simulatedFleet struct {
 	pace   slots.Pace
 	random *rand.Rand
 
-	now          time.Duration
-	visits       visits
-	devices      map[string]*simulatedDevice
-	capacity     int
-	grants       int
-	requestCount int
-	refreshCount int // number of requests that were refreshed
-	grantsAt     []time.Duration
-	endsAt       []time.Duration // for each time of grantsAt: when the slot falls free
+	now, lastPass time.Duration
+	visits        visits
+	devices       map[string]*simulatedDevice
+	capacity      int
+	grants        int
+	requestCount  int
+	refreshCount  int // number of requests that were refreshed
+	grantsAt      []time.Duration
+	endsAt        []time.Duration // for each time of grantsAt: when the slot falls free
 }
+
+// passInterval is the interval of the pass "hand on".
+const passInterval = 500 * time.Millisecond
 
 type simulatedDevice struct {
 	name                    string
@@ -132,6 +135,10 @@ func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 // as stop returns true.
 func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
+		if next := f.lastPass + passInterval; next < f.visits[0].at {
+			f.runPass(next)
+			continue
+		}
 		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // the heap contains only visits
 		f.setClock(max(v.at, f.now))
 		if v.endsTask {
@@ -150,6 +157,25 @@ func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 			f.handleVisit(v.device)
 		}
 	}
+}
+
+// runPass does what the pass "hand on" of the dispatcher does at the time at: it offers slots if the pool needs that, and
+// less often in any case, so that devices that are gone leave the queue.
+func (f *simulatedFleet) runPass(at time.Duration) {
+	f.lastPass = at
+	_, due, err := f.FindWaitingPools(f.t.Context(), []string{f.pool})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if len(due) == 0 && at%(20*passInterval) != 0 {
+		return
+	}
+	f.setClock(max(at, f.now))
+	queue, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.wakeOffered(queue.Offers)
 }
 
 func (f *simulatedFleet) handleVisit(m *simulatedDevice) {

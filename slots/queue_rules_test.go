@@ -334,10 +334,25 @@ func (m *queueModel) refreshWaiter(r slots.WaiterRefresh, free int) int64 {
 		return 0
 	}
 	ahead := w.expectedGrant - m.grants
-	if w.reach == 0 && (w.class != "P" || ahead+m.closed.capacity <= 0) || w.reach > 0 && (w.class != "T" || ahead <= 0) {
+	switch {
+	case w.class != map[bool]string{true: "T", false: "P"}[w.reach > 0]:
 		return 0
+	case w.reach > 0 && ahead <= 0:
+		same := slices.DeleteFunc(m.waitersInOrder("T"), func(o *modelWaiter) bool { return o.Batch != w.Batch })
+		ahead = slices.Index(same, w) + 1
+	case w.reach == 0 && ahead+m.closed.capacity <= 0:
+		rank := slices.Index(m.owedWaiters(), w)
+		if rank < max(m.closed.capacity/20, 3) {
+			return 0
+		}
+		return m.moveDueTime(w, owedDelay(rank, m.closed.capacity, r.Chance))
 	}
-	after := max(int64(math.Floor(steadyDelay(w, ahead, m.closed.capacity, r.Chance))), 1000)
+	return m.moveDueTime(w, steadyDelay(w, ahead, m.closed.capacity, r.Chance))
+}
+
+// moveDueTime lets a waiter ask again after the time wait, at least after 1 s. It returns this time.
+func (m *queueModel) moveDueTime(w *modelWaiter, wait float64) int64 {
+	after := max(int64(math.Floor(wait)), 1000)
 	w.dueAt = m.now + after
 	m.resetWaiter(w, w.class)
 	return after
@@ -361,10 +376,14 @@ func steadyDelay(w *modelWaiter, ahead, capacity int, chance float64) float64 {
 	return min(wait, 3*period) * early
 }
 
+// owedDelay returns the time until a poller with this rank among those that are owed a slot is to ask again.
+func owedDelay(rank, capacity int, chance float64) float64 {
+	return min(float64(rank)*(8000/float64(capacity)), 30_000) * (0.9 + chance/10)
+}
+
 // pollDelay returns the time until the waiter is to ask again, and the position of the waiter. If the waiter is an
 // urgent poller with precedence, urgentRank is its rank among these; otherwise it is -1.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
-	const period, hold = 30_000, 8000
 	ahead := w.expectedGrant - m.grants
 	rank := slices.Index(m.owedWaiters(), w)
 	if urgentRank >= 0 {
@@ -374,7 +393,7 @@ func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (
 		return steadyDelay(w, ahead, m.capacity, chance), max(ahead, 1)
 	}
 	soon := 1000 * (1 + chance/4 + float64(rank)/float64(max(m.capacity/20, 3))/4)
-	return max(min(float64(rank)*(hold/float64(m.capacity)), period)*(0.9+chance/10), min(soon, 2000)), rank + 1
+	return max(owedDelay(rank, m.capacity, chance), min(soon, 2000)), rank + 1
 }
 
 // offerFreeSlots offers each free slot to a waiter, or keeps it for a poller.

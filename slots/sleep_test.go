@@ -65,9 +65,9 @@ func TestWaitersFarBackSleepLonger(t *testing.T) {
 func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 	t.Parallel()
 	const capacity, hold = 10, 100 * time.Second
-	each, horizon := 600, 10*time.Minute // devices of each batch; the last tasks start after the horizon
+	each, horizon, least := 600, 10*time.Minute, 0.99 // devices of each batch; the last tasks start after the horizon
 	if testing.Short() {
-		each, horizon = 300, 5*time.Minute
+		each, horizon, least = 300, 5*time.Minute, 0.97 // each of the few tasks has more weight
 	}
 	changes := map[string]func(f *simulatedFleet, first, last []*simulatedDevice){
 		"nothing":             func(*simulatedFleet, []*simulatedDevice, []*simulatedDevice) {},
@@ -108,8 +108,8 @@ func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 			short, shortRate := run(0)
 			long, longRate := run(10 * time.Minute)
 			t.Logf("%.2f slots held at %.2f reports a second, without long sleeps %.2f at %.2f", long, longRate, short, shortRate)
-			if long < 0.99*short {
-				t.Errorf("%.2f slots held, want at least 0.99 of %.2f", long, short)
+			if long < least*short {
+				t.Errorf("%.2f slots held, want at least %.2f of %.2f", long, least, short)
 			}
 		})
 	}

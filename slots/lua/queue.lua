@@ -79,10 +79,7 @@ local KEEP_WINDOW = turn.KEEP_WINDOW
 -- Time in ms. A slot that is kept for a poller is released if the poller does not report within
 -- KEEP_GRACE after its report was due.
 local KEEP_GRACE = 1000
--- Limits the slots that are kept for pollers. At most 1 / KEEP_DIVISOR of the time of all slots is spent
--- on kept slots. The number of pollers that count as owed a slot at a time is at most
--- capacity / KEEP_DIVISOR, or 3 if that is more.
-local KEEP_DIVISOR = 20
+local KEEP_DIVISOR = turn.KEEP_DIVISOR
 -- Limits the budget for kept slots, in ms. keep_for_poller chooses no poller while state.kept is more
 -- than MAX_KEPT_AHEAD / capacity ms after the present time.
 local MAX_KEPT_AHEAD = 200000
@@ -315,7 +312,7 @@ end
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
-  q.max_owed = math.max(math.floor(pool.capacity / KEEP_DIVISOR), 3)
+  q.max_owed = turn.max_owed(pool.capacity)
   q.state.kept = math.max(q.state.kept, q.now)
   repair_queue(q)
   if order.queue_size(q) > 0 then
@@ -354,7 +351,7 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   -- A poller that has a rank asks again when the grant of its rank is expected, but not earlier than
   -- `soon`. This minimum time differs by chance and rank, so the pollers do not all ask at the same moment.
   if rank and q.pool.capacity > 0 then
-    local expected = math.min(rank * q.pace.hold / q.pool.capacity, q.pace.period) * (0.9 + chance / 10)
+    local expected = turn.owed_wait(q.pace, rank, q.pool.capacity, chance)
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
     return math.max(expected, soon), rank + 1
   end

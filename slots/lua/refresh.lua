@@ -1,7 +1,7 @@
 -- refresh: handles the reports of waiters (waiting devices) that ask again while nothing changed for them. It only
 -- moves the time at which a waiter is due. It gives no slot, makes no offer and repairs nothing: if a waiter may
 -- get a slot or needs another place, its result is 0, and the caller asks again with serve.lua. For one waiter,
--- it runs 6 commands, and one more if the waiter is far back in its batch.
+-- it runs 6 commands, and one more if the waiter is far back in its batch or is owed a slot.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
@@ -36,29 +36,36 @@ local may_wait = state
   and state.now <= now + 1000
   and redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered
 
--- keeps_waiting: reports whether waiter w, whose foreseen grant is `ahead` grants away, keeps its place. A poller
--- that is owed a slot does not. A device that can be notified must be notifiable (class T, so it has no offer),
--- and needs another place once its foreseen grant was made.
-local function keeps_waiting(w, asker, ahead)
-  if w.reach ~= asker.reach then
-    return false
+-- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again, if it keeps its
+-- place; else nil. ahead is the number of grants until its foreseen grant. A poller does not keep its place if it
+-- counts as owed a slot. A device that can be notified must be notifiable (class T, so it has no offer).
+local function steady_wait(w, asker, ahead)
+  local capacity = state.capacity
+  if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
+    return nil
   end
-  if w.reach == 0 then
-    return w.class == 'P' and ahead + state.capacity > 0
+  if w.reach == 0 and ahead + capacity <= 0 then
+    local rank = redis.call('ZRANK', KEYS[10], w.device)
+    return rank and rank >= turn.max_owed(capacity) and turn.owed_wait(pace, rank, capacity, asker.chance)
   end
-  return w.class == 'T' and ahead > 0
+  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch and class. It is at most the rank
+  -- among all waiters of the batch.
+  local function batch_rank()
+    local from = w.class .. '|' .. w.batch .. '|'
+    return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
+  end
+  -- If the foreseen grant was made already, the rank tells the time until the grant. (serve.lua foresees again.)
+  if w.reach > 0 and ahead <= 0 then
+    ahead = batch_rank()
+  end
+  return turn.wait(pace, w, ahead, capacity, asker.chance, batch_rank)
 end
 
 for i, asker in ipairs(args.askers) do
   local w = may_wait and waiters[i] and cjson.decode(waiters[i])
-  local ahead = w and w.foreseen - state.grants
+  local after = w and steady_wait(w, asker, w.foreseen - state.grants)
   results[i] = 0
-  if w and keeps_waiting(w, asker, ahead) then
-    -- The rank among the waiters of the same class is at most the rank among all waiters of the batch.
-    local after = turn.wait(pace, w, ahead, state.capacity, asker.chance, function()
-      local from = w.class .. '|' .. w.batch .. '|'
-      return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
-    end)
+  if after then
     results[i] = math.max(math.floor(after), pace.soonest, 1)
     w.due = now + results[i]
     timers[#timers + 1], timers[#timers + 2] = core.text(turn.timer(pace, w)), w.device

@@ -24,6 +24,16 @@ local MAX_NOTIFIED_PERIODS = 8
 -- even if the capacity is raised or most devices fail.
 local SLEEP_DIVISOR = 10
 
+-- Limits the slots that are kept for pollers. At most 1 / KEEP_DIVISOR of the time of all slots is spent
+-- on kept slots.
+turn.KEEP_DIVISOR = 20
+
+-- turn.max_owed: returns the number of pollers that count as owed a slot at a time, of all pollers that are
+-- owed one (KEYS[10] in queue.lua).
+function turn.max_owed(capacity)
+  return math.max(math.floor(capacity / turn.KEEP_DIVISOR), 3)
+end
+
 -- turn.timer: returns the time (ms) at which waiter w without an offer is removed if its device does not report.
 function turn.timer(pace, w)
   return w.due + pace.period + turn.KEEP_WINDOW
@@ -59,6 +69,14 @@ function turn.wait(pace, w, ahead, capacity, chance, batch_rank)
     max_wait = math.max(max_wait, math.min(batch_rank() * interval / SLEEP_DIVISOR, pace.sleep))
   end
   return math.min(wait, max_wait) * (0.9 + chance / 10)
+end
+
+-- turn.owed_wait: returns the time (ms, not rounded) after which a poller that is owed a slot is asked to
+-- report again: when the grant of its rank is expected, at the latest after one period. rank is its rank, from 0,
+-- among the pollers that are owed a slot. They do not sleep longer, because they take the slots that fall free when
+-- the capacity is raised or other devices fail. capacity must not be 0.
+function turn.owed_wait(pace, rank, capacity, chance)
+  return math.min(rank * pace.hold / capacity, pace.period) * (0.9 + chance / 10)
 end
 
 return turn
