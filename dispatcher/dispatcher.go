@@ -80,7 +80,7 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.NewLogger(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.ledgerCalls = newLedgerCalls(config.Store, d.settle, config.Now, d.Panicked)
+	d.ledgerCalls = newLedgerCalls(config.Store, d.settle, d.endWaits, config.Now, d.Panicked)
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,

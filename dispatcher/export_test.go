@@ -6,3 +6,6 @@ func (d *Dispatcher) DisableCoalescing() {
 	d.ledgerCalls.views.MaxConcurrent, d.ledgerCalls.views.MaxSize = 1000, 1
 	d.ledgerCalls.claims.MaxConcurrent, d.ledgerCalls.claims.MaxSize = 1000, 1
 }
+
+// AuditNextReport makes the next report that could be answered from the mark of its device the one that is audited.
+func (d *Dispatcher) AuditNextReport() { d.markChecker.auditable.Store(auditInterval - 1) }

@@ -38,16 +38,16 @@ type ledgerCalls struct {
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
-// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end, and now is used only for
-// elapsed time.
-func newLedgerCalls(ledger Ledger, settle store.Settle, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
+// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end, onGranted is called with the
+// holders of new grants, and now is used only for elapsed time.
+func newLedgerCalls(ledger Ledger, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
 	}
 	end := func(ctx context.Context, all []store.Suppression) ([]bool, error) { return ledger.Suppress(ctx, all) }
 	return ledgerCalls{
 		views: newViewCalls(ledger, panicked), results: newRecordCalls(record, panicked),
-		claims: newClaimCalls(ledger, now, panicked), suppressions: newRecordCalls(end, panicked),
+		claims: newClaimCalls(ledger, onGranted, now, panicked), suppressions: newRecordCalls(end, panicked),
 	}
 }
 
@@ -89,10 +89,23 @@ type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
 
-// newClaimCalls returns claimCalls that write into ledger. now is used only for elapsed time.
-func newClaimCalls(ledger grantLedger, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
+// grantedFunc is called with the holders of grants that were just committed.
+type grantedFunc func(ctx context.Context, holders []string)
+
+// newClaimCalls returns claimCalls that write into ledger. onGranted and now are as in newLedgerCalls.
+func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
-		return claimAll(ctx, ledger, now(), all, pool != allPools)
+		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
+		var holders []string
+		for _, r := range done {
+			if r.Status == store.ClaimGranted {
+				holders = append(holders, r.Grant.Device)
+			}
+		}
+		if len(holders) > 0 {
+			onGranted(ctx, holders)
+		}
+		return done, err
 	}
 	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
 }

@@ -17,8 +17,9 @@ import (
 const longestWait = 24 * time.Hour
 
 // answerWaiting answers the report of a device that waits for a slot, as its mark says (check.mark.Wait), from the queue alone. It returns
-// nil if the queue may give the device a slot, does not know it or does not answer: then the report must be looked up in the ledger.
-func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck) *reportHandling {
+// nil if the report must be looked up in the ledger: if the queue may give the device a slot, does not know it or does not answer, or if
+// the report is to be audited (then answerWaiting sets check.isAudit).
+func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
 	after, err := d.Waiters.Slots.Refresh(ctx, pool, expected.reportPeriod(), slots.WaiterRefresh{
@@ -28,8 +29,11 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 		return nil
 	}
 	d.Waiters.Pools.MarkWaiting(pool)
+	if check.isAudit = d.markChecker.isNextAudit(); check.isAudit {
+		return nil
+	}
 	d.metrics.waits.refreshed.Inc()
-	h := d.answerFromMark(caller, report, park, check, decision.Choice{Reason: devices.ReasonFull}, after)
+	h := d.answerFromMark(caller, report, park, *check, decision.Choice{Reason: devices.ReasonFull}, after)
 	if h.reporter.reach() != expected.reach() { // there was no room
 		d.Waiters.Offers.Update(string(caller.Device), slots.WaiterPassedOver, []string{pool})
 	}
@@ -45,6 +49,9 @@ func (h *reportHandling) steadyWait(position int64) marks.Wait {
 		return marks.Wait{}
 	}
 	wait := marks.Wait{Pool: view.Candidates[0].Pool, Position: position, Until: view.Now.Add(longestWait)}
+	if !view.NextStart.IsZero() && view.NextStart.Before(wait.Until) {
+		wait.Until = view.NextStart
+	}
 	for _, c := range view.Candidates {
 		next, isSteady := nextChange(c, view.Now)
 		if c.Pool != wait.Pool || c.Urgent || !isSteady {
@@ -58,21 +65,26 @@ func (h *reportHandling) steadyWait(position int64) marks.Wait {
 }
 
 // nextChange returns the next time at which task may become startable, or not startable, without a change in the ledger; zero means never.
-// isSteady is false if this time cannot be told: the task could already be expired, but only some of its limits apply.
+// isSteady is false if this time cannot be told: the task could already be expired, but only some of its limits apply; or an opening is
+// over, and the next one is not known yet.
 func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {
 		needed = task.Lease
 	}
-	for _, at := range []time.Time{
-		task.NotBefore, task.RetryAt, task.Standstill, task.ExpiresAt,
-		task.Window.From, task.PoolWindow.From, task.Window.Until.Add(-needed), task.PoolWindow.Until.Add(-needed),
-	} {
+	isSteady = task.ExpiresAt.IsZero() || task.ExpiresAt.After(now)
+	times := []time.Time{task.NotBefore, task.RetryAt, task.Standstill, task.ExpiresAt}
+	for _, opening := range []store.Opening{task.Window, task.PoolWindow} {
+		last := opening.Until.Add(-needed) // the last time at which the task may start
+		isSteady = isSteady && (opening.Until.IsZero() || last.After(now))
+		times = append(times, opening.From, last)
+	}
+	for _, at := range times {
 		if at.After(now) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
-	return next, task.ExpiresAt.IsZero() || task.ExpiresAt.After(now)
+	return next, isSteady
 }
 
 // recordWait records in the mark of the device that it waits, if it does, so that its next reports need not be looked up.
@@ -82,6 +94,17 @@ func (i *markChecker) recordWait(ctx context.Context, device devices.ID, check m
 		return nil
 	}
 	return i.marks.RecordWait(ctx, string(device), check.mark.Version, wait) //nolint:wrapcheck // the marks' own
+}
+
+// endWaits ends the waits that are recorded in the marks of devices, because they were granted tasks. If Redis does not answer, a wait may
+// hold on; then a reply that is lost is sent again only when the queue expects the device, or after an audit.
+func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
+	if d.Marks == nil {
+		return
+	}
+	if err := d.Marks.EndWaits(ctx, devices); err != nil {
+		d.log.WarnContext(ctx, "waits of devices that were granted tasks not ended", "devices", len(devices), "err", err)
+	}
 }
 
 // auditWait counts a recorded wait that was wrong: the device was not refused because its pool is full, and had no slot to get. A change

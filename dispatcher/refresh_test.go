@@ -81,6 +81,13 @@ func TestChangesOfAWaitAreReadFromTheLedger(t *testing.T) {
 				return err
 			}
 		}
+		changeProfile := func(profile string) func() error {
+			return func() error {
+				_, err := w.store.ChangeDevice(w.ctx, "op", "d", func(spec *store.DeviceSpec) error { spec.Profile = profile; return nil })
+				return err
+			}
+		}
+		const policies = "a device with policies"
 		later := time.Now().Add(time.Hour)
 		for _, c := range []struct {
 			what   string
@@ -98,17 +105,15 @@ func TestChangesOfAWaitAreReadFromTheLedger(t *testing.T) {
 				_, _, err := w.store.PutProfile(w.ctx, "op", "slow", []byte(`[]`))
 				return err
 			}, devices.ReasonFull},
-			{"a device", func() error {
-				_, err := w.store.ChangeDevice(w.ctx, "op", "d", func(spec *store.DeviceSpec) error { spec.Tags = map[string]string{"site": "north"}; return nil })
-				return err
-			}, devices.ReasonFull},
+			{policies, changeProfile("slow"), devices.ReasonFull},
+			{"no policies", changeProfile(""), devices.ReasonFull},
 			{"a blocked device", func() error { return w.store.SetBlocked(w.ctx, "op", "d", true) }, devices.ReasonBlocked},
 			{"a device that is not blocked", func() error { return w.store.SetBlocked(w.ctx, "op", "d", false) }, devices.ReasonFull},
 			{"a cancelled batch", func() error { _, err := w.store.CancelBatch(w.ctx, "op", w.batch); return err }, devices.ReasonNone},
 		} {
 			w.must(c.change())
 			w.expectLedgerRead(w.spies, c.what, c.want, true)
-			if c.want == devices.ReasonFull {
+			if c.want == devices.ReasonFull && c.what != policies { // which are always checked
 				w.followMarks() // a change of the device marks it again
 				w.expectReason("d", `{"id":"1"}`, c.want)
 				w.expectSpared(c.what + ", a later report")
@@ -178,6 +183,79 @@ func TestWaitEndsByTheClock(t *testing.T) {
 	})
 }
 
+// TestAGrantEndsTheWait sends a second report of a device while the claim of its first report is slow. The second report
+// is refused and waits. If the reply with the grant is lost, the next report gets the grant again.
+func TestAGrantEndsTheWait(t *testing.T) {
+	t.Parallel()
+	runWithWaiter(t, func(w *waitingBench) {
+		w.t.Helper()
+		w.createBatch("one", nil, "e1", "e2")
+		w.sendResult("h", w.held, "succeeded", "", devices.OutcomeRecorded)
+		w.spies.runBefore("Claim", func() {
+			w.spies.removeHooks()
+			w.expectReason("d", `{"id":"retry"}`, devices.ReasonFull)
+		})
+		lost := w.expectGrant("d")
+		w.followMarks()
+		if again := w.expectGrant("d"); again.Token != lost.Token || again.Redelivered == 0 {
+			w.t.Errorf("granted %+v, want a redelivery of %+v", again, lost)
+		}
+	})
+}
+
+// TestWaitsKnowTheTasksThatAreNotShown checks the time at which a task with a higher priority may start: then the ledger
+// is read again, although another task of the batch was the best one when the wait was recorded.
+func TestWaitsKnowTheTasksThatAreNotShown(t *testing.T) {
+	t.Parallel()
+	runWithWaiter(t, func(w *waitingBench) {
+		w.t.Helper()
+		soon, high := time.Now().Add(1500*time.Millisecond), 10
+		w.queueTasks("one", nil, func(yield func(store.NewTask, error) bool) {
+			_ = yield(store.NewTask{Device: "d"}, nil) && yield(store.NewTask{Device: "d", NotBefore: &soon, Priority: &high}, nil)
+		})
+		w.expectLedgerRead(w.spies, "another batch", devices.ReasonFull, true)
+		w.awaitCondition("the start of the other task", func() bool { return time.Now().After(soon) })
+		w.followMarks()
+		w.expectLedgerRead(w.spies, "the other task may start", devices.ReasonFull, true)
+	})
+}
+
+// TestALateSuccessEndsTheWait records a late result of the task with which the device waits.
+func TestALateSuccessEndsTheWait(t *testing.T) {
+	t.Parallel()
+	s := &storeSpies{}
+	b := newLightBench(t, s.configure, func(c *dispatcher.Config) { c.Now = (&stoppedClock{}).now })
+	b.createPool("a", 1, minute)
+	b.createBatch("a", nil, "d")
+	g := b.expectGrant("d")
+	b.endAllLeases()
+	b.reap()
+	b.createBatch("a", nil, "h")
+	b.expectGrant("h")
+	b.followMarks()
+	b.expectReason("d", `{"id":"1"}`, devices.ReasonFull)
+	b.sendResult("d", g, "succeeded", "", devices.OutcomeLate)
+	b.expectReason("d", `{"id":"1"}`, devices.ReasonNone)
+}
+
+// TestAnAuditedLongPollIsParked audits each of the parked reports of a device.
+func TestAnAuditedLongPollIsParked(t *testing.T) {
+	t.Parallel()
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Now = (&stoppedClock{}).now })
+	b.createPool("a", 1, minute)
+	b.createBatch("a", nil, "h")
+	held := b.expectGrant("h")
+	b.createBatch("a", nil, "d")
+	b.parkReport("d")
+	b.followMarks()
+	b.AuditNextReport()
+	parked := b.parkReport("d")
+	b.sendResult("h", held, "succeeded", "", devices.OutcomeRecorded)
+	if answer := parked.awaitAnswer(); answer.Reason != devices.ReasonGranted {
+		t.Errorf("answered %+v, want a grant", answer)
+	}
+}
+
 // TestWrongWaitsAreCounted pauses the batch of a waiting device behind the back of the news, as a bug would. The audit
 // of one in 256 reports must find the wrong wait.
 func TestWrongWaitsAreCounted(t *testing.T) {
@@ -201,7 +279,7 @@ func TestWrongWaitsAreCounted(t *testing.T) {
 	if n := counterValue(t, metrics, "dispatcher_waits_wrong_total"); n != 1 {
 		t.Errorf("%v wrong waits are counted", n)
 	}
-	if n := counterValue(t, metrics, "dispatcher_waits_refreshed_total"); n != 256 {
+	if n := counterValue(t, metrics, "dispatcher_waits_refreshed_total"); n != 255 {
 		t.Errorf("%v refreshed waits are counted", n)
 	}
 }

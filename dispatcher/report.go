@@ -57,8 +57,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	case check.isAtLookupLimit:
 		return d.answerAtLookupLimit(caller, report), nil
 	case check.mayWait:
-		h := d.answerWaiting(ctx, caller, report, park, check)
-		if check.isAudit = h != nil && d.markChecker.isNextAudit(); h != nil && !check.isAudit {
+		if h := d.answerWaiting(ctx, caller, report, park, &check); h != nil {
 			return h, nil
 		}
 	}

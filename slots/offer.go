@@ -40,11 +40,11 @@ type Offer struct {
 // Update reports a change of a waiter or of its offer.
 type Update struct {
 	Kind   UpdateKind
-	Device string // the device; unused for BatchLeft and ResendParkedOffers
+	Device string // the device; unused for BatchLeft, BatchOpened and ResendParkedOffers
 	// Offer is the ID of the offer that the update concerns. If it is 0, WaiterPassedOver and WaiterLeft
 	// concern the device, whatever offer it has.
 	Offer int64
-	Batch int64 // the batch; only for BatchLeft
+	Batch int64 // the batch; only for BatchLeft and BatchOpened
 }
 
 // UpdateKind is the kind of an update.
@@ -56,6 +56,7 @@ const (
 	WaiterPassedOver UpdateKind = "away"   // the device is busy, gone or refused: it stays in the queue, but gets no offer until it asks
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue, or get no offers until a device asks or joins with a task of the batch
+	BatchOpened      UpdateKind = "opened" // tasks of the batch may start again: its waiters get offers
 	// ResendParkedOffers concerns no single device. It asks OfferSlots to return again those offers to parked
 	// reports that are unsent and at least 500 ms old, because the replica with the report may have missed
 	// them. Offers that have lapsed are not returned.

@@ -54,7 +54,7 @@ func (f *simulatedFleet) updateQueue(u slots.Update) {
 }
 
 // No offer is made to the waiters of a paused batch that are still in the queue, and their batch does not count, until a
-// device of the batch asks again, joins again or gets a slot.
+// device of the batch asks again, joins again or gets a slot, or the batch is resumed.
 func TestAPausedBatchIsOpenedByItsDevices(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func(t *testing.T, s *redisSemaphore, pool string) (held int64){
@@ -69,6 +69,11 @@ func TestAPausedBatchIsOpenedByItsDevices(t *testing.T) {
 			if _, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner}); err != nil {
 				t.Fatal(err)
 			}
+			return 2
+		},
+		"may start again": func(t *testing.T, s *redisSemaphore, pool string) int64 {
+			t.Helper()
+			s.offerSlots(t, pool, slots.Update{Kind: slots.BatchOpened, Batch: 2})
 			return 2
 		},
 		"gets a slot": func(t *testing.T, s *redisSemaphore, pool string) int64 {

@@ -154,6 +154,28 @@ func (w *waitersBehind) refresh(t *testing.T, device string) time.Duration {
 	return after[0]
 }
 
+// After a decrease of the capacity, more slots than the capacity are held, and slots with low numbers are not held. Waiters are
+// refreshed as in any other full pool.
+func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
+	t.Parallel()
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
+		t.Helper()
+		pool := s.restorePool(t, 3)
+		for task := range int64(3) {
+			s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: task + 1})
+		}
+		s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 9})
+		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 1, Version: 2}); err != nil {
+			t.Fatal(err)
+		}
+		s.releaseTask(t, pool, 1)
+		w := waitersBehind{redisSemaphore: s, pool: pool}
+		if w.refresh(t, "d9") == 0 {
+			t.Error("not refreshed")
+		}
+	})
+}
+
 // Of the requests of a fleet whose devices come when they were asked to, nearly all are refreshed. The first request of each
 // device and the requests that get a slot are not counted.
 func TestMostWaitersAreRefreshed(t *testing.T) {

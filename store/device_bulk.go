@@ -54,6 +54,9 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 			}
 			held[spec.Profile] = true
 		}
+		if spec.Profile != d.Profile {
+			s.pendingNews.addDevices(d.ID) // the policies of its new profile may apply to its tasks
+		}
 		tags, err := tagsText(spec.Tags)
 		if err != nil {
 			return nil, err
@@ -71,9 +74,6 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 	if _, err := s.exec(ctx, `
 		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
 		return fmt.Errorf("changing devices: %w", err)
-	}
-	for _, row := range rows {
-		s.pendingNews.addDevices(row.Device) // the tasks of its new profile may have other policies
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, device, detail)

@@ -32,7 +32,9 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {
 			return fmt.Errorf("changing device %s: %w", id, err)
 		}
-		tx.pendingNews.addDevices(id) // the tasks of its new profile may have other policies
+		if spec.Profile != device.Profile {
+			tx.pendingNews.addDevices(id) // the policies of its new profile may apply to its tasks
+		}
 		device.Tags, device.Profile = spec.Tags, spec.Profile
 		return tx.recordEvent(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
 	})

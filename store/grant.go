@@ -74,6 +74,10 @@ type DeviceView struct {
 	Deleted    bool        // the device is not registered because it was deleted
 	Grant      *Grant      // the grant of the device; its lease may have ended, if it is not yet reaped. nil means no grant
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
+
+	// NextStart is the earliest time after Now from which another open task may start, by its not_before or the end of its backoff. The task
+	// need not be among the Candidates. Zero means that there is none.
+	NextStart time.Time
 }
 
 // Claim is a request to grant a task on a slot that the semaphore gave. LeaseID is the id under which the semaphore holds the slot.

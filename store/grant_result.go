@@ -110,6 +110,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 		result.Task, nullText(result.Output), result.Error, result.Dropped); err != nil {
 		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
 	}
+	s.pendingNews.addDevices(result.Device) // the device does not wait with this task any more
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 		SELECT {now}, 'task.succeeded_late', device, pool, batch, id, device, $2, $3 FROM tasks WHERE id = $1`,

@@ -128,6 +128,7 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(distinctNames))
 	for i := range read {
+		read[i].NextStart = read[i].nextStart()
 		read[i].Candidates = read[i].bestCandidates(0)
 	}
 	views := make([]DeviceView, len(indexes))
@@ -135,6 +136,16 @@ func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []Devic
 		views[i] = read[indexes[i]]
 	}
 	return views
+}
+
+// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times; zero means that there is none.
+func (v *DeviceView) nextStart() (next time.Time) {
+	for _, c := range v.Candidates {
+		if c.RetryAt.After(v.Now) && (next.IsZero() || c.RetryAt.Before(next)) {
+			next = c.RetryAt
+		}
+	}
+	return next
 }
 
 // maxCandidates is the maximum number of candidates per batch if policies apply to it, because policies may refuse one task and allow

@@ -97,7 +97,9 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor,
 		name, nullText(policies)); err != nil {
 		return list, false, fmt.Errorf("writing the policies: %w", err)
 	}
-	s.pendingNews.addPool(AllPools) // the devices with this profile may have tasks in any pool
+	if table.table == profileTable().table {
+		s.pendingNews.addPool(AllPools) // the devices with this profile may have tasks in any pool
+	}
 	if list, err = s.readPolicyList(ctx, table, name, ""); err != nil {
 		return list, false, err
 	}

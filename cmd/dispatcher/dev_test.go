@@ -175,7 +175,12 @@ func TestDevStartsAPrivateRedis(t *testing.T) {
 			<-time.After(20 * time.Millisecond)
 		}
 	}
-	d := startProgram(t, []string{"PATH=" + t.TempDir()}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--redis=auto")
+	d, _ := startDev(t, t.TempDir(), "--redis=auto")
+	if err := syscall.Kill(privateRedisOf(t, d.cmd.Process.Pid)[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d.waitForOutput(t, `(private redis-server has ended)`)
+	d = startProgram(t, []string{"PATH=" + t.TempDir()}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--redis=auto")
 	d.waitForOutput(t, `(no redis-server)`)
 	d.waitForOutput(t, `\(SQLite, (in-process Redis), embedded`)
 	if code, _, stderr := runProgram(t, nil, "dev", "--redis=own"); code != 2 || !strings.Contains(stderr, "--redis") {

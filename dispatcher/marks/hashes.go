@@ -37,6 +37,8 @@ var (
 	unmarkLua string
 	//go:embed record_wait.lua
 	recordWaitLua string
+	//go:embed end_wait.lua
+	endWaitLua string
 )
 
 // ErrUnavailable is returned if Redis does not answer.
@@ -44,9 +46,9 @@ var ErrUnavailable = errors.New("redis is unavailable")
 
 // Hashes stores the marks in Redis. It is safe for concurrent use, also by several replicas.
 type Hashes struct {
-	client                   redis.UniversalClient
-	mark, unmark, recordWait *redis.Script
-	breakers                 *redisconn.Breakers
+	client                            redis.UniversalClient
+	mark, unmark, recordWait, endWait *redis.Script
+	breakers                          *redisconn.Breakers
 }
 
 // NewHashes returns a Hashes that stores the marks in the Redis of client. A mark says that a device has work.
@@ -54,7 +56,7 @@ func NewHashes(client redis.UniversalClient) *Hashes {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Hashes{
 		client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), recordWait: redis.NewScript(recordWaitLua),
-		breakers: redisconn.NewBreakers(client, now),
+		endWait: redis.NewScript(endWaitLua), breakers: redisconn.NewBreakers(client, now),
 	}
 }
 
@@ -219,12 +221,15 @@ func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices)
 // `from` to `to`.
 func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Call {
 	args := make([]any, 0, 3+len(devices.Names))
-	args = append(args, from, to, strconv.FormatUint(rand.Uint64(), 36))
+	args = append(args, from, to, newVersion())
 	for _, name := range devices.Names {
 		args = append(args, name)
 	}
 	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.HashIndex)}, Args: args}
 }
+
+// newVersion returns a version for marks that no other mark has.
+func newVersion() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // DeviceWait is the wait of a device whose mark has this version.
 type DeviceWait struct {
@@ -239,8 +244,24 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	for i, w := range waits {
 		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{key(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
 	}
-	if err := redisconn.Run(ctx, h.client, calls); err != nil {
-		return fmt.Errorf("recording waits: %w: %w", ErrUnavailable, err)
+	return h.changeWaits(ctx, "recording", calls)
+}
+
+// EndWaits gives the marks of the devices new versions without a wait. It returns ErrUnavailable if Redis does not answer; then some of
+// the waits may have ended.
+func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
+	calls := make([]*redisconn.Call, len(devices))
+	for i, device := range devices {
+		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{key(hashIndex(device))}, Args: []any{device, newVersion()}}
+	}
+	return h.changeWaits(ctx, "ending", calls)
+}
+
+// changeWaits makes calls in one round trip. doing says what they do, for the error.
+func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisconn.Call) error {
+	err := h.breakers.Do(ctx, key(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
+	if err != nil {
+		return fmt.Errorf("%s waits: %w: %w", doing, ErrUnavailable, err)
 	}
 	return nil
 }

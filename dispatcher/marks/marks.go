@@ -28,6 +28,7 @@ type Cache interface {
 	Mark(ctx context.Context, from, to int64, byHash []HashDevices) error
 	Unmark(ctx context.Context, device, version string) (deleted bool, err error)
 	RecordWaits(ctx context.Context, waits []DeviceWait) error
+	EndWaits(ctx context.Context, devices []string) error
 }
 
 // Config configures a Follower.
@@ -121,6 +122,12 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {
 	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: version, Wait: wait})
 	return err //nolint:wrapcheck // the cache's own
+}
+
+// EndWaits ends the waits in the marks of devices that were granted tasks. It must be called after the commit of the grants and before the
+// devices are answered. Then a report that does not know of the grant cannot record a wait.
+func (f *Follower) EndWaits(ctx context.Context, devices []string) error {
+	return f.config.Cache.EndWaits(ctx, devices) //nolint:wrapcheck // the cache's own
 }
 
 // WaitHolds reads the news and the mark of a device again, and reports whether wait is still the wait in the mark, and holds.

@@ -171,6 +171,18 @@ func (r *replicaModel) markHash(from, to int64, devices HashDevices) error {
 	return nil
 }
 
+func (r *replicaModel) EndWaits(_ context.Context, devices []string) error {
+	if err := r.step(); err != nil {
+		return err
+	}
+	for _, device := range devices {
+		if part := (*r.redis).parts[hashIndex(device)]; part[device] != "" {
+			part[device] = strconv.FormatUint(r.world.rand.Uint64(), 36)
+		}
+	}
+	return nil
+}
+
 func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, error) {
 	if err := r.step(); err != nil {
 		return false, err

@@ -75,6 +75,11 @@ func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
+// AdmitBatch lets the devices that still wait with a task of the batch get slots again, after RemoveBatch, in the background.
+func (o *Offers) AdmitBatch(pool string, batch int64) {
+	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
+}
+
 // OfferedPools returns the pools in which a slot is offered to the device. It searches only in the given pools.
 func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing

@@ -10,7 +10,7 @@ import (
 func TestEmbeddedKeysEnd(t *testing.T) {
 	t.Parallel()
 	var opened cleanup
-	b, err := openEmbedded(t.Context(), DevOptions{Data: t.TempDir()}, &opened)
+	b, err := new(DevServer).openEmbedded(t.Context(), DevOptions{Data: t.TempDir()}, &opened)
 	if err != nil {
 		t.Fatal(err)
 	}

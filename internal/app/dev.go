@@ -58,6 +58,7 @@ type DevServer struct {
 	Redis                  string // what kind of Redis it uses
 
 	app          *App
+	redisEnded   <-chan struct{} // closed when the private redis-server has ended; nil without one
 	broker       *broker.Broker
 	announceDirs []string
 	log          *slog.Logger
@@ -90,7 +91,7 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	opened.add("mqtt", mqttListener.Close)
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
-	b, err := openEmbedded(ctx, options, &opened)
+	b, err := d.openEmbedded(ctx, options, &opened)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +157,7 @@ func readOrCreateToken(path string) (string, error) {
 }
 
 // openEmbedded opens the SQLite ledger in the folder options.Data and a Redis, and adds to opened how to close them.
-func openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (backends, error) {
+func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (backends, error) {
 	ledger, err := store.OpenSQLite(ctx, filepath.Join(options.Data, "ledger.db"))
 	if err != nil {
 		return backends{}, err
@@ -165,7 +166,7 @@ func openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (bac
 	if _, err := ledger.Migrate(ctx); err != nil {
 		return backends{}, err
 	}
-	client, advanceTTLs, err := openRedis(ctx, options, opened)
+	client, advanceTTLs, err := d.openRedis(ctx, options, opened)
 	return backends{store: ledger, redis: client, dev: true, advanceTTLs: advanceTTLs}, err
 }
 
@@ -207,6 +208,8 @@ func (d *DevServer) Run(ctx context.Context, onStarted func()) error {
 		select {
 		case <-ctx.Done():
 		case err = <-d.app.Failed():
+		case <-d.redisEnded:
+			err = errors.New("the private redis-server has ended")
 		}
 		err = errors.Join(err, notice.Withdraw())
 	}

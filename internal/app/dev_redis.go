@@ -30,11 +30,11 @@ const redisStartLimit = 10 * time.Second
 
 // openRedis starts the Redis of the embedded mode, and adds to opened how to close it: redis-server if options name its program, else an
 // in-process Redis. Redis starts empty each time, and is restored from the ledger.
-func openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
+func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
 	password := credentials.NewToken() // every user of this machine can connect to the port
 	var addr string
 	if options.RedisServer != "" {
-		addr, err = startPrivateRedis(ctx, options, password, opened)
+		addr, err = d.startPrivateRedis(ctx, options, password, opened)
 	} else {
 		memory, failed := memoryredis.Start(password)
 		if err = failed; err == nil {
@@ -57,7 +57,7 @@ func openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *
 
 // startPrivateRedis starts the program options.RedisServer on a free port of the loopback interface, and adds to opened how to end it. If
 // this process ends in any other way, the guard ends redis-server.
-func startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
+func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
 	free, err := listen(ctx, "127.0.0.1:0", false)
 	if err != nil {
 		return "", err
@@ -68,15 +68,15 @@ func startPrivateRedis(ctx context.Context, options DevOptions, password string,
 	if err := errors.Join(err, free.Close()); err != nil {
 		return "", fmt.Errorf("starting redis-server: %w", err)
 	}
-	defer config.Close()
+	defer func() { _ = config.Close() }()
 	_, err = fmt.Fprintf(write, privateRedisConfig, port, password) // less than the buffer of a pipe
 	null, failed := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err := errors.Join(err, write.Close(), failed); err != nil {
 		return "", fmt.Errorf("starting redis-server: %w", err)
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }()
 	server, err := child.Start(child.Config{
-		Args: []string{options.RedisServer, "-"}, Env: os.Environ(), In: config, Out: null, Err: null,
+		Args: []string{options.RedisServer, "-"}, Env: os.Environ(), In: config, Out: null, Err: os.Stderr, // it writes errors of its start to stderr
 		GuardArgs: options.GuardArgs, Deadline: time.Now().AddDate(10, 0, 0),
 	})
 	if err != nil {
@@ -87,6 +87,7 @@ func startPrivateRedis(ctx context.Context, options DevOptions, password string,
 		<-server.Ended()
 		return nil
 	})
+	d.redisEnded = server.Ended()
 	return addr, nil
 }
 

@@ -279,7 +279,11 @@ func (b *batches) pause(ctx context.Context, in *struct {
 
 // resume ends the pause of a batch.
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.offerSlots(b.ledger.ResumeBatch(ctx, actor(ctx), in.ID))
+	batch, err := b.ledger.ResumeBatch(ctx, actor(ctx), in.ID)
+	if err == nil {
+		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
+	}
+	return b.offerSlots(batch, err)
 }
 
 // cancel cancels a batch.

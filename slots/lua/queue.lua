@@ -431,6 +431,7 @@ end
 --   left    the device leaves the queue
 --   closed  no task of batch u.batch may start: the devices that wait with its tasks leave the queue, at
 --           most MAX_CLOSED devices of each class. If more wait, the batch is closed (batch_order.lua)
+--   opened  tasks of batch u.batch may start again: the batch is not closed any more
 function queue.update(q, u)
   local w = queue.waiter(q, u.device)
   for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
@@ -441,6 +442,9 @@ function queue.update(q, u)
     if #waiters == MAX_CLOSED then
       order.set_closed(q, order.load_batch(q, u.batch), true)
     end
+  end
+  if u.kind == 'opened' then
+    order.set_closed(q, order.load_batch(q, u.batch), false)
   end
   if not w or u.offer and u.offer ~= w.offer then
     return

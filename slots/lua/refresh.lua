@@ -29,12 +29,19 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- The state is unusable if Redis lost it or if the clock was set back. A slot is free if more slots are not held
--- than were offered after the latest change of the queue. In both cases, no asker keeps waiting.
-local may_wait = state
-  and pace.period > 0
-  and state.now <= now + 1000
-  and redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered
+-- is_full: reports whether at most as many slots are free as were offered after the latest change of the queue. After
+-- a decrease of the capacity, slots with low numbers are not held although more slots than the capacity are held.
+local function is_full()
+  if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
+    return true
+  end
+  local p = core.pool(KEYS)
+  return p.capacity and p.capacity - p.held <= state.offered
+end
+
+-- The state is unusable if Redis lost it or if the clock was set back. Then, or if a slot is free, no asker keeps
+-- waiting.
+local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
 -- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again, if it keeps its
 -- place; else nil. ahead is the number of grants until its foreseen grant. A poller does not keep its place if it

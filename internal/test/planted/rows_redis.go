@@ -43,7 +43,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "slots", Func: "lua/refresh.lua",
-			Old: `and redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered`, New: ``,
+			Old: `return p.capacity and p.capacity - p.held <= state.offered`, New: `return true`,
 			Breaks: "a device keeps waiting although a slot is free", Tests: scripts,
 		},
 		{

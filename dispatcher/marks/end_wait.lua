@@ -1,0 +1,14 @@
+-- end_wait: ends the wait in the mark of a device, because the device was granted a task. The mark gets a new
+-- version, so a report that read the device before the grant cannot record a wait any more (record_wait.lua).
+--
+-- KEYS[1]  HASH  the marks (mark.lua)
+-- ARGV[1]  name of the device
+-- ARGV[2]  new version of the mark; no other call uses the same version
+-- Returns  1 if the mark has the new version
+--          0 if the device has no mark; then nothing was changed
+
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+  return 1
+end
+return 0
