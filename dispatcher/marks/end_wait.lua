@@ -7,7 +7,7 @@
 -- Returns  1 if the mark has the new version
 --          0 if the device has no mark; then nothing was changed
 
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+if redis.call('HGET', KEYS[1], ARGV[1]) then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
   return 1
 end
