@@ -148,18 +148,12 @@ func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 func (m *queueMachine) refreshWaiters(t *rapid.T) {
 	var refreshes []slots.WaiterRefresh
 	var want []time.Duration
-	free := m.capacity
-	for _, l := range m.knownSnapshot(t).Leases {
-		if l.Slot < m.capacity {
-			free--
-		}
-	}
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 5, rapid.ID).Draw(t, "devices") {
 		r := slots.WaiterRefresh{Device: fmt.Sprint("d", n), Chance: rapid.SampledFrom([]float64{0, 0.5, 0.999}).Draw(t, "chance"), Reach: slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))}
 		if w := m.waiters[r.Device]; w != nil && rapid.Bool().Draw(t, "same reach") {
 			r.Reach = slots.Reach(w.reach) //nolint:gosec // from 0 to 2
 		}
-		refreshes, want = append(refreshes, r), append(want, time.Duration(m.refreshWaiter(r, free))*time.Millisecond)
+		refreshes, want = append(refreshes, r), append(want, time.Duration(m.refreshWaiter(r))*time.Millisecond)
 	}
 	m.setRedisClock()
 	got, err := m.Refresh(m.ctx, m.pool, queuePace, refreshes)

@@ -326,11 +326,11 @@ func (m *queueModel) joinQueue(device string, want slots.Want, reach int, chance
 	return after, position
 }
 
-// refreshWaiter handles the report of a device that may keep waiting. free is the number of slots that are not held. It
-// returns the time (ms) until the device is to ask again, or 0 if acquireSlot must handle the report.
-func (m *queueModel) refreshWaiter(r slots.WaiterRefresh, free int) int64 {
+// refreshWaiter handles the report of a device that may keep waiting. It returns the time (ms) until the device is to ask
+// again, or 0 if acquireSlot must handle the report.
+func (m *queueModel) refreshWaiter(r slots.WaiterRefresh) int64 {
 	w := m.waiters[r.Device]
-	if w == nil || m.closed == nil || free > m.closed.reserved || w.reach != int(r.Reach) {
+	if w == nil || m.closed == nil || m.capacity-len(m.batchByLease) > m.closed.reserved || w.reach != int(r.Reach) {
 		return 0
 	}
 	ahead := w.expectedGrant - m.grants
