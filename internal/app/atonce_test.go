@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
@@ -30,13 +31,27 @@ func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body 
 		for n := range overMQTT { // the broker distributes them to the replicas in turn
 			m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(body, len(replicas)+n))
 		}
+		var refused []devices.Reply // on a busy machine, after 3 s: the real reply may follow
 		for heard := 0; heard < overMQTT; {
-			reply := m.nextReply(t)
-			if reply.Reason == devices.ReasonUnavailable && reply.Acks == nil {
-				continue // a busy machine took longer than 3 s, and the real reply follows
+			limit := patience
+			if len(refused) > 0 {
+				limit = 10 * time.Second
 			}
-			answers <- reply
-			heard++
+			reply, arrived := m.replyWithin(t, limit)
+			switch {
+			case !arrived && len(refused) == 0:
+				t.Error("no reply")
+				return
+			case !arrived:
+				answers <- refused[0]
+				refused = refused[1:]
+				heard++
+			case reply.Reason == devices.ReasonUnavailable && reply.Acks == nil:
+				refused = append(refused, reply)
+			default:
+				answers <- reply
+				heard++
+			}
 		}
 	})
 	close(begin)

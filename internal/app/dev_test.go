@@ -188,15 +188,25 @@ func (m *mqttDevice) sendReport(t *testing.T, body string) devices.Reply {
 // nextReply returns the next reply to the device. It skips messages that only wake the device.
 func (m *mqttDevice) nextReply(t *testing.T) devices.Reply {
 	t.Helper()
-	late := time.After(patience)
+	reply, arrived := m.replyWithin(t, patience)
+	if !arrived {
+		t.Fatal("no reply")
+	}
+	return reply
+}
+
+// replyWithin returns the next reply to a report, if it arrives within limit.
+func (m *mqttDevice) replyWithin(t *testing.T, limit time.Duration) (reply devices.Reply, arrived bool) {
+	t.Helper()
+	late := time.After(limit)
 	for {
 		select {
 		case content := <-m.replies:
 			if reply := decodeReply(t, content); reply.Reason != devices.ReasonWake {
-				return reply
+				return reply, true
 			}
 		case <-late:
-			t.Fatal("no reply")
+			return devices.Reply{}, false
 		}
 	}
 }
