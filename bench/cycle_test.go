@@ -184,7 +184,7 @@ func measureIdleAtTwoReplicas(s *testbed, size scale) figures {
 	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
 }
 
-// measureWaitingReports measures reports of devices that wait for one of 60 slots, all of which are held.
+// measureWaitingReports measures reports of devices that wait for a slot of a full pool.
 func measureWaitingReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	return s.measureRefusals(size, s.registerWaiters(size))
@@ -195,8 +195,8 @@ func measureWaitingAtTwoReplicas(s *testbed, size scale) figures {
 	return s.measureRefusals(size, s.registerWaiters(size))
 }
 
-// registerWaiters creates a pool with 60 slots, all of which are held, and returns devices with one task each in this
-// pool.
+// registerWaiters creates a full pool: 60 devices hold its 60 slots. It returns other devices, which have one task each in
+// the pool.
 func (s *testbed) registerWaiters(size scale) []string {
 	s.sendOperatorJSON(http.MethodPut, "/v1/pools/p", map[string]any{"capacity": 60})
 	holders := s.registerDevices("h", 60)

@@ -98,8 +98,9 @@ func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, repo
 	return check
 }
 
-// answerFromMark answers, with refusal, the report of a device that has no work or waits, as its mark says. untilTurn is as in refuse. The
-// answer may be parked as park. check is the result of checkMark for the device.
+// answerFromMark answers the report of a device without reading the ledger. The mark of the device shows that the device has no work or
+// waits for a slot; refusal is the answer that follows from it. untilTurn is as in refuse. The answer may be parked as park. check is the
+// result of checkMark for the device.
 func (d *Dispatcher) answerFromMark(
 	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
 ) *reportHandling {

@@ -64,9 +64,9 @@ func (h *reportHandling) steadyWait(position int64) marks.Wait {
 	return wait
 }
 
-// nextChange returns the next time at which task may become startable, or not startable, without a change in the ledger; zero means never.
-// isSteady is false if this time cannot be told: the task could already be expired, but only some of its limits apply; or an opening is
-// over, and the next one is not known yet.
+// nextChange returns the next time from which task may start, or may not start any more, without a change in the ledger. Zero means that
+// there is no such time. isSteady is false if the time is unknown. It is unknown in two cases: task could already be expired, but only some
+// of its limits apply; or an opening is over, and the next opening is not known yet.
 func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {

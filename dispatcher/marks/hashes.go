@@ -109,7 +109,7 @@ func parseReading(reply []any) MarkReading {
 	return s
 }
 
-// Wait says that a device waits for a slot of one pool, and for how long this holds.
+// Wait is the fact that a device waits for a slot of one pool. The fact is valid until the time Until.
 type Wait struct {
 	Pool     string    // empty means that the device is not known to wait
 	Position int64     // position in the news that was read before the device was read from the ledger
@@ -257,7 +257,7 @@ func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	return h.changeWaits(ctx, "ending", calls)
 }
 
-// changeWaits makes calls in one round trip. doing says what they do, for the error.
+// changeWaits makes calls in one round trip. doing is the verb in the text of the error.
 func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisconn.Call) error {
 	err := h.breakers.Do(ctx, key(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
 	if err != nil {

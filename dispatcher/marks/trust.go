@@ -90,7 +90,8 @@ func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.handled = handled
 }
 
-// includesPoolNews reports whether wait includes all news of its pool that this replica must know: those of its latest reading and its own.
+// includesPoolNews reports whether wait is newer than the news of its pool. The news are those that this replica has read, and those that
+// this replica has committed.
 func (b *trustState) includesPoolNews(wait Wait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
