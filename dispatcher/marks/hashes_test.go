@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
@@ -79,6 +80,42 @@ func TestMarks(t *testing.T) {
 		expectReading(t, h, 6, false)
 		markDevices(t, h, -1, 2, deviceA) // the ledger lost data, so its newest news are older
 		expectReading(t, h, 2, true)
+	})
+}
+
+// TestWaitsInMarks checks the rules of the scripts that record a wait in a mark and end it.
+func TestWaitsInMarks(t *testing.T) {
+	t.Parallel()
+	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, _ servers.RedisAt) {
+		t.Helper()
+		wait := marks.Wait{Pool: "p", Position: 3, Until: time.UnixMilli(1_800_000_000_000)}
+		record := func(version string, want marks.Wait) {
+			t.Helper()
+			if err := h.RecordWaits(t.Context(), []marks.DeviceWait{{Device: deviceA, Version: version, Wait: wait}}); err != nil {
+				t.Error(err)
+			}
+			if got := h.ReadMarks(t.Context(), []string{deviceA})[0].Wait; got != want {
+				t.Errorf("the mark has the wait %+v, want %+v", got, want)
+			}
+		}
+		record("", marks.Wait{}) // the device has no mark
+		markDevices(t, h, -1, 3, deviceA)
+		first := expectReading(t, h, 3, true)
+		record(first, wait)
+		markDevices(t, h, 3, 4, deviceA)
+		record(first, marks.Wait{})
+		second := expectReading(t, h, 4, true)
+		record(second, wait)
+		if err := h.EndWaits(t.Context(), []string{deviceA, deviceB}); err != nil {
+			t.Error(err)
+		}
+		if expectReading(t, h, 4, true) == second {
+			t.Error("the mark has its former version")
+		}
+		record(second, marks.Wait{})
+		if done, err := h.Unmark(t.Context(), deviceA, second); done || err != nil {
+			t.Errorf("unmarked by a former version: %t, %v", done, err)
+		}
 	})
 }
 
