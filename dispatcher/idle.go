@@ -108,7 +108,7 @@ func (d *Dispatcher) answerFromMark(
 	from.replaceOlder(park)
 	changed := from.reach() != check.reach
 	if changed {
-		d.Devices.RecordAdmission(caller, from.reach())
+		d.Devices.RecordReach(caller, from.reach())
 	}
 	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID}}
 	h.refuse(refusal, untilTurn)

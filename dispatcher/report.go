@@ -22,6 +22,7 @@ type reportHandling struct {
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
 	mayHaveMoreDrops bool              // the device may have more tasks that policies drop, as the last attempt found
+	endedLastTask    bool              // the results ended the only open task of the device
 }
 
 // handleLimit limits the time to handle one report. It is shorter than the age at which
@@ -64,22 +65,17 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	defer check.done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	view, err := d.readView(ctx, caller.Device, fullView(!hasContents(report)))
+	admitted, err := d.admit(ctx, caller, report)
 	if err != nil {
 		return nil, err
 	}
-	admitted, err := d.Devices.Admit(ctx, caller, view)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the registry's own
-	}
-	view.Device = admitted.Device
 	h := &reportHandling{
-		d: d, reporter: &reporter{d: d, caller: caller, view: view}, report: report, mentioned: make(map[grantKey]bool),
-		reply: devices.Reply{Re: report.ID, Credential: admitted.Credential},
+		d: d, reporter: &reporter{d: d, caller: caller, view: admitted.view}, report: report, mentioned: make(map[grantKey]bool),
+		reply: devices.Reply{Re: report.ID, Credential: admitted.credential},
 	}
 	h.reporter.replaceOlder(park)
-	h.reporter.recordAdmission(admitted.Credential)
-	seenAt, hasNewReach := h.reporter.seenAt(), view.Device != nil && view.Device.Reach != h.reporter.reach()
+	h.reporter.recordAdmission(admitted)
+	seenAt, hasNewReach := h.reporter.seenAt(), admitted.reach != h.reporter.reach()
 	err = h.runSteps(ctx)
 	h.reporter.recordSeen(seenAt, h.again(), hasNewReach)
 	if err != nil {
@@ -94,7 +90,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // before anything is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
-	if trouble == nil && hasContents(h.report) {
+	if trouble == nil && hasContents(h.report) && !(hasOnlyResults(h.report) && h.endedLastTask) {
 		trouble = h.reporter.rereadView(ctx)
 	}
 	if trouble != nil {
@@ -118,10 +114,15 @@ func (h *reportHandling) replyUnavailable(err error) error {
 }
 
 // hasContents reports whether a report contains more than the request for a task. If it does, handle reads
-// only the registration of the device, which decides whether the report is accepted. runSteps reads the
+// at most the registration of the device, which decides whether the report is accepted. runSteps reads the
 // tasks and the grant of the device after it has recorded the contents of the report.
 func hasContents(report devices.Report) bool {
 	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
+}
+
+// hasOnlyResults reports whether a report contains results and nothing else.
+func hasOnlyResults(report devices.Report) bool {
+	return len(report.Results) > 0 && len(report.Running) == 0 && report.Attributes == nil
 }
 
 // readFullView reads from the ledger everything that a report of device needs.

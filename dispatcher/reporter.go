@@ -59,15 +59,6 @@ func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
 	return r.d.Devices.IsStillAdmitted(ctx, r.caller, r.view) //nolint:wrapcheck // the registry's own
 }
 
-// recordAdmission records that the caller was admitted, so that its next report can be answered from the
-// mark of the device. It records nothing if credential, the token that the reply carries, is not empty.
-func (r *reporter) recordAdmission(credential string) {
-	if device := r.view.Device; r.d.Marks == nil || device == nil || r.caller.Via == devices.ViaLease || device.Blocked || credential != "" {
-		return
-	}
-	r.d.Devices.RecordAdmission(r.caller, r.reach())
-}
-
 // pools returns the pools in which the device has open work, each once.
 func (r *reporter) pools() []string { return decision.DistinctPools(r.view.Candidates) }
 

@@ -28,6 +28,7 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 			return fmt.Errorf("%w: recording results: %w", devices.ErrUnavailable, err)
 		}
 	}
+	h.endedLastTask = len(outcomes) == len(h.report.Results)
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
@@ -37,6 +38,7 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
+		h.endedLastTask = h.endedLastTask && outcome.Last
 		if rescue.PanicHandler(h.d.Panicked).Report("recording a result", outcome.Err) != nil {
 			failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)
 			continue

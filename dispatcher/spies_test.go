@@ -120,6 +120,10 @@ func (s *storeSpies) DeviceViews(ctx context.Context, devices []string) ([]store
 	return callWithHooks(s, "Views", func() ([]store.DeviceView, error) { return s.Store.DeviceViews(ctx, devices) })
 }
 
+func (s *storeSpies) DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error) {
+	return callWithHooks(s, "Registrations", func() ([]store.DeviceView, error) { return s.Store.DeviceRegistrations(ctx, devices) })
+}
+
 func (s *storeSpies) Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error) {
 	return callWithHooks(s, "Renew", func() ([]store.RenewalOutcome, error) { return s.Store.Renew(ctx, renewals) })
 }

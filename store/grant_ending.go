@@ -36,7 +36,8 @@ const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.
 
 // grantEnding is a grant that ends, and the resulting state of its task.
 type grantEnding struct {
-	n          int // index of the result that ends the grant
+	n          int  // index of the result that ends the grant
+	isOnlyTask bool // the device has no other open task
 	task       endingTask
 	grant      Grant
 	cause      EndCause
@@ -48,10 +49,13 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns the destinations in ending for a row: the index of a result, then endingTaskColumns, then grantOnlyColumns.
+// endingDest returns the destinations in ending for a row: the index of a result, isOnlyTask, then endingTaskColumns, then grantOnlyColumns.
 func endingDest(ending *grantEnding) []any {
-	return append(append([]any{&ending.n}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
+	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
 }
+
+// endsLast reports whether the device has no open task after the ending.
+func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.State != Pending }
 
 // applyResult sets the fields of an ending that result, the result of a device, causes. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {

@@ -82,7 +82,7 @@ func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (boo
 // LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about the admission remains to
 // be recorded. It also returns the reach of the device at that time: how the device can be notified of work. The result is valid only
 // while this replica calls ForgetAdmission for all news of the ledger. Therefore use it only together with a trusted mark
-// (marks.DeviceMark).
+// (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
 func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	return r.cache.lastAdmission(caller)
 }
@@ -91,6 +91,11 @@ func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 // return both.
 func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
+}
+
+// RecordReach records the reach of the caller's device, if the caller is still the last one that was admitted for it.
+func (r *Registry) RecordReach(caller devices.Caller, reach store.Reach) {
+	r.cache.cacheReach(caller, reach)
 }
 
 // ForgetAdmission removes the cached admission of the device, so that the device is read from the ledger again at

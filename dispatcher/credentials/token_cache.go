@@ -186,6 +186,16 @@ func (k *tokenCache) cacheAdmission(caller devices.Caller, reach store.Reach) {
 	put(k.devices, k.maxDevices, key, actor)
 }
 
+// cacheReach records the reach of the caller's device, if the caller is still the last one that was admitted for the device.
+func (k *tokenCache) cacheReach(caller devices.Caller, reach store.Reach) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if key, actor := k.actorEntry(caller); actor.isAdmitted {
+		actor.reach = int8(reach) //nolint:gosec // there are three
+		k.devices[key] = actor
+	}
+}
+
 // put sets entries[key] to value. If the map then has more than maxEntries entries, put removes arbitrary entries.
 func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	entries[key] = value

@@ -117,6 +117,13 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return mark
 }
 
+// LedgerTime returns the current time of the ledger. followsNews is false if this replica did not read the news in the last seconds; then
+// the time is zero.
+func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
+	_, now, followsNews = f.trust.requiredPosition(f.config.Now())
+	return now, followsNews
+}
+
 // RecordWait adds wait to the mark of a device, if the mark still has this version. The caller must read the mark first, and then read the
 // device from the ledger.
 func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {

@@ -1,0 +1,50 @@
+package dispatcher
+
+import (
+	"context"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// admission is what is known of the sender of a report that was admitted: its caller may act for the device.
+type admission struct {
+	view       store.DeviceView // as read from the ledger; it has only the time if isKnown is true
+	isKnown    bool             // the caller was admitted before, so the ledger was not read
+	reach      store.Reach      // the reach of the device before this report
+	credential string           // the new token of the device; empty if it gets none
+}
+
+// admit checks that the caller may act for its device. For a report that only has results it does not read the ledger, if the caller was
+// admitted before and this replica follows the news. So it may admit a device for some seconds after it was blocked or deleted by another
+// replica. The ledger then still decides about each result.
+func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
+	if d.Marks != nil && hasOnlyResults(report) {
+		now, followsNews := d.Marks.LedgerTime()
+		if reach, isKnown := d.Devices.LastAdmission(caller); isKnown && followsNews {
+			return admission{view: store.DeviceView{Now: now}, isKnown: true, reach: reach}, nil
+		}
+	}
+	view, err := d.readView(ctx, caller.Device, fullView(!hasContents(report)))
+	if err != nil {
+		return admission{}, err
+	}
+	admitted, err := d.Devices.Admit(ctx, caller, view)
+	if err != nil {
+		return admission{}, err //nolint:wrapcheck // the registry's own
+	}
+	view.Device = admitted.Device
+	return admission{view: view, reach: view.Device.Reach, credential: admitted.Credential}, nil
+}
+
+// recordAdmission records that the caller was admitted, as admitted says, so that the ledger need not be read for each of its next reports.
+// It records nothing if the device is blocked, or if the reply carries a new token.
+func (r *reporter) recordAdmission(admitted admission) {
+	switch {
+	case r.d.Marks == nil || r.caller.Via == devices.ViaLease || admitted.credential != "":
+	case admitted.isKnown:
+		r.d.Devices.RecordReach(r.caller, r.reach())
+	case !admitted.view.Device.Blocked:
+		r.d.Devices.RecordAdmission(r.caller, r.reach())
+	}
+}
