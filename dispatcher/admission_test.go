@@ -59,7 +59,9 @@ func TestResultOfATaskThatIsTriedAgainIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, _ *storeSpies, _ *stoppedClock) {
 		b.t.Helper()
-		b.createBatch("a", func(batch *store.Batch) { batch.MaxAttempts, batch.RetryOn, batch.RetryBackoff = 2, []string{"failed"}, time.Hour }, "d")
+		b.createBatch("a", func(batch *store.Batch) {
+			batch.MaxAttempts, batch.RetryOn, batch.RetryBackoff = 2, []string{"failed"}, time.Hour
+		}, "d")
 		task := b.expectReason("d", `{"id":"g"}`, devices.ReasonGranted).Task
 		b.expectReason("d", fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"failed"}]}`, task.ID, task.Token), devices.ReasonWindow)
 	})

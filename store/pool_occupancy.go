@@ -70,17 +70,17 @@ func waitingCountSQL(poolExpr, limitExpr string) string {
 
 // waitingByDeviceSQL returns the query that counts up to limitExpr waiting devices among the first 4 * limitExpr devices with tasks.
 func waitingByDeviceSQL(poolExpr, limitExpr string) string {
-	return devicesWithTasksCTE(poolExpr, "n < 4 * "+limitExpr) + `
+	return devicesWithTasksCTE(poolExpr, "''", "n < 4 * "+limitExpr) + `
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool poolExpr (an SQL expression). In
-// the index it steps from device to device, as long as condition is true.
-func devicesWithTasksCTE(poolExpr, condition string) string {
+// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool poolExpr, from the device after
+// afterExpr on. In the index it steps from device to device, as long as condition is true. All arguments are SQL expressions.
+func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `
 	WITH RECURSIVE who(n, device) AS (
-		SELECT 1, ` + next + `)
+		SELECT 1, ` + next + ` AND t.device > ` + afterExpr + `)
 		UNION ALL
 		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + condition + `
 	)`

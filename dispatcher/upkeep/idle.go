@@ -1,8 +1,10 @@
 package upkeep
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,66 +13,108 @@ import (
 
 const (
 	idleEvery = 900 * time.Millisecond // minimum time between two counts, over all replicas
-	idleShare = 20                     // counting takes at most 1/idleShare of the time
+	idleLimit = 25 * time.Millisecond  // a pass begins no further query for the count after this time
 )
 
-// idleSchedule records when this replica counted idle slots last, and when it may count next.
-type idleSchedule struct {
-	mu         sync.Mutex
-	last, next time.Time
+// idleCounts are the counts of the waiting devices of pools, as this replica continues them from pass to pass.
+type idleCounts struct {
+	mu     sync.Mutex
+	last   time.Time       // time of the last pass; zero before the first one
+	byPool map[string]*lap // key: the name of the pool
+	resume string          // the pool with which the next pass begins
 }
+
+// maxLaps is the maximum number of pools whose counts are kept, to limit memory.
+const maxLaps = 10_000
+
+// lap is the progress of the count of a pool's waiting devices. A lap is one walk over all devices with tasks of the pool.
+type lap struct {
+	after   string // device after which the count continues; empty at the beginning of a lap
+	counted int    // number of devices counted in this lap
+	before  int    // number of devices counted in the lap before
+}
+
+func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*lap)} }
 
 // CountIdle adds up the idle time in slot-seconds: the time during which slots were free although devices could
 // have used them. For each pool it counts the devices that could be granted a task, hold no slot, and reported
 // within three report periods, but not more than there are free slots. It does not count callers.
 //
+// Each call spends at most about idleLimit on the count. If the devices of the open pools are too many for that, the next call continues
+// it, and a device may be counted that waited one lap ago.
+//
 // It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
-	started := k.config.Now()
-	since, mayCount := k.idle.beginCount(started)
-	if !mayCount {
-		return nil
-	}
-	defer func() { k.idle.endCount(started, k.config.Now()) }()
+	k.idle.mu.Lock()
+	defer k.idle.mu.Unlock()
+	started, last := k.config.Now(), k.idle.last
+	k.idle.last = started
 	open, err := k.config.Ledger.OpenPools(ctx)
-	if err != nil || len(open) == 0 || since == 0 {
+	if err != nil || len(open) == 0 || last.IsZero() {
 		return err //nolint:wrapcheck // says what it read
 	}
 	taken, err := k.config.Ledger.TakeIdleTime(ctx, idleEvery)
 	if err != nil || taken == 0 {
 		return err //nolint:wrapcheck // says what it took
 	}
+	if err := k.continueCounts(ctx, open); err != nil {
+		return err
+	}
 	// Count at most the time since this replica's last call: it is not known whether slots were idle
 	// before that call.
-	elapsed := min(taken, since)
+	elapsed := min(taken, started.Sub(last))
 	for _, pool := range open {
-		idle, err := k.config.Ledger.CountWaitingDevices(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenPrecision, pool.Free)
-		if err != nil {
-			return fmt.Errorf("counting idle slots: %w", err)
-		}
-		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(idle) * elapsed.Seconds())
+		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(k.idle.lapOf(pool.Name).waiting(pool.Free)) * elapsed.Seconds())
 	}
 	return nil
 }
 
-// beginCount reports whether to count now, and returns the time since the last count. If sinceLast is 0, this is the first count.
-func (l *idleSchedule) beginCount(now time.Time) (sinceLast time.Duration, mayCount bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Before(l.next) {
-		return 0, false
+// continueCounts continues the counts of the open pools, each to the end of its lap, until idleLimit has passed. The next call begins with
+// the pool at which this call ended.
+func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) error {
+	started := k.config.Now()
+	slices.SortFunc(open, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })
+	first, _ := slices.BinarySearchFunc(open, k.idle.resume, func(p store.OpenPool, name string) int { return cmp.Compare(p.Name, name) })
+	for _, pool := range slices.Concat(open[first:], open[:first]) {
+		for isDone := false; !isDone; {
+			k.idle.resume = pool.Name
+			if k.config.Now().Sub(started) > idleLimit {
+				return nil
+			}
+			l := k.idle.lapOf(pool.Name)
+			found, err := k.config.Ledger.CountWaitingDevices(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenPrecision, l.after, pool.Free)
+			if err != nil {
+				return fmt.Errorf("counting idle slots: %w", err)
+			}
+			isDone = l.add(found, pool.Free)
+		}
 	}
-	if !l.last.IsZero() {
-		sinceLast = now.Sub(l.last)
-	}
-	l.last = now
-	return sinceLast, true
+	return nil
 }
 
-// endCount records a count that lasted from started to ended, and when the next one may begin.
-func (l *idleSchedule) endCount(started, ended time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.next = ended.Add((idleShare - 1) * ended.Sub(started))
+// lapOf returns the lap of a pool.
+func (c *idleCounts) lapOf(pool string) *lap {
+	found := c.byPool[pool]
+	if found == nil {
+		if len(c.byPool) >= maxLaps {
+			clear(c.byPool)
+		}
+		found = &lap{}
+		c.byPool[pool] = found
+	}
+	return found
 }
+
+// add adds devices that were counted, and reports whether the lap has ended: no devices follow, or as many devices wait as slots are free.
+func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
+	l.counted += found.Waiting
+	if l.after = found.Last; l.counted < free && found.Last != "" {
+		return false
+	}
+	*l = lap{before: l.counted}
+	return true
+}
+
+// waiting returns how many of the free slots of the pool its waiting devices could use.
+func (l *lap) waiting(free int) int { return min(free, max(l.counted, l.before)) }

@@ -55,7 +55,7 @@ type poolLedger interface {
 // idleLedger divides the counting of idle slots among the replicas.
 type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
-	CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, limit int) (int, error)
+	CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (store.WaitingCount, error)
 	TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error)
 }
 
@@ -87,7 +87,7 @@ type Config struct {
 type Keeper struct {
 	config         Config
 	metrics        *metrics
-	idle           *idleSchedule
+	idle           *idleCounts
 	minutes        *minuteProgress
 	waitSearch     *waitSearch
 	guard          *clockGuard
@@ -98,5 +98,5 @@ type Keeper struct {
 
 // New returns a Keeper with this configuration.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleSchedule{}, minutes: &minuteProgress{}, waitSearch: &waitSearch{}, guard: &clockGuard{}, followState: newFollowState()}
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: newIdleCounts(), minutes: &minuteProgress{}, waitSearch: &waitSearch{}, guard: &clockGuard{}, followState: newFollowState()}
 }
