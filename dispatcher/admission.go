@@ -15,11 +15,11 @@ type admission struct {
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. For a report that only has results it does not read the ledger, if the caller was
-// admitted before and this replica follows the news. So it may admit a device for some seconds after it was blocked or deleted by another
-// replica. The ledger then still decides about each result.
+// admit checks that the caller may act for its device. For a report over HTTP that only has results it does not read the ledger, if the
+// caller was admitted before and this replica follows the news. So it may admit a device for some seconds after another replica blocked or
+// deleted it. The results are recorded as before: over HTTP a blocked device keeps its results, and a deleted device has no grant.
 func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
-	if d.Marks != nil && hasOnlyResults(report) {
+	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
 		if reach, isKnown := d.Devices.LastAdmission(caller); isKnown && followsNews {
 			return admission{view: store.DeviceView{Now: now}, isKnown: true, reach: reach}, nil

@@ -80,3 +80,25 @@ func TestBlockedDeviceIsReadAgain(t *testing.T) {
 		b.expectResultReads(s, task, ``, devices.ReasonBlocked, 1, 0)
 	})
 }
+
+// The results of a blocked or deleted device change nothing over MQTT. So the registration is read for each of its reports.
+func TestResultOverMQTTReadsTheRegistration(t *testing.T) {
+	t.Parallel()
+	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
+		b.t.Helper()
+		b.createBatch("a", nil, "d")
+		session := devices.Caller{Device: "d", Via: devices.ViaSession}
+		granted, err := b.HandleReport(b.ctx, session, devices.Report{ID: "g", Accept: true})
+		if err != nil || granted.Task == nil {
+			b.t.Fatalf("%+v, %v", granted, err)
+		}
+		s.takeCallCount("Registrations")
+		result := devices.Result{Task: granted.Task.ID, Token: granted.Task.Token, Status: devices.StatusSucceeded}
+		if _, err := b.HandleReport(b.ctx, session, devices.Report{ID: "r", Accept: true, Results: []devices.Result{result}}); err != nil {
+			b.t.Fatal(err)
+		}
+		if n := s.takeCallCount("Registrations"); n != 1 {
+			b.t.Errorf("%d registrations were read, want 1", n)
+		}
+	})
+}
