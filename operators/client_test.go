@@ -260,6 +260,22 @@ func TestFollowGoesOn(t *testing.T) {
 	}
 }
 
+// An error of the caller's function ends Follow, also if the error came from another request that may succeed later.
+func TestFollowEndsWithTheErrorOfItsCaller(t *testing.T) {
+	t.Parallel()
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "id: 6\ndata: {\"id\":6}\n\n") })
+	calls, lost := 0, &LostError{Err: io.EOF, Reached: true, ReadOnly: true}
+	err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{}, func(json.RawMessage) error {
+		if calls++; calls > 1 {
+			return io.ErrUnexpectedEOF
+		}
+		return lost
+	})
+	if err != error(lost) || calls != 1 {
+		t.Errorf("%v after %d calls, want the error of the first call", err, calls)
+	}
+}
+
 func TestFollowEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {

@@ -110,6 +110,9 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, posi
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if failed, ok := errors.AsType[*handleError](err); ok {
+			return failed.error
+		}
 		if !IsTransient(err) {
 			return err
 		}
@@ -128,6 +131,9 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, posi
 		pause = min(2*pause, longestPause)
 	}
 }
+
+// handleError is an error of the caller's handle. It ends Follow, also if it looks like a lost connection.
+type handleError struct{ error }
 
 // followOnce reads a live list over one connection and calls handle with each entry. It updates position. It always returns an error.
 func (c *Client) followOnce(ctx context.Context, path string, query url.Values, position *LivePosition, handle func(json.RawMessage) error) error {
@@ -176,7 +182,7 @@ func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePositio
 			begun = begun || id != ""
 			if data != "" {
 				if err := handle(json.RawMessage(data)); err != nil {
-					return err
+					return &handleError{err}
 				}
 			}
 			position.LastID, data = cmp.Or(id, position.LastID), ""
