@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -24,7 +23,7 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), limit)
 		defer cancel()
-		response := &bufferedResponse{header: w.Header().Clone(), status: http.StatusOK}
+		response := NewBufferedResponse(w.Header().Clone())
 		err := rescue.CallWithin(ctx, func() error { next.ServeHTTP(response, r.WithContext(ctx)); return nil })
 		switch {
 		case ctx.Err() != nil:
@@ -32,28 +31,12 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 		case err != nil: // next must answer its own panics
 			panic(http.ErrAbortHandler)
 		default:
-			maps.Copy(w.Header(), response.header)
-			w.WriteHeader(response.status)
-			_, _ = w.Write(response.body.Bytes())
+			maps.Copy(w.Header(), response.Header())
+			w.WriteHeader(response.Status)
+			_, _ = w.Write(response.Body.Bytes())
 		}
 	})
 }
-
-// bufferedResponse is a response that has not been sent yet.
-type bufferedResponse struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-// Header returns the headers of the response, which is held in memory.
-func (h *bufferedResponse) Header() http.Header { return h.header }
-
-// WriteHeader stores the status of the response in memory.
-func (h *bufferedResponse) WriteHeader(status int) { h.status = status }
-
-// Write stores body, the next part of the response, in memory.
-func (h *bufferedResponse) Write(body []byte) (int, error) { return h.body.Write(body) }
 
 // timedPatterns lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
 func timedPatterns() []string {

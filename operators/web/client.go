@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -9,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/api"
 )
 
 // client is a client of the API of this process. It acts as the visitor of each request.
@@ -107,23 +107,7 @@ func (i inProcessTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	} else if in.ContentLength == 0 {
 		in.ContentLength = -1 // unknown
 	}
-	out := &recorded{header: http.Header{}, status: http.StatusOK}
+	out := api.NewBufferedResponse(http.Header{})
 	i.api.ServeAs(visitorOf(r.Context()), out, &in)
-	return &http.Response{StatusCode: out.status, Header: out.header, Body: io.NopCloser(&out.body), Request: r}, nil
+	return &http.Response{StatusCode: out.Status, Header: out.Header(), Body: io.NopCloser(&out.Body), Request: r}, nil
 }
-
-// recorded is a ResponseWriter that keeps the answer in memory.
-type recorded struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-// Header returns the headers of the recorded answer.
-func (r *recorded) Header() http.Header { return r.header }
-
-// WriteHeader records the status of the answer.
-func (r *recorded) WriteHeader(status int) { r.status = status }
-
-// Write records body, the next part of the answer.
-func (r *recorded) Write(body []byte) (int, error) { return r.body.Write(body) }

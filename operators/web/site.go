@@ -92,7 +92,7 @@ func (s *site) addLiveLoader(pattern string, load pageLoader) {
 
 // pageCapture receives the page that a live page's handler renders for the hub.
 type pageCapture struct {
-	recorded
+	*api.BufferedResponse
 
 	page *renderedPage
 	err  error
@@ -113,7 +113,7 @@ func (s *site) renderLivePage(ctx context.Context, key viewKey) (*renderedPage, 
 	if err != nil {
 		return nil, err
 	}
-	captured := &pageCapture{recorded: recorded{header: http.Header{}}}
+	captured := &pageCapture{BufferedResponse: api.NewBufferedResponse(http.Header{})}
 	s.livePages.ServeHTTP(captured, r)
 	return captured.page, captured.err
 }
