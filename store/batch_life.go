@@ -182,8 +182,8 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
 	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token)
-		SELECT {now}, 'task.cancel_asked', $2, pool, batch, task, device, token FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor)
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token)
+		SELECT {now}, 'task.cancel_asked', $2, $3, pool, batch, task, device, token FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor, string(kindOfActor(actor)))
 	return err
 }
 

@@ -86,8 +86,8 @@ const retentionActor = "retention"
 // removeBatch deletes a batch that has no task, and records the event.
 func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, detail)
-		SELECT {now}, 'batch.removed', $2, pool, id, name FROM batches WHERE id = $1`, batch, retentionActor); err != nil {
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)
+		SELECT {now}, 'batch.removed', $2, 'program', pool, id, name FROM batches WHERE id = $1`, batch, retentionActor); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `DELETE FROM batches WHERE id = $1`, batch)

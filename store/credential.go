@@ -79,7 +79,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 			return err
 		}
 		if replaced == 0 { // only for the first token: a device that enrolls again and again would fill the log
-			if err := tx.recordEvent(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
+			if err := tx.recordEvent(ctx, Event{Kind: "device.enrolled", Actor: id, ActorKind: ActorDevice, Device: id}); err != nil {
 				return err
 			}
 		}

@@ -54,16 +54,17 @@ type Token struct {
 
 // Event is one entry of the activity and audit log.
 type Event struct {
-	ID     int64
-	At     time.Time
-	Kind   string // e.g. task.granted, task.succeeded, pool.changed
-	Actor  string // name of an operator token, id of a device, or a name such as "reaper"
-	Pool   string
-	Batch  int64
-	Task   int64
-	Device string
-	Token  int64
-	Detail string
+	ID        int64
+	At        time.Time
+	Kind      string // e.g. task.granted, task.succeeded, pool.changed
+	Actor     string // name of an operator token, id of a device, or a name such as "reaper"
+	ActorKind ActorKind
+	Pool      string
+	Batch     int64
+	Task      int64
+	Device    string
+	Token     int64
+	Detail    string
 }
 
 // Limits of the merged attributes of a device: number of members and size in bytes.

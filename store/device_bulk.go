@@ -76,7 +76,7 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 		return fmt.Errorf("changing devices: %w", err)
 	}
 	_, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, device, detail)
-		SELECT {now}, 'device.changed', $2, device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail)
+		SELECT {now}, 'device.changed', $2, 'operator', device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)
 	return err
 }

@@ -261,8 +261,8 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, det
 		return fmt.Errorf("storing tokens: %w", err)
 	}
 	_, err = p.exec(ctx, `
-		INSERT INTO events (at, kind, actor, device, detail)
-		SELECT {now}, $2, $3, device, $4 FROM {imports} ORDER BY n`, toJSONInput(rows), kind, p.actor, detail)
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail)
+		SELECT {now}, $2, $3, 'operator', device, $4 FROM {imports} ORDER BY n`, toJSONInput(rows), kind, p.actor, detail)
 	if err != nil {
 		return fmt.Errorf("recording an import: %w", err)
 	}

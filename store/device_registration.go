@@ -27,7 +27,7 @@ func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	}
 	if len(created) > 0 {
 		if err := s.finishRegistration(ctx, created, step{"recording", `
-			INSERT INTO events (at, kind, actor, device) SELECT {now}, 'device.created', name, name FROM {names} WHERE TRUE ORDER BY n`}); err != nil {
+			INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, 'device.created', name, 'device', name FROM {names} WHERE TRUE ORDER BY n`}); err != nil {
 			return nil, err
 		}
 	}

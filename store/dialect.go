@@ -112,7 +112,7 @@ func inputs() map[string]string {
 		"ends":     "task bigint, reason text",
 		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
-			" returned bigint, delay_ms bigint, event text, actor text",
+			" returned bigint, delay_ms bigint, event text, actor text, actor_kind text",
 	}
 }
 

@@ -1,17 +1,52 @@
 package store
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"slices"
+)
 
 // events is the part of the ledger that holds the activity and audit log. The type Event is in device.go. Each event is written where the
 // change is made.
 type events struct{ *connection }
 
-// recordEvent writes event in the transaction of the change that it describes.
+// ActorKind says what the actor of an event is. Actors of two kinds can have the same name.
+type ActorKind string
+
+// Kinds of actors.
+const (
+	ActorDevice   ActorKind = "device"   // a device, or a holder of a caller's lease
+	ActorOperator ActorKind = "operator" // the owner of an operator token
+	ActorProgram  ActorKind = "program"  // a part of the dispatcher
+	ActorUnknown  ActorKind = "unknown"  // the sender of a request without a known token
+)
+
+// unknownActor is the name of an actor of the kind ActorUnknown.
+const unknownActor = "nobody"
+
+// programActors returns the names of the parts of the dispatcher in the log.
+func programActors() []string {
+	return []string{abortRuleActor, Canceller, "command line", "dashboard", systemActor, reaperActor, retentionActor, "serve --after-restore"}
+}
+
+// kindOfActor returns the kind of an actor that is not a device. No operator token has the name of a program or unknownActor: see
+// CreateToken.
+func kindOfActor(name string) ActorKind {
+	switch {
+	case name == unknownActor:
+		return ActorUnknown
+	case slices.Contains(programActors(), name):
+		return ActorProgram
+	}
+	return ActorOperator
+}
+
+// recordEvent writes event in the transaction of the change that it describes. If ActorKind is empty, the actor is not a device.
 func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-		VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8)`,
-		event.Kind, event.Actor, event.Pool, event.Batch, event.Task, event.Device, event.Token, event.Detail)
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		event.Kind, event.Actor, string(cmp.Or(event.ActorKind, kindOfActor(event.Actor))), event.Pool, event.Batch, event.Task, event.Device, event.Token, event.Detail)
 	return err
 }
 

@@ -10,18 +10,19 @@ import (
 
 // EventFilter selects events. A field with its zero value does not restrict the selection.
 type EventFilter struct {
-	After  int64 // only events with id > After, in ascending order unless Newest is true
-	Before int64 // only events with id < Before; 0 means no bound
-	Newest bool  // descending order of ids
-	Kind   string
-	Actor  string
-	Pool   string
-	Batch  int64
-	Task   int64 // id of a task; if the task exists, only the events of its device are searched
-	Device string
-	Since  time.Time // only events at that time or later; zero means no bound
-	Until  time.Time // only events before that time; zero means no bound
-	Limit  int       // default 100, at most 1000
+	After     int64 // only events with id > After, in ascending order unless Newest is true
+	Before    int64 // only events with id < Before; 0 means no bound
+	Newest    bool  // descending order of ids
+	Kind      string
+	Actor     string
+	ActorKind ActorKind
+	Pool      string
+	Batch     int64
+	Task      int64 // id of a task; if the task exists, only the events of its device are searched
+	Device    string
+	Since     time.Time // only events at that time or later; zero means no bound
+	Until     time.Time // only events before that time; zero means no bound
+	Limit     int       // default 100, at most 1000
 }
 
 // LimitTo restricts the filter to the ids up to bound.End, in the order of the filter. An End of 0 changes nothing.
@@ -47,6 +48,7 @@ func (f EventFilter) direction() string {
 func (f EventFilter) where(q *query) {
 	whereSet(q, "e.kind = %s", f.Kind)
 	whereSet(q, "e.actor = %s", f.Actor)
+	whereSet(q, "e.actor_kind = %s", string(f.ActorKind))
 	whereSet(q, "e.pool = %s", f.Pool)
 	whereSet(q, "e.batch = %s", f.Batch)
 	whereSet(q, "e.task = %s", f.Task)
@@ -114,7 +116,7 @@ func (s events) planSearch(ctx context.Context, filter EventFilter) (search even
 // checked.
 func (f eventSearch) isIndexed() bool {
 	timed := !f.Since.IsZero() || !f.Until.IsZero()
-	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
+	return !timed && f.Kind == "" && f.Actor == "" && f.ActorKind == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
 // candidatesSQL returns the query for at most maxRows events, in the order of the filter, that are then checked against the filter. It
@@ -144,7 +146,7 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	if f.isIndexed() {
 		maxRows = clampLimit(f.Limit)
 	}
-	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
+	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
 	f.where(q)
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
@@ -186,6 +188,6 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 	}
 	text, args := search.eventsSQL()
 	return collect(ctx, s.customPlanSession(), func(e *Event) []any {
-		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
+		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 	}, text, args...)
 }

@@ -270,8 +270,8 @@ func (s grants) AskCancel(ctx context.Context, task, token int64, reason string)
 			return err
 		}
 		_, err = tx.exec(ctx, `
-			INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-			SELECT {now}, 'task.cancel_asked', 'dispatcher', pool, batch, task, device, token, cancel_why FROM grants WHERE task = $1`, task)
+			INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+			SELECT {now}, 'task.cancel_asked', '`+systemActor+`', 'program', pool, batch, task, device, token, cancel_why FROM grants WHERE task = $1`, task)
 		return err
 	})
 }

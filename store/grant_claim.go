@@ -200,8 +200,8 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
-		record  = `INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-			SELECT g.granted_at, 'task.granted', g.device, g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot FROM {given} g`
+		record  = `INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+			SELECT g.granted_at, 'task.granted', g.device, 'device', g.pool, g.batch, g.task, g.device, g.token, 'slot=' || g.slot FROM {given} g`
 		read = ` SELECT claims.n, ` + grantColumns + ` FROM {claims}
 				JOIN {given} g ON g.task = claims.task AND g.lease = claims.lease
 				JOIN tasks t ON t.id = g.task {batch of t}

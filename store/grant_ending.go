@@ -45,7 +45,7 @@ type grantEnding struct {
 	dropped    bool
 	error      string
 	event      string
-	actor      string
+	actor      string // empty means the device of the grant
 	settlement Settlement
 }
 
@@ -59,7 +59,7 @@ func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.Stat
 
 // applyResult sets the fields of an ending that result, the result of a device, causes. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {
-	e.cause, e.output, e.dropped, e.error, e.actor = result.Cause, result.Output, result.Dropped, result.Error, result.Device
+	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
 	e.settle(settle, result.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
@@ -79,18 +79,19 @@ func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 
 // endingRow is the JSON form of a grantEnding. It omits members that have their usual value.
 type endingRow struct {
-	Task     int64   `json:"task"`
-	Token    int64   `json:"token"`
-	Cause    string  `json:"cause"`
-	Output   *string `json:"output,omitempty"` // JSON as text, because a JSON member would be reformatted
-	Dropped  int     `json:"dropped,omitempty"`
-	Error    string  `json:"error,omitempty"`
-	State    string  `json:"state"`
-	Counted  int     `json:"counted,omitempty"`
-	Returned int     `json:"returned,omitempty"`
-	DelayMS  int64   `json:"delay_ms,omitempty"`
-	Event    string  `json:"event"`
-	Actor    string  `json:"actor"`
+	Task      int64   `json:"task"`
+	Token     int64   `json:"token"`
+	Cause     string  `json:"cause"`
+	Output    *string `json:"output,omitempty"` // JSON as text, because a JSON member would be reformatted
+	Dropped   int     `json:"dropped,omitempty"`
+	Error     string  `json:"error,omitempty"`
+	State     string  `json:"state"`
+	Counted   int     `json:"counted,omitempty"`
+	Returned  int     `json:"returned,omitempty"`
+	DelayMS   int64   `json:"delay_ms,omitempty"`
+	Event     string  `json:"event"`
+	Actor     string  `json:"actor,omitempty"`
+	ActorKind string  `json:"actor_kind,omitempty"`
 }
 
 // row returns the ending in the form that a statement reads.
@@ -98,6 +99,9 @@ func (e *grantEnding) row() endingRow {
 	row := endingRow{
 		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settlement.State),
 		DelayMS: e.settlement.Delay.Milliseconds(), Event: e.event, Actor: e.actor,
+	}
+	if e.actor != "" {
+		row.ActorKind = string(kindOfActor(e.actor))
 	}
 	if e.output != nil {
 		output := string(e.output)
@@ -133,8 +137,8 @@ const (
 		INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
 		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output{json}, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
 	insertEndEvents = `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		SELECT {now}, event, coalesce(actor, device), coalesce(actor_kind, 'device'), pool, batch, task, device, token, state FROM {ended}`
 )
 
 // endGrants ends grants: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and

@@ -102,7 +102,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCu
 	var endings []grantEnding
 	for _, g := range grants {
 		if g.LeaseUntil.Before(cutoffs[g.LongestLease]) {
-			endings = append(endings, grantEnding{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
+			endings = append(endings, grantEnding{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: reaperActor})
 		}
 	}
 	return endings, nil

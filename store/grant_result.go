@@ -112,8 +112,8 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	}
 	s.pendingNews.addDevices(result.Device) // the device does not wait with this task any more
 	if _, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-		SELECT {now}, 'task.succeeded_late', device, pool, batch, id, device, $2, $3 FROM tasks WHERE id = $1`,
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		SELECT {now}, 'task.succeeded_late', device, 'device', pool, batch, id, device, $2, $3 FROM tasks WHERE id = $1`,
 		result.Task, result.Token, string(state)); err != nil {
 		return ResultOutcome{}, err
 	}
@@ -159,7 +159,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate boo
 	if isLate {
 		kind = "result.late"
 	}
-	if err := s.recordEvent(ctx, Event{Kind: kind, Actor: result.Device, Task: result.Task, Device: result.Device, Token: result.Token, Detail: string(result.Cause)}); err != nil {
+	if err := s.recordEvent(ctx, Event{Kind: kind, Actor: result.Device, ActorKind: ActorDevice, Task: result.Task, Device: result.Device, Token: result.Token, Detail: string(result.Cause)}); err != nil {
 		return err
 	}
 	return s.recordDroppedOutput(ctx, result)
@@ -171,8 +171,8 @@ func (s grantsIn) recordDroppedOutput(ctx context.Context, result Result) error 
 		return nil
 	}
 	if _, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
-		SELECT {now}, 'result.output_dropped', $2, pool, batch, id, $2, $3, 'too large' FROM tasks WHERE id = $1`,
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		SELECT {now}, 'result.output_dropped', $2, 'device', pool, batch, id, $2, $3, 'too large' FROM tasks WHERE id = $1`,
 		result.Task, result.Device, result.Token); err != nil {
 		return fmt.Errorf("recording the dropped-output event: %w", err)
 	}

@@ -199,8 +199,8 @@ func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, tasks
 		return nil
 	}
 	_, err := s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device)
-		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(tasks...), kind, actor)
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device)
+		SELECT {now}, $2, $3, 'operator', t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(tasks...), kind, actor)
 	return err
 }
 

@@ -27,9 +27,12 @@ func (e waitingEndRule) findSQL() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
 }
 
+// reaperActor is the actor in the events of leases that ended and of tasks that expired.
+const reaperActor = "reaper"
+
 // newExpiryRule returns the rule that ends tasks as expired. The parameters are the fields of waitingEndRule.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
-	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, "reaper"}
+	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
 }
 
 // expiryRules returns the rules for the two kinds of expiry that an index serves: by NotAfter of the task and by NotAfter of the batch.
@@ -165,8 +168,8 @@ func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []task
 	}
 	ends = slices.DeleteFunc(slices.Clone(ends), func(e taskEnd) bool { return !slices.Contains(endedIDs, e.Task) })
 	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, pool, batch, task, device, detail)
-		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device, ends.reason FROM {ends} JOIN tasks t ON t.id = ends.task`,
-		toJSONInput(ends), "task."+string(rule.state), rule.actor)
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, detail)
+		SELECT {now}, $2, $3, $4, t.pool, t.batch, t.id, t.device, ends.reason FROM {ends} JOIN tasks t ON t.id = ends.task`,
+		toJSONInput(ends), "task."+string(rule.state), rule.actor, string(kindOfActor(rule.actor)))
 	return endedIDs, err
 }

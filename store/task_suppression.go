@@ -47,7 +47,7 @@ func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[
 	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id {lock t}`, toJSONInput(ends)); err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
-	endedIDs, err := s.endLocked(ctx, waitingEndRule{state: Suppressed, actor: "dispatcher"}, ends)
+	endedIDs, err := s.endLocked(ctx, waitingEndRule{state: Suppressed, actor: systemActor}, ends)
 	ended := make(map[int64]bool)
 	for _, task := range endedIDs {
 		ended[task] = true

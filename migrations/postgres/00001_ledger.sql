@@ -550,6 +550,7 @@ CREATE TABLE events (
     at     timestamptz NOT NULL,
     kind   text NOT NULL,
     actor  text NOT NULL DEFAULT '',
+    actor_kind text NOT NULL DEFAULT '', -- what the actor is: device, operator, program or unknown; two kinds can have the same name
     pool   text COLLATE "C" NOT NULL DEFAULT '',
     batch  bigint NOT NULL DEFAULT 0,
     task   bigint NOT NULL DEFAULT 0,

@@ -1,0 +1,103 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// actorsOf returns the events that match filter as texts: kind of the event, kind of the actor, actor.
+func (l *ledger) actorsOf(filter store.EventFilter) (texts []string) {
+	l.Helper()
+	events, err := l.Events(l.Context(), filter)
+	l.must(err)
+	for _, e := range events {
+		texts = append(texts, e.Kind+" "+string(e.ActorKind)+" "+e.Actor)
+	}
+	return texts
+}
+
+// TestActorsOfOneNameAreToldApart checks a device that has the name of a part of the dispatcher, and a device that has
+// the name of an operator.
+func TestActorsOfOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		for _, device := range []string{"reaper", "carol"} {
+			_, err := l.EnsureDevices(l.Context(), device)
+			l.must(err)
+		}
+		_, err := l.CreateToken(l.Context(), "op", store.Token{Name: "carol", Role: "operator"}, []byte("hash"))
+		l.must(err) // the device carol does not have the name of the token
+		batch, tasks := l.queueBatch(store.Batch{Pool: "p"}, "reaper", "reaper", "carol")
+		l.mustGrant(tasks[0], "reaper", "p", 0)
+		reaped, err := l.Reap(l.Context(), l.lapsesAt(time.Now().Add(24*time.Hour)), 10, settleEnding)
+		l.must(err)
+		g := l.mustGrant(tasks[1], "reaper", "p", 0)
+		outcome := l.RecordResults(l.Context(), []store.Result{{Device: "reaper", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settleEnding)[0]
+		if len(reaped) != 1 || outcome.Err != nil {
+			l.Fatalf("reaped %v, %v", reaped, outcome.Err)
+		}
+		l.mustGrant(tasks[2], "carol", "p", 1)
+		_, err = l.CancelTask(l.Context(), "carol", tasks[2])
+		l.must(err)
+		_, err = l.PauseBatch(l.Context(), "carol", batch.ID, "")
+		l.must(err)
+		l.must(l.RecordRefusal(l.Context(), store.Event{Actor: "nobody"}))
+		l.must(l.RecordRefusal(l.Context(), store.Event{Actor: "carol", ActorKind: store.ActorDevice}))
+		for name, test := range map[string]struct {
+			filter store.EventFilter
+			want   []string
+		}{
+			"reaper": {store.EventFilter{Actor: "reaper"}, []string{
+				"device.created device reaper", "task.granted device reaper", "task.lapsed program reaper", "task.granted device reaper", "task.succeeded device reaper",
+			}},
+			"the pass reaper": {store.EventFilter{Actor: "reaper", ActorKind: store.ActorProgram}, []string{"task.lapsed program reaper"}},
+			"programs":        {store.EventFilter{ActorKind: store.ActorProgram}, []string{"task.lapsed program reaper"}},
+			"the device carol": {store.EventFilter{Actor: "carol", ActorKind: store.ActorDevice}, []string{
+				"device.created device carol", "task.granted device carol", "access.refused device carol",
+			}},
+			"the operator carol":  {store.EventFilter{Actor: "carol", ActorKind: store.ActorOperator}, []string{"task.cancel_asked operator carol", "batch.paused operator carol"}},
+			"operators of device": {store.EventFilter{Device: "carol", ActorKind: store.ActorOperator}, []string{"task.cancel_asked operator carol"}},
+			"unknown":             {store.EventFilter{ActorKind: store.ActorUnknown}, []string{"access.refused unknown nobody"}},
+		} {
+			if got := l.actorsOf(test.filter); !slices.Equal(got, test.want) {
+				l.Errorf("%s: %q, want %q", name, got, test.want)
+			}
+		}
+	})
+}
+
+// TestEveryEventHasTheKindOfItsActor checks the statements of this package that write events.
+func TestEveryEventHasTheKindOfItsActor(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes, found := regexp.MustCompile(`INSERT INTO events \(([^)]*)\)`), 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range writes.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if !strings.Contains(match[1], "actor_kind") {
+				t.Errorf("%s: %s", file, match[0])
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d statements found", found)
+	}
+}
