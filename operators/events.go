@@ -20,6 +20,8 @@ type Event struct {
 	Device string `json:"device"`
 	Token  int64  `json:"token" doc:"The fencing token of a grant"`
 	Detail string `json:"detail"`
+
+	ActorKind string `json:"actor_kind" doc:"device, operator, program (a part of the dispatcher), or unknown: the sender of a request without a known token"`
 }
 
 // EventList is a page of events.
@@ -30,12 +32,13 @@ type EventList struct {
 
 // EventFilter selects the events that match all fields that are set.
 type EventFilter struct {
-	Kind   string `query:"kind" maxLength:"64"`
-	Actor  string `query:"actor" maxLength:"200"`
-	Pool   string `query:"pool"`
-	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
-	Task   int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
-	Device string `query:"device"`
+	Kind      string `query:"kind" maxLength:"64"`
+	Actor     string `query:"actor" maxLength:"200"`
+	ActorKind string `query:"actor_kind" enum:"device,operator,program,unknown"`
+	Pool      string `query:"pool"`
+	Batch     int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
+	Task      int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
+	Device    string `query:"device"`
 
 	Since time.Time `query:"since" doc:"Only events at this time or later, such as 2026-11-21T14:00:00Z"`
 	Until time.Time `query:"until" doc:"Only events before this time"`
@@ -43,7 +46,7 @@ type EventFilter struct {
 
 // query returns the query parameters of the filter.
 func (f EventFilter) query() url.Values {
-	q := Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", decimalOrEmpty(f.Batch), "task", decimalOrEmpty(f.Task), "device", f.Device)
+	q := Query("kind", f.Kind, "actor", f.Actor, "actor_kind", f.ActorKind, "pool", f.Pool, "batch", decimalOrEmpty(f.Batch), "task", decimalOrEmpty(f.Task), "device", f.Device)
 	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
 		if !at.IsZero() {
 			q.Set(name, at.Format(time.RFC3339Nano))

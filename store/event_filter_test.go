@@ -17,8 +17,9 @@ func openWithManyEvents(t *testing.T) *ledger {
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 3) n`)
 	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p' || n % 4, now() FROM generate_series(0, 19) n`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) VALUES (8, 'p3', 'd7')`)
-	l.exec(`INSERT INTO events (at, kind, actor, pool, batch, task, device)
+	l.exec(`INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device)
 		SELECT now(), CASE WHEN i % 100000 = 0 THEN 'rare' ELSE 'task.granted' END, CASE WHEN i % 40000 = 0 THEN 'ann' ELSE 'd' || i % 1000 END,
+			CASE WHEN i % 40000 = 0 THEN 'operator' ELSE 'device' END,
 			'p' || i % 4, 1 + i % 20, CASE WHEN i % 100000 = 7 THEN 1 ELSE 1000 + i END, 'd' || i % 1000
 		FROM generate_series(1, 200000) AS i`)
 	return l
@@ -45,6 +46,7 @@ func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 			"task, gone":   {store.EventFilter{Task: 2}, "events_pkey", store.MaxExaminedRows},
 			"batch":        {store.EventFilter{Batch: 8}, "events_of_pool", store.MaxExaminedRows},
 			"kind":         {store.EventFilter{Kind: "rare"}, "events_pkey", store.MaxExaminedRows},
+			"operators":    {store.EventFilter{ActorKind: store.ActorOperator}, "events_pkey", store.MaxExaminedRows},
 		} {
 			for _, test.filter.Newest = range []bool{false, true} {
 				filter := test.filter
@@ -103,6 +105,8 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 	}{
 		"kind":        {store.EventFilter{Kind: "rare"}, []int64{100_000, 200_000}, 5},
 		"operator":    {store.EventFilter{Actor: "ann"}, []int64{40_000, 80_000, 120_000, 160_000, 200_000}, 3},
+		"operators":   {store.EventFilter{ActorKind: store.ActorOperator}, []int64{40_000, 80_000, 120_000, 160_000, 200_000}, 5},
+		"d0, others":  {store.EventFilter{Device: "d0", ActorKind: store.ActorOperator}, []int64{40_000, 80_000, 120_000, 160_000, 200_000}, 3},
 		"task":        {store.EventFilter{Task: 1}, []int64{7, 100_007}, 2},
 		"task, gone":  {store.EventFilter{Task: 1008}, []int64{8}, 5},
 		"batch, kind": {store.EventFilter{Batch: 1, Kind: "rare"}, []int64{100_000, 200_000}, 3},

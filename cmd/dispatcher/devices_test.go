@@ -184,8 +184,8 @@ func TestEventsAreListedExportedAndWatched(t *testing.T) {
 	d.run("pools set p --capacity 2")
 	d.expectOutput("events list --pool p --order oldest", `
 ID  AT  KIND  ACTOR  ABOUT  DETAIL
-1  TIME  pool.created  bootstrap  pool p  capacity=1 lease=5m0s paused=false
-2  TIME  pool.changed  bootstrap  pool p  capacity=2 lease=5m0s paused=false
+1  TIME  pool.created  operator bootstrap  pool p  capacity=1 lease=5m0s paused=false
+2  TIME  pool.changed  operator bootstrap  pool p  capacity=2 lease=5m0s paused=false
 `)
 	if got := d.run("events export --kind pool.changed --format ndjson"); strings.Count(got, "\n") != 1 {
 		t.Error(got)
@@ -193,13 +193,41 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	watch := startProgram(t, d.environ, "events", "watch", "--pool", "p")
 	watch.waitForOutput(t, "Waiting for events")
 	d.run("pools pause p")
-	watch.waitForOutput(t, `Z  pool.changed +bootstrap +pool p  .*paused=true`)
+	watch.waitForOutput(t, `Z  pool.changed +operator bootstrap +pool p  .*paused=true`)
 	if code := watch.signalAndWait(t, syscall.SIGINT); code != 0 {
 		t.Errorf("exit %d after Ctrl-C", code)
 	}
 	all := startProgram(t, d.environ, "events", "watch", "--after", "0", "--output", "json")
 	all.waitForOutput(t, `"id":1,`)
 	all.waitForOutput(t, `"id":3,`)
+}
+
+// A device has the name of a part of the dispatcher: the log and its filters tell the two apart.
+func TestActorsOfOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	d := newOperatorDesk(t)
+	d.run("pools create p --capacity 1 --lease 2s")
+	d.run("batches create --pool p --device reaper --max-attempts 1")
+	if d.sendReport("reaper", `{"id":"1"}`)["reason"] != "granted" {
+		t.Fatal("no grant")
+	}
+	d.eventually("the lease ends", func() bool { return strings.Contains(d.run("events list --kind task.lapsed"), "program reaper") })
+	d.expectOutput("events list --actor reaper --actor-kind program", `
+ID  AT  KIND  ACTOR  ABOUT  DETAIL
+5  TIME  task.lapsed  program reaper  pool p batch 1 task 1 device reaper  timed_out
+`)
+	d.expectOutput("events list --actor reaper --actor-kind device --order oldest", `
+ID  AT  KIND  ACTOR  ABOUT  DETAIL
+3  TIME  device.created  device reaper  device reaper
+4  TIME  task.granted  device reaper  pool p batch 1 task 1 device reaper  slot=0
+`)
+	d.runCommand("", "events", "list", "--actor-kind", "person").expectExit(1).expectErrors("actor_kind")
+	watch := startProgram(t, d.environ, "events", "watch", "--after", "0", "--actor-kind", "program")
+	watch.waitForOutput(t, `Z  task.lapsed +program reaper +pool p`)
+	if csv := d.run("events export --actor reaper --actor-kind program --format csv"); !strings.Contains(csv, ",actor_kind\n") || !strings.Contains(csv, ",program\n") {
+		t.Error(csv)
+	}
+	d.runCommand("", "tokens", "create", "--role", "viewer", "--name", "al\u200bice").expectExit(2).expectErrors("name: only visible characters", `al\u200bice`)
 }
 
 // Events that happen while the connection is lost are shown after it is restored.

@@ -18,7 +18,7 @@ import (
 func newEvents() *cobra.Command {
 	o := &operatorFlags{}
 	l := listSpec{path: operators.Path("events"), filters: eventFilters, columns: []column{
-		memberColumn("ID", "id"), memberColumn("AT", "at"), memberColumn("KIND", "kind"), memberColumn("ACTOR", "actor"), {"ABOUT", eventSubject}, memberColumn("DETAIL", "detail"),
+		memberColumn("ID", "id"), memberColumn("AT", "at"), memberColumn("KIND", "kind"), {"ACTOR", eventActor}, {"ABOUT", eventSubject}, memberColumn("DETAIL", "detail"),
 	}}
 	verbs := o.newListCommands(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
@@ -39,6 +39,9 @@ func newEvents() *cobra.Command {
 	return command
 }
 
+// eventActor returns the kind and the name of the actor of an event.
+func eventActor(event entry) string { return event.text("actor_kind") + " " + event.text("actor") }
+
 // eventSubject returns the pool, the batch, the task and the device of an event.
 func eventSubject(event entry) string {
 	var parts []string
@@ -55,10 +58,12 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("kind", "", "only events of this kind: task.granted, batch.paused, ...")
 	flags.String("actor", "", "only events caused by this operator, device or part of the dispatcher")
+	flags.String("actor-kind", "", "only events caused by a device, operator, program (a part of the dispatcher), or unknown (a sender without a known token)")
 	flags.String("pool", "", "only events about this pool")
 	flags.String("batch", "", "only events about this batch")
 	flags.String("task", "", "only events about this task")
 	flags.String("device", "", "only events about this device")
+	complete(command, "actor-kind", "device", "operator", "program", "unknown")
 	operator.pools().completeFlag(command, "pool")
 	operator.batches().completeFlag(command, "batch")
 	operator.devices().completeFlag(command, "device")
@@ -66,7 +71,11 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 
 // eventFilters returns the query for the flags of addEventFilters. An event has to match all of them.
 func eventFilters(flags *pflag.FlagSet) url.Values {
-	return flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
+	q := flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
+	if kind := flags.Lookup("actor-kind").Value.String(); kind != "" {
+		q.Set("actor_kind", kind)
+	}
+	return q
 }
 
 // watchEvents returns the command `events watch`, which writes events as they happen.
@@ -103,6 +112,6 @@ func (l eventLog) writeEvent(event json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(l.console.out, terminal.EscapeUnprintable(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), eventSubject(e), e.text("detail"))))
+	_, err = fmt.Fprintln(l.console.out, terminal.EscapeUnprintable(fmt.Sprintf("%s  %-20s  %-20s  %s  %s", e.text("at"), e.text("kind"), eventActor(e), eventSubject(e), e.text("detail"))))
 	return err
 }

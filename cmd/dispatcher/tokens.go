@@ -54,7 +54,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 			if t.Name == "" || !slices.Contains(roles(), t.Role) || t.valid < 0 {
 				return usageError{errors.New("--name is required, and --role must be one of " + strings.Join(roles(), ", "))}
 			}
-			if err := credentials.CheckPatterns(t.Token); err != nil {
+			if err := credentials.CheckToken(t.Token); err != nil {
 				return usageError{err}
 			}
 			direct, err := operator.inDatabase(ledgerSettings)

@@ -3,6 +3,8 @@ package credentials
 import (
 	"fmt"
 	"regexp"
+	"strings"
+	"unicode"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -16,8 +18,11 @@ const (
 	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
-// CheckPatterns returns an error that names the field if one of the name patterns of an operator token is invalid.
-func CheckPatterns(token store.Token) error {
+// CheckToken returns an error that names the field if the name or one of the patterns of an operator token is invalid.
+func CheckToken(token store.Token) error {
+	if strings.ContainsFunc(token.Name, isInvisible) || token.Name != strings.Join(strings.Fields(token.Name), " ") {
+		return fmt.Errorf("name: only visible characters and single spaces between them, not %+q", token.Name)
+	}
 	if token.Role != RoleCaller && len(token.Pools)+len(token.LimitSets) > 0 {
 		return fmt.Errorf("pools, limit_sets: only allowed with the role %s", RoleCaller)
 	}
@@ -28,6 +33,12 @@ func CheckPatterns(token store.Token) error {
 		return err
 	}
 	return checkPatterns("limit_sets", token.LimitSets)
+}
+
+// isInvisible reports whether char cannot be seen. A name with such a character looks like another name in the audit log.
+func isInvisible(char rune) bool {
+	const brailleBlank = '\u2800'
+	return !unicode.IsPrint(char) || char == brailleBlank || unicode.In(char, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // checkPatterns returns an error that names field if one of patterns is invalid.

@@ -191,7 +191,7 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 
 // refuseSession reports to the gate the session of a device that the embedded broker refused.
 func (a *App) refuseSession(ctx context.Context, refused broker.RefusedSession) {
-	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(refused.Err), Principal: refused.User, Detail: refused.Err.Error()}
+	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(refused.Err), Principal: refused.User, IsDevice: true, Detail: refused.Err.Error()}
 	if remote, err := netip.ParseAddrPort(refused.Remote); err == nil {
 		refusal.From = remote.Addr().Unmap()
 	}

@@ -141,7 +141,7 @@ func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operat
 // create makes an operator token and returns it with its secret.
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
 	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
-	if err := credentials.CheckPatterns(token); err != nil {
+	if err := credentials.CheckToken(token); err != nil {
 		return operators.TokenCreated{}, invalid("%v", err)
 	}
 	secret := credentials.NewToken()

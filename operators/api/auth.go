@@ -63,7 +63,9 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 		err = operator.checkRights(ctx)
 	}
 	if err != nil {
-		recordRefusal(ctx.Context(), a.gate, err, gate.Refusal{EntryPoint: gate.API, Principal: operator.Name, From: operator.From, Detail: ctx.Operation().OperationID, IsGuess: isTokenUnknown})
+		recordRefusal(ctx.Context(), a.gate, err, gate.Refusal{
+			EntryPoint: gate.API, Principal: operator.Name, IsDevice: operator.isDevice, From: operator.From, Detail: ctx.Operation().OperationID, IsGuess: isTokenUnknown,
+		})
 		return err
 	}
 	if operator.Token != 0 {
@@ -83,7 +85,7 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 		return Operator{}, err
 	}
 	if t.Device != "" {
-		return Operator{Name: t.Device}, devices.ErrForbidden
+		return Operator{Name: t.Device, isDevice: true}, devices.ErrForbidden
 	}
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }

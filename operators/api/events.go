@@ -87,7 +87,8 @@ func eventFilter(requested operators.EventFilter) (store.EventFilter, error) {
 		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
-		Kind: requested.Kind, Actor: requested.Actor, Pool: requested.Pool, Batch: requested.Batch, Task: requested.Task, Device: requested.Device, Since: requested.Since, Until: requested.Until,
+		Kind: requested.Kind, Actor: requested.Actor, ActorKind: store.ActorKind(requested.ActorKind), Pool: requested.Pool, Batch: requested.Batch,
+		Task: requested.Task, Device: requested.Device, Since: requested.Since, Until: requested.Until,
 	}, nil
 }
 
@@ -109,7 +110,7 @@ func checkPeriod(since, until time.Time) error {
 func showEvent(event store.Event) operators.Event {
 	return operators.Event{
 		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
-		Device: event.Device, Token: event.Token, Detail: event.Detail,
+		Device: event.Device, Token: event.Token, Detail: event.Detail, ActorKind: string(event.ActorKind),
 	}
 }
 

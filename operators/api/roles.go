@@ -26,11 +26,12 @@ const (
 
 // Operator is the authenticated sender of a request to the API.
 type Operator struct {
-	Name  string // name for the audit log
+	Name  string // name for the audit log: of the token, or of a device that sends its own token
 	Role  string // viewer, operator, admin, verifier or caller
 	Token int64  // id of the token; 0 means the bootstrap token, or the dashboard that renders a page for several viewers
 
 	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token and for requests of the dashboard
+	isDevice                  bool              // the token belongs to a device, so every request is refused
 	poolPatterns, setPatterns []string          // patterns of the pools and limit sets that a caller may use
 
 	From netip.Addr // address of the sender

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -65,6 +66,31 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).expectProblem(409, "already_exists")
 		}
 	})
+}
+
+// TestNamesOfTokensAreVisible checks names that look like another name, or like nothing.
+func TestNamesOfTokensAreVisible(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	create := func(name string) apiResponse {
+		body, err := json.Marshal(map[string]string{"name": name, "role": "viewer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.call("POST", "/v1/tokens", adminToken, string(body))
+	}
+	for _, name := range []string{
+		" ", "al\tice", "alice ", " alice", "viewer  of p", "alice\n", "alice\u200b", "al\u00adice", "\u202eecila", "alice\u00a0", "a\u3000b",
+		"\u3164", "\u2800", "alice\ufe0f", "a\u034fb", "\x7f", "a\U000e0061b",
+	} {
+		p := create(name).expectProblem(422, "invalid_field")
+		if !strings.HasPrefix(p.Detail, "name: only visible characters") {
+			b.Errorf("%q: %s", name, p.Detail)
+		}
+	}
+	for _, name := range []string{"alice", "viewer of p", "Jörg Müller", "Jo\u0308rg", "北京", "ops@example.org", "a/b", "😀"} {
+		create(name).expectStatus(201)
+	}
 }
 
 // The patterns of a caller's token (for pools and limit sets) are stored, shown and logged.

@@ -53,6 +53,7 @@ type Refusal struct {
 	EntryPoint EntryPoint
 	Reason     Reason
 	Principal  string     // name of the token, or id that the device claims; empty means nobody
+	IsDevice   bool       // the principal is a device
 	From       netip.Addr // an invalid address means that the address is unknown
 	Detail     string     // operation or path, or the error
 	IsGuess    bool       // the token is unknown, so it counts as a guess
@@ -128,7 +129,7 @@ func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
 
 // RefuseReport calls Refuse for a report over HTTP that was refused because of cause. device is the id that the sender claims.
 func (g *Gate) RefuseReport(r *http.Request, device string, cause error) {
-	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, From: g.ClientAddress(r), Detail: "report"})
+	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, IsDevice: true, From: g.ClientAddress(r), Detail: "report"})
 }
 
 // ReasonOf returns the Reason for err, the error with which a device was refused.
@@ -169,7 +170,11 @@ func (g *Gate) logRefusal(ctx context.Context, refusal Refusal) {
 func (g *Gate) record(ctx context.Context, refusal Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	if err := g.options.Ledger.RecordRefusal(ctx, store.Event{Actor: refusal.Principal, Detail: detail}); err != nil {
+	event := store.Event{Actor: refusal.Principal, Detail: detail}
+	if refusal.IsDevice {
+		event.ActorKind = store.ActorDevice
+	}
+	if err := g.options.Ledger.RecordRefusal(ctx, event); err != nil {
 		g.options.Log.WarnContext(ctx, "event of a refusal not written", "err", err)
 	}
 }

@@ -76,6 +76,20 @@ func TestRefusalsAreSampled(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
+// TestADeviceHidesNoOperator checks a device that has the name of an operator. Its refusals are other refusals than the
+// operator's, also in the log.
+func TestADeviceHidesNoOperator(t *testing.T) {
+	t.Parallel()
+	s := newTestGate(t)
+	for _, isDevice := range []bool{true, false} {
+		s.Refuse(t.Context(), gate.Refusal{EntryPoint: gate.API, Reason: gate.Forbidden, Principal: "eve", IsDevice: isDevice})
+	}
+	if len(s.events) != 2 || s.events[0].ActorKind != store.ActorDevice || s.events[1].ActorKind == store.ActorDevice {
+		t.Errorf("%+v", s.events)
+	}
+	s.expectLogged(2, 2)
+}
+
 // TestDevicesAreNoEvents checks refused devices: they are only logged. As events, they would fill the audit log if
 // a whole fleet had a wrong token.
 func TestDevicesAreNoEvents(t *testing.T) {

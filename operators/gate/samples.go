@@ -14,9 +14,10 @@ type sampleGroup struct {
 	reason     Reason
 }
 
-// sampleKey identifies a kind of refusals in a group: by principal and network of the sender.
+// sampleKey identifies a kind of refusals in a group: by principal and network of the sender. A device and an operator can have the same name.
 type sampleKey struct {
 	principal string
+	isDevice  bool
 	from      netip.Prefix
 }
 
@@ -31,7 +32,7 @@ type refusalSamples struct {
 // shouldLog reports whether refusal is logged. leftOut is the number of refusals of its kind that were left out since the last logged one,
 // plus the refusals of its group that did not fit into the sample.
 func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, ok bool) {
-	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, guesserNetwork(refusal.From)})
+	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
 }
 
 // samplesOf returns the samples of the group of refusal.

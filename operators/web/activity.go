@@ -26,7 +26,9 @@ func (a *activityPages) registerRoutes(target *site) {
 }
 
 // eventFilters returns the names of the API filters that the page offers.
-func eventFilters() []string { return []string{"kind", "actor", "pool", "batch", "task", "device"} }
+func eventFilters() []string {
+	return []string{"kind", "actor", "actor_kind", "pool", "batch", "task", "device"}
+}
 
 // list returns the page with the events that match the query of the request.
 func (a *activityPages) list(r *http.Request) (page, error) {

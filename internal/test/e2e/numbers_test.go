@@ -122,6 +122,7 @@ type (
 		ID, Batch, Task, Token int64
 		At                     *time.Time
 		Kind, Actor            string
+		ActorKind              string `json:"actor_kind"`
 		Pool, Device           string
 		Detail                 string
 	}
@@ -351,7 +352,7 @@ func (x *experiment) addEventValues(s pageValues, r *replica, filter string) {
 				about = append(about, part.text)
 			}
 		}
-		s[id+"When"], s[id+"Event"], s[id+"Actor"] = timeText(e.At), e.Kind, e.Actor
+		s[id+"When"], s[id+"Event"], s[id+"Actor"] = timeText(e.At), e.Kind, e.ActorKind+" "+e.Actor
 		s[id+"About"], s[id+"Detail"] = strings.Join(about, " "), strings.Join(strings.Fields(e.Detail), " ")
 	}
 }

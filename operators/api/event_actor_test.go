@@ -1,0 +1,81 @@
+package api_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// reapAll ends all grants as the pass reaper does after the end of their leases.
+func (b *testAPI) reapAll() {
+	b.Helper()
+	clock, err := b.store.LeaseClock(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	cutoffs := store.LapseCutoffs{}
+	for _, length := range clock.Lengths {
+		cutoffs[length] = time.Now().Add(24 * time.Hour)
+	}
+	settle := func(store.SettleInput) store.Settlement {
+		return store.Settlement{State: store.TimedOut, Counted: true}
+	}
+	if _, err := b.store.Reap(b.Context(), cutoffs, 10, settle); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// actorsOf returns the kinds of the events that match query, each with its actor and the kind of its actor.
+func (b *testAPI) actorsOf(query string) (texts []string) {
+	b.Helper()
+	for _, e := range listField(b.get("/v1/events?order=oldest&"+query).expectStatus(200).decodeObject(), "events") {
+		event := asObject(e)
+		texts = append(texts, fmt.Sprint(event["kind"], " ", event["actor_kind"], " ", event["actor"]))
+	}
+	return texts
+}
+
+// TestActorsOfOneNameAreToldApart checks a device that has the name of a part of the dispatcher, and a device that has
+// the name of an operator, in the log of the API, as CSV and in the live stream.
+func TestActorsOfOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":2}`)
+		b.createBatch(`{"pool":"p","devices":["reaper","carol"]}`)
+		b.reportUntilGranted("reaper")
+		b.reapAll()
+		deviceToken := b.createDevice("bob")
+		carol, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"carol","role":"operator"}`).expectStatus(201).decodeObject()["token"].(string)
+		task := b.reportUntilGranted("carol").ID
+		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", task), carol, nil).expectStatus(200)
+		b.call("GET", "/v1/pools", carol+"x", nil).expectProblem(401, "unauthenticated")
+		b.call("GET", "/v1/pools", deviceToken, nil).expectProblem(403, "forbidden")
+		for query, want := range map[string][]string{
+			"actor=reaper":                     {"device.created device reaper", "task.granted device reaper", "task.lapsed program reaper"},
+			"actor=reaper&actor_kind=program":  {"task.lapsed program reaper"},
+			"actor=reaper&actor_kind=device":   {"device.created device reaper", "task.granted device reaper"},
+			"actor=carol&actor_kind=operator":  {"task.cancel_asked operator carol"},
+			"actor=carol&actor_kind=device":    {"device.created device carol", "task.granted device carol"},
+			"kind=access.refused":              {"access.refused unknown nobody", "access.refused device bob"},
+			"kind=pool.created":                {"pool.created operator bootstrap"},
+			"actor_kind=program":               {"task.lapsed program reaper"},
+			"actor_kind=operator&device=carol": {"task.cancel_asked operator carol"},
+		} {
+			if got := b.actorsOf(query); !slices.Equal(got, want) {
+				b.Errorf("%s: %q, want %q", query, got, want)
+			}
+		}
+		b.get("/v1/events?actor_kind=person").expectProblem(422, "invalid_field")
+		rows := b.getWithAccept("/v1/events?actor=reaper&order=oldest", csvType).expectStatus(200).csvRows()
+		if len(rows) != 4 || rows[0][3] != "actor" || rows[0][10] != "actor_kind" || rows[1][10] != "device" || rows[3][10] != "program" {
+			b.Errorf("CSV: %q", rows)
+		}
+		stream := b.openEventStream("/v1/events?actor=reaper&actor_kind=program", adminToken, "0")
+		if e := stream.nextEvent(); e["actor_kind"] != "program" || e["kind"] != "task.lapsed" {
+			b.Errorf("stream: %v", e)
+		}
+	})
+}
