@@ -57,7 +57,7 @@ const enrolledTokenName = "enrolled"
 // of its own, or if an operator gave it one: then only an operator can add a token.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
+		if _, err := tx.devices().ensure(ctx, []string{id}); err != nil {
 			return err
 		}
 		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)

@@ -56,7 +56,7 @@ func devicesInOrder(ids []string, found []Device) ([]Device, error) {
 	return all, nil
 }
 
-// register registers the device id with these settings, unless it is registered; created reports whether it did.
+// register registers the device id with these settings for the operator actor, unless it is registered; created reports whether it did.
 func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {

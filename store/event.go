@@ -41,7 +41,8 @@ func kindOfActor(name string) ActorKind {
 	return ActorOperator
 }
 
-// recordEvent writes event in the transaction of the change that it describes. If ActorKind is empty, the actor is not a device.
+// recordEvent writes event in the transaction of the change that it describes. If the actor is a device, event must have its ActorKind: an
+// empty ActorKind stands for kindOfActor.
 func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)

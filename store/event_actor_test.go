@@ -74,6 +74,49 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	})
 }
 
+// TestDevicesActAsDevices checks all that a device does by itself: no event of a device that has the name of a part of
+// the dispatcher is shown as an event of that part.
+func TestDevicesActAsDevices(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		const device = "canceller"
+		l.putPool("p", 4)
+		l.must(l.EnrollDevice(l.Context(), device, []byte("hash"), nil))
+		_, tasks := l.queueBatch(store.Batch{Pool: "p"}, device, device)
+		send := func(g store.Grant, cause store.EndCause, isDropped bool) {
+			l.Helper()
+			r := store.Result{Device: device, Task: g.Task, Token: g.Token, Cause: cause, Dropped: isDropped}
+			l.must(l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0].Err)
+		}
+		late := l.mustGrant(tasks[0], device, "p", 0)
+		_, err := l.Reap(l.Context(), l.lapsesAt(time.Now().Add(24*time.Hour)), 10, settleEnding)
+		l.must(err)
+		send(late, store.BySuccess, true)
+		send(l.mustGrant(tasks[1], device, "p", 0), store.BySuccess, true)
+		send(store.Grant{Task: 999, Token: late.Token}, store.BySuccess, false)
+		want := []string{
+			"device.created", "device.enrolled", "task.granted", "result.late", "result.output_dropped", "task.succeeded_late",
+			"task.granted", "task.succeeded", "result.output_dropped", "result.unknown",
+		}
+		for i := range want {
+			want[i] += " device " + device
+		}
+		if got := l.actorsOf(store.EventFilter{Actor: device}); !slices.Equal(got, want) {
+			l.Errorf("%q, want %q", got, want)
+		}
+		// The batch of the running task is cancelled before its task was granted: the pass canceller asks the device to stop.
+		batch, more := l.queueBatch(store.Batch{Pool: "p"}, device, "other")
+		l.mustGrant(more[0], device, "p", 0)
+		l.exec(`UPDATE batches SET cancelling = true WHERE id = $1`, batch.ID)
+		_, err = l.EndCancelled(l.Context(), 10)
+		l.must(err)
+		want = []string{"task.cancel_asked program canceller", "task.cancelled program canceller"}
+		if got := l.actorsOf(store.EventFilter{Actor: device, ActorKind: store.ActorProgram}); !slices.Equal(got, want) {
+			l.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // TestEveryEventHasTheKindOfItsActor checks the statements of this package that write events.
 func TestEveryEventHasTheKindOfItsActor(t *testing.T) {
 	t.Parallel()
