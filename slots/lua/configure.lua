@@ -9,8 +9,9 @@
 --           0  the pool already has this version of the capacity or a newer one; nothing was changed
 --          -1  the pool is unknown; nothing was changed
 --
--- Invariants: the version of the capacity of a pool only increases. A holder keeps its slot even if the
--- slot number is at or above the new capacity.
+-- Invariants:
+--   The version of the capacity of a pool only increases.
+--   A holder keeps its slot even if the slot number is at or above the new capacity.
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)

@@ -1,36 +1,36 @@
--- core: decides whether a lease gets a slot of a pool. The decision uses no clock and does not read the
--- queue of waiting devices. So the invariant CAP (below) holds even if every other key of the pool is
--- lost or wrong. scripts.go puts this file in front of each script of this directory; the script uses
--- the returned table as `core`. All keys of a pool have the same hash tag, so they are on one node of
--- a Redis Cluster.
---
--- KEYS[1]  config  HASH
+-- core: decides whether a lease gets a slot of a pool. scripts.go puts this file in front of every script of
+-- this directory; the scripts use the returned table as `core`. The decision reads no clock and no key of the
+-- queue. So a lost or wrong key of the queue cannot cause more grants than the capacity allows (invariant CAP).
+
+-- The four keys of core. They have the same hash tag, so one node of a Redis Cluster has all keys of a pool.
+-- KEYS[1]  config  HASH  the settings of the pool:
 --     capacity   number of slots of the pool
 --     version    version of the capacity; a newer version replaces an older one
 --     call       id of the script call that set the capacity
---     restoring  id of the restore that is filling the pool (restore.lua). config has no other field
---                until this restore is complete
+--     restoring  id of the restore that fills the pool now (restore.lua). While it exists, config has no
+--                other field
 -- KEYS[2]  free    ZSET  slot number, five digits -> 0 if the slot is free, 1 if the slot is held
--- KEYS[3]  holder  HASH  slot number, five digits -> "acquired|ends|device|batch|lease" (a holder):
+-- KEYS[3]  holder  HASH  slot number, five digits -> "acquired|ends|device|batch|lease":
 --     acquired, ends  start and end of the lease in ms of Redis TIME; they are only displayed
 --     device          the device or caller that has the slot
 --     batch           id of the batch, 16 digits
 --     lease           id of the lease
 -- KEYS[4]  lease   HASH  lease id -> slot number, five digits
---
--- Invariants of a known pool (core.pool), before and after every script. The tests use these names:
+
+-- Invariants of a pool, before and after every script. They do not hold for an unknown pool (see below). The
+-- tests use these names:
 --   INVERSE    KEYS[3] and KEYS[4] contain the same pairs of slot and lease.
 --   PARTITION  A slot has score 1 in KEYS[2] if and only if it has a holder in KEYS[3].
---   RANGE      KEYS[2] contains every slot number below the capacity. A slot number at or above the
---              capacity is in KEYS[2] only while the slot is held.
+--   RANGE      KEYS[2] contains every slot number below the capacity. It contains a slot number at or above
+--              the capacity only while that slot is held, for example after a decrease of the capacity.
 --   CAP        A slot is given only while the number of held slots is lower than the capacity.
 --   FENCE      A slot is freed only with the complete id of the lease that holds it.
---
--- By PARTITION and RANGE, a slot below the capacity is free whenever the number of held slots is lower
--- than the capacity. If Redis lost one of these four keys, INVERSE, PARTITION or RANGE is broken.
--- core.pool detects the loss, and the pool is unknown: no slot is given until a restore fills the pool
--- again (restore.lua). If a script fails, Redis does not undo its writes, so every script reads its
--- arguments before its first write.
+
+-- A pool is unknown if it is new, or if Redis lost one of the four keys. core.pool detects a lost key: then the
+-- capacity is missing, or the sizes of the keys do not agree. An unknown pool gives no slot until restore.lua
+-- has filled it.
+-- Redis does not undo the writes of a script that fails. So every script reads its arguments before its first
+-- write.
 
 local core = {}
 
@@ -40,15 +40,17 @@ function core.now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- core.text: returns the whole number n as decimal text without an exponent.
+-- core.text: returns the whole number n as decimal text. tostring would write a number with more than 14
+-- digits, such as a time in microseconds, with an exponent.
 function core.text(n)
   return string.format('%.0f', n)
 end
 
--- core.pool: reads the capacity and the number of held slots of a pool. keys is KEYS of the script. Returns
--- the table p, which the other functions of this file receive: config, free, holder and lease are the names
--- of KEYS[1] to KEYS[4], held is the number of held slots, and capacity is the number of slots. If the pool
--- is unknown (Redis lost one of these keys), p.capacity is nil.
+-- core.pool: reads the capacity and the number of held slots of a pool. keys is KEYS of the script. It
+-- returns the table p, which the other functions of this file receive:
+--   config, free, holder, lease  names of the keys KEYS[1] to KEYS[4]
+--   held      number of held slots
+--   capacity  number of slots; nil if the pool is unknown (Redis lost one of the four keys)
 function core.pool(keys)
   local p = {
     config = keys[1],
@@ -60,15 +62,16 @@ function core.pool(keys)
   local capacity = tonumber(redis.call('HGET', p.config, 'capacity') or nil)
   local slots = redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
-  -- The pool is known only if the sizes of all four keys agree. Otherwise p.capacity stays nil.
+  -- If a key was lost, the sizes of the four keys do not agree. Then p.capacity stays nil, so that no script
+  -- gives a slot of this pool.
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then
     p.capacity = capacity
   end
   return p
 end
 
--- parse_holder: parses text, the value of a slot in KEYS[3]: "acquired|ends|device|batch|lease". Returns
--- a holder: a table with these five fields and the number of the slot.
+-- parse_holder: parses text, the value that KEYS[3] stores for a held slot:
+-- "acquired|ends|device|batch|lease". Returns a holder: a table with these five fields and the slot number.
 local function parse_holder(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
@@ -81,8 +84,8 @@ local function parse_holder(slot, text)
   }
 end
 
--- core.holders: returns the holders (devices or callers) of all held slots of pool p, in no particular order.
--- Each holder is a table as parse_holder returns it.
+-- core.holders: returns the holders of all held slots of pool p, in no particular order. Each holder is a
+-- table with the fields slot, acquired, ends, device, batch and lease (parse_holder).
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -98,9 +101,9 @@ function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- write_holder: writes r (a table with the fields of parse_holder: slot, lease, device and others) as the
--- holder of slot r.slot of pool p. If r.lease held no slot before, it increments p.held. No other lease may
--- hold the slot.
+-- write_holder: writes r as the holder of slot r.slot of pool p, in all keys that record a held slot. r is a
+-- table with the fields of parse_holder. The caller must have checked that no other lease holds the slot.
+-- p.held grows by 1, unless r.lease held a slot before.
 local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -113,9 +116,9 @@ local function write_holder(p, r)
   redis.call('ZADD', p.free, 1, slot)
 end
 
--- core.give: gives the lowest free slot of pool p to the lease r.lease: it sets r.slot and writes r
--- as the holder of this slot. r.lease must not hold a slot yet. Returns the number of the slot. If the
--- number of held slots is not lower than the capacity, it returns nil and writes nothing.
+-- core.give: gives the lowest free slot of pool p to the lease r.lease, and sets r.slot to its number. The
+-- caller must have checked that r.lease holds no slot. Returns the slot number. If at least as many slots are
+-- held as the capacity, it returns nil and writes nothing (invariant CAP).
 function core.give(p, r)
   if p.held >= p.capacity then
     return nil
@@ -125,19 +128,21 @@ function core.give(p, r)
   return r.slot
 end
 
--- core.take: frees the slot of pool p that the lease with this id holds. Returns the former holder (a table
--- as parse_holder returns it). If the lease holds no slot, it returns nil.
+-- core.take: frees the slot that the lease with this id holds in pool p. Returns the former holder (a table
+-- with the fields of parse_holder). If the lease holds no slot, it returns nil and writes nothing.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
     return nil
   end
   local r = parse_holder(slot, redis.call('HGET', p.holder, slot))
-  -- HDEL must be the first write. Redis permits HDEL even when its memory is full. After the first write
-  -- of a script, Redis does not reject the other commands of the script for lack of memory.
+  -- HDEL must be the first write of a script that frees a slot. If the memory of Redis is full, Redis still
+  -- permits HDEL, but refuses HSET and ZADD as a first write. After a first write, it refuses no other
+  -- command of the same script.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
-  -- A freed slot at or above the capacity is removed from the pool (invariant RANGE).
+  -- If the capacity was decreased, the number of a freed slot can be at or above the capacity. Such a slot is
+  -- removed, so that it is never given again (invariant RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -147,11 +152,10 @@ function core.take(p, lease)
   return r
 end
 
--- core.adopt: writes h, a holder from the ledger (the SQL database), as the holder of slot h.slot. h has
--- the fields slot, lease, device, batch, age (ms since the grant) and left (ms until the lease ends,
--- negative after its end). now is the time of Redis in ms. If h.lease holds another slot of the pool,
--- that slot is freed. Returns true. If another lease holds slot h.slot, nothing is written and the
--- result is false.
+-- core.adopt: writes a holder that the ledger knows into the pool. h is the holder: slot, lease, device,
+-- batch, age (ms since the grant) and left (ms until the lease ends, negative after its end). now is the time
+-- of Redis in ms. If h.lease holds another slot of the pool, that slot is freed. Returns true. If another
+-- lease holds slot h.slot, it writes nothing and returns false.
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
   local former_slot = core.slot(p, h.lease)
@@ -172,10 +176,9 @@ function core.adopt(p, h, now)
   return true
 end
 
--- core.configure: changes the capacity of pool p. `from` is the old capacity, to.capacity the new one. It
--- also stores to.version and to.call (the id of the script call). If the capacity increases, the new slots
--- are free. If the capacity decreases, the free slots with a number at or above to.capacity are removed, but
--- held slots stay.
+-- core.configure: changes the capacity of pool p from `from` to to.capacity. It also stores to.version
+-- (version of the capacity) and to.call (id of the script call). An increase adds free slots. A decrease
+-- removes the free slots whose number is at or above to.capacity; held slots stay until they are freed.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

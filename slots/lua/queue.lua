@@ -1,32 +1,39 @@
--- queue: decides which waiter (a device that waits for a slot of the pool) gets the next free slot. It
--- stores the waiters, their offers (a slot that is reserved for a waiter for some seconds) and their
--- timers. batch_order.lua decides which batch is first. The keys of the queue are hints: a lost or wrong
--- key delays grants, but never causes a grant beyond the capacity (core.lua). If a key of the queue is
--- lost, the queue is emptied, and the next reports of the devices fill it again. scripts.go puts this
--- file behind core.lua and batch_order.lua, and in front of scripts that use it as `queue`.
---
--- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text
+-- queue: decides which waiter gets the next free slot of a pool. batch_order.lua decides which batch is
+-- first; this file decides inside the batch. scripts.go puts this file behind core.lua and batch_order.lua,
+-- and in front of scripts that use it as `queue`. The keys of the queue are hints. A lost or wrong key delays
+-- grants, but never causes a grant beyond the capacity (core.lua). If a key is lost, the queue is emptied,
+-- and the next reports of the devices fill it again.
+
+-- Terms of this file:
+--   waiter      a device that was refused a slot and waits for one
+--   offer       a free slot that is reserved for one waiter for some seconds
+--   notifiable  (class T) a waiter that can be notified of an offer and has no offer now
+--   offered     (class O) a waiter that has an offer
+--   poller      (class P) a waiter that has no offer and gets no notification: its device only polls, or it
+--               missed an offer, or an update of kind 'away' arrived
+--   kept slot   a free slot that is reserved for a poller until it reports. It is an offer without notification
+--   foreseen    number of the grant that is expected to give the waiter a slot. The grants of the pool are
+--               numbered: state.grants is the number of the latest grant
+--   owed        a poller is owed a slot if, at its latest report, state.grants was at least foreseen + capacity
+
+-- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text:
 --     "class|batch|order|device"  one waiter:
---         class  T  notifiable: the device can be notified of an offer, and has no offer
---                O  offered: the device has an offer
---                P  poller: the device is not notified of offers, and has no offer. A device that can be
---                   notified becomes a poller if its offer lapses or an update of kind 'away' arrives
+--         class  T, O or P (see the terms above)
 --         batch  id of the batch, 16 digits
 --         order  27 characters that sort the waiters of a batch: 10 digits that decrease with the
 --                priority of the task, '|', 16 digits of the task id
 --     "H|batch|lease"  one held slot: H, the id of the batch, and the id of the lease that holds the slot
 -- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
 --     device, batch, order, class  as in the member of KEYS[5]
---     reach     way to notify the device: 0 none (a poller), 1 push, 2 parked report
---     foreseen  number of the grant with which the waiter is expected to get a slot. The grants of the
---               queue are numbered: state.grants is the number of the latest grant
+--     reach     way to notify the device: 0 none (it polls), 1 push, 2 parked report (a report that a replica
+--               answers later)
+--     foreseen  see the terms above
 --     due       time (ms) at which the device was asked to report again
 --     The following fields exist only while the waiter has an offer:
 --     offer     id of the offer: the time of the offer in microseconds
 --     ends      time (ms) at which the offer lapses
---     told      true if the offer need not be sent: it was sent already, or it is for a poller
---     kept      true if the offer is for a poller: the slot is kept until the poller reports, and the
---               poller is not notified
+--     told      true if the offer need not be sent: it was sent already, or it is a kept slot
+--     kept      true if the offer is a kept slot
 -- KEYS[7]  timer  ZSET  device -> time (ms). The meaning of the time depends on the class of the waiter:
 --     class O     time at which the offer lapses, or at which an unsent offer is returned again
 --     class T, P  time at which the waiter is removed because its device did not report
@@ -36,110 +43,110 @@
 --         grants  number of grants of this queue
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
 --         capacity, offered  number of slots, and of offered slots, after the latest change of the queue
---         vain    number of offers that lapsed in a row since a device last used its offer. Offers that
---                 keep a slot for a poller do not count
+--         vain    number of offers in a row that lapsed unused; kept slots do not count
 --         offer   id of the latest offer
 --         now     time (ms) of the latest change of the queue
 --         time, weights, percent, lane, urgent  as in batch_order.lua
--- KEYS[9]  contest  ZSET  as in batch_order.lua
--- KEYS[10] owed  ZSET  device -> foreseen (KEYS[6]); contains the pollers that are owed a slot
---
--- Order. The next slot goes to a waiter of the first batch (batch_order.lua). Inside a batch, the slot
--- goes to the waiter whose task has the highest priority. If priorities are equal, it goes to the
--- waiter with the oldest task.
---
--- Offers. A free slot is offered at once. If a poller is expected soon, the slot is kept for the poller,
--- provided that the poller is owed a slot, or that its batch is urgent or holds less than its share
--- (keep_for_poller). Otherwise the slot is offered to the first waiter of class T in the contest. A slot
--- that is offered to no waiter goes to the next device that asks. A poller is owed a slot if, when it
--- asks, state.grants is at least the capacity above its foreseen number. The foreseen number of a new
--- waiter is higher than state.grants, so no poller starves.
---
+-- KEYS[9]  contest  ZSET  the batches that have a waiter of class T, in their order (batch_order.lua)
+-- KEYS[10] owed  ZSET  device -> foreseen; contains the pollers that are owed a slot
+
+-- Order: the next slot goes to a waiter of the first batch (batch_order.lua). Inside the batch, it goes to
+-- the waiter whose task has the highest priority, then to the waiter with the oldest task (lowest id).
+-- Offers: a free slot is offered at once. First keep_for_poller may keep the slot for a poller. Otherwise the
+-- first waiter of class T gets an offer. If neither exists, the slot goes to the next device that asks for
+-- one. No poller waits for ever: its foreseen number stays while the number of grants grows, so in the end it
+-- is owed a slot.
+
 -- Invariants, before and after every script that changes the queue:
 --   Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
 --   Every held slot has one member with class H in KEYS[5].
--- If Redis lost a key other than KEYS[10], repair_queue detects this from the sizes of the keys.
--- repair_queue does not compare the contents of the keys.
+-- repair_queue detects from the sizes of the keys that Redis lost a key (except KEYS[10]). It does not
+-- compare the contents of the keys.
 
 local queue = {}
--- Maximum number of slots that one run of queue.offer offers, and of timers that one run of
--- handle_timers handles.
+-- Maximum number of slots that one run of queue.offer offers, and of expired timers that one run of
+-- handle_timers handles. It limits the time for which one script blocks Redis.
 local MAX_PER_CALL = 100
--- Maximum number of timers (one for each waiting device) that one run of keep_for_poller examines.
+-- Maximum number of waiting devices that one run of keep_for_poller examines. It limits the time for which
+-- one script blocks Redis.
 local MAX_KEEP_CANDIDATES = 16
--- Maximum number of waiters of each class (T, O, P) that one update of kind 'closed' removes.
+-- Maximum number of waiters of each class (T, O, P) that one update of kind 'closed' removes from the queue.
+-- It limits the time for which one script blocks Redis.
 local MAX_CLOSED = 200
--- The reach (way to notify) of a waiter whose device has a parked report: a report that a replica of
--- the dispatcher answers later.
+-- The value of w.reach (way to notify a waiter) for a parked report: a report that a replica of the
+-- dispatcher answers later.
 local PARKED = 2
--- Time in ms. If an offer is not sent to its device, it is returned to the caller again after this time.
+-- Time in ms. If the caller has not confirmed that an offer was sent, the offer is returned again after this
+-- time.
 local RESEND_AFTER = 500
--- Time in ms. keep_for_poller keeps a slot only for a poller whose next report is due within KEEP_WINDOW.
+-- Time in ms. A free slot is kept for a polling device only if its next report is due within this time.
 local KEEP_WINDOW = turn.KEEP_WINDOW
--- Time in ms. A slot that is kept for a poller is released if the poller does not report within
--- KEEP_GRACE after its report was due.
+-- Time in ms. A slot that is kept for a polling device is released if the device is late by more than
+-- KEEP_GRACE.
 local KEEP_GRACE = 1000
 local KEEP_DIVISOR = turn.KEEP_DIVISOR
--- Limits the budget for kept slots, in ms. keep_for_poller chooses no poller while state.kept is more
--- than MAX_KEPT_AHEAD / capacity ms after the present time.
+-- Limits how far the budget for kept slots (turn.KEEP_DIVISOR) can be overdrawn, in ms multiplied by slots: no
+-- slot is kept while state.kept is more than MAX_KEPT_AHEAD / capacity ms in the future.
 local MAX_KEPT_AHEAD = 200000
--- If this number of offers lapsed in a row, later offers last for a shorter time (SHORTER_FACTOR).
+-- After this number of offers in a row that no device used, later offers last for a shorter time
+-- (SHORTER_FACTOR), so that devices that do not answer block a slot for a shorter time.
 local LAPSED_SERIES = 10
--- After LAPSED_SERIES lapsed offers in a row, the duration of an offer is divided by this factor.
+-- Divisor for the duration of an offer after LAPSED_SERIES unused offers in a row.
 local SHORTER_FACTOR = 6
 
--- offer_time: returns the time (ms) at which a slot was offered to waiter w. w must have an offer.
+-- offer_time: returns the time (ms) at which waiter w got its offer. w must have an offer. The id of an offer
+-- is this time in microseconds.
 local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
 
--- offered_count: returns the number of offered slots: the slots that are reserved for a waiter. It asks
--- Redis only if q.offered is not set yet.
+-- offered_count: returns the number of slots that are offered to waiters. q.offered stores the number, so
+-- that one call of a script asks Redis only once.
 local function offered_count(q)
   q.offered = q.offered or order.count_members(q, 'O')
   return q.offered
 end
 
--- queue.left: returns the number of slots that are neither held nor offered. The number is negative if
--- more slots are held and offered than the capacity, for example after a decrease of the capacity.
+-- queue.left: returns the number of slots that are neither held nor offered. It is negative if the capacity
+-- was decreased below the number of held and offered slots.
 function queue.left(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
 
--- queue.waiter: returns the waiter of the device: the JSON object that KEYS[6] stores for a waiting device,
--- as a table. It returns nil if the device does not wait.
+-- queue.waiter: returns the waiter of the device: a table with the fields of the JSON object in KEYS[6]. If
+-- the device does not wait in the queue, it returns nil.
 function queue.waiter(q, device)
   local text = order.queue_size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
 end
 
--- queue.waiters: returns the first `limit` waiters of a class, in the order of KEYS[5] (the queue). If limit
--- is -1, it returns all of them. The arguments after limit are the class (T, O or P) and, optionally, the
--- id of a batch; with a batch, only its waiters are returned.
+-- queue.waiters: returns the first `limit` waiters of a class (T, O or P) in the order of the queue. If limit
+-- is -1, it returns all of them. The arguments after limit are the class and, optionally, the id of a batch;
+-- then only waiters of this batch are returned.
 function queue.waiters(q, limit, ...)
   local from, to = order.member_range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do
-    -- The device is the end of the member. Before it are class, batch and order (1 + 16 + 27
-    -- characters) and three separators.
+    -- A member is "class|batch|order|device" with 1, 16 and 27 characters before the device. With three
+    -- separators, the device begins at character 48.
     all[i] = queue.waiter(q, string.sub(member, 48))
   end
   return all
 end
 
--- move_waiter: moves waiter w (a waiting device) to the class T (notifiable), O (has an offer) or P (poller),
--- and writes the waiter and its timer. If class is nil, the waiter is removed from the queue. If class
--- is not O and the waiter has an offer, the offer ends; then the waiter is not owed a slot until it asks
--- again. Returns nil.
+-- move_waiter: moves waiter w to class T (notifiable), O (has an offer) or P (poller) in all keys. If class
+-- is nil, w leaves the queue. w is a waiting device. If w had an offer and class is not O, the offer ends,
+-- and w is no longer owed a slot until it asks again. Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
-  -- delta is 1 if the waiter gets an offer, -1 if it loses its offer, else 0.
+  -- delta is the change of the number of offered slots: 1 if w gets an offer, -1 if w loses its offer, else
+  -- 0.
   local delta = (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- The slot is no longer kept for this poller. The time that remains until w.ends is returned to the
-    -- budget for kept slots.
+    -- A kept slot is charged to the budget for its whole duration. It is given up before w.ends, so the
+    -- unused time is returned to the budget (state.kept).
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -150,7 +157,7 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.owed, w.device)
   end
 
-  -- member: returns the member of w in KEYS[5].
+  -- member: returns the member of waiter w in KEYS[5] (the queue), with the present class of w.
   local function member()
     return table.concat({ w.class, w.batch, w.order, w.device }, '|')
   end
@@ -164,9 +171,9 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
-    -- timer_at is the time of the timer. The timer of an offer expires when the offer lapses; if the offer
-    -- is not sent yet, the timer expires after RESEND_AFTER, if that is earlier. The timer of a waiter
-    -- without an offer expires when its report is overdue by one period plus KEEP_WINDOW.
+    -- timer_at is the time at which handle_timers must look at w. A sent offer must be ended when it lapses.
+    -- An unsent offer must be returned again after RESEND_AFTER, at the latest when it lapses. Without an
+    -- offer, w must be removed if its report is overdue (turn.timer).
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
@@ -176,9 +183,9 @@ local function move_waiter(q, w, class)
   order.change_held(q, b, delta)
 end
 
--- add_offer: writes waiter w with its offer (w.offer, w.ends), and appends the offer to q.offers, the
--- list of offers that the caller must send. Each time the timer of the offer expires before an update of
--- kind 'sent' arrives or the offer lapses, handle_timers calls add_offer again.
+-- add_offer: stores the offer that waiter w got (w.offer, w.ends). It also appends the offer to q.offers, the
+-- list of offers that the caller of the script must send to the devices. handle_timers calls add_offer again
+-- until the caller confirms with an update of kind 'sent' that the offer was sent.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -193,15 +200,16 @@ local function add_offer(q, w)
 end
 
 -- handle_timers: handles at most MAX_PER_CALL expired timers of waiters (waiting devices):
---   If the waiter has no offer, the waiter is removed.
---   If the waiter has an offer that was not sent, the offer is returned to the caller again.
---   If the offer of the waiter lapsed, the waiter becomes a poller (class P). No offer is sent to it until
---   it asks, but keep_for_poller may keep a slot for it.
--- If missed is true, handle_timers also returns unsent offers whose timer has not expired, if the waiter
--- has a parked report and the offer is at least RESEND_AFTER ms old. The caller may be the replica that
--- parks this report and did not receive the offer earlier.
+--   A waiter without an offer leaves the queue, because its device did not report.
+--   An offer that was not sent is returned to the caller again.
+--   A waiter whose offer lapsed becomes a poller (class P): it gets no offer until it asks, but a slot may be
+--   kept for it.
+-- If missed is true, handle_timers also returns unsent offers for parked reports (reports that a replica
+-- answers later) before their timers expire, if the offer is at least RESEND_AFTER ms old. The caller may be
+-- the replica that has the parked report, while the offer was first returned to another replica.
 local function handle_timers(q, missed)
-  -- Sorted by the time of their timers, the first expired_count devices have an expired timer.
+  -- The devices are sorted by the times of their timers. The timers of the first expired_count devices have
+  -- expired.
   local expired_count = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -230,19 +238,19 @@ local function handle_timers(q, missed)
   end
 end
 
--- repair_queue: compares the sizes of the keys of the queue. If a key was lost or the clock was set
--- back, it deletes all keys of the queue. If only the members of the held slots (class H) are wrong, it
--- writes these members again from core.holders.
+-- repair_queue: checks by their sizes that no key of the queue was lost. If a key was lost or the clock was
+-- set back, it deletes the whole queue; the next reports of the devices fill it again. If only the members of
+-- the held slots (class H) are wrong, it writes them anew from core.holders.
 local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
-  -- recorded_held is the number of held slots according to the queue (members of class H). Usually the
-  -- size of KEYS[5] shows that it is equal to q.pool.held; otherwise the members are counted.
+  -- recorded_held is the number of held slots in KEYS[5] (members of class H). Usually the size of KEYS[5]
+  -- shows that all held slots are there, and then no count is needed.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
-  -- The conditions below show a lost key or a clock that was set back. In an intact queue, every waiter
-  -- has one timer and one member in KEYS[5]. A queue with waiters has a state. A queue with a waiter of
-  -- class T has an entry in the contest.
+  -- Each condition shows a lost key or a clock that was set back. In an intact queue, every waiter has one
+  -- timer and one member in KEYS[5]. A queue with waiters has a state (s.now is not 0). A queue with a waiter
+  -- of class T has a member in the contest (the order of the batches).
   if redis.call('ZCARD', q.timer) ~= waiters
     or entries - recorded_held ~= waiters
     or s.now > q.now + 1000
@@ -259,7 +267,7 @@ local function repair_queue(q)
     s.kept = q.now
     s.offer = '0'
   end
-  -- KEYS[5] (the queue) has one member for each held slot, so there is nothing to repair.
+  -- KEYS[5] (the queue) has one member for each held slot, so nothing needs to be repaired.
   if recorded_held == q.pool.held then
     return
   end
@@ -270,9 +278,9 @@ local function repair_queue(q)
   order.delete_idle_batches(q)
 end
 
--- queue.open: reads the state of the queue of a known pool. It writes nothing. keys is KEYS of the
--- script; pool is the table that core.pool returned. queue.open returns q, a table that all functions of
--- this file and of batch_order.lua receive. The fields of q:
+-- queue.open: reads the state of the queue of a known pool. It writes nothing. keys is KEYS of the script;
+-- pool is the table that core.pool returned. It returns q, the table that all functions of this file and of
+-- batch_order.lua receive. The fields of q:
 --   queue, waiter, timer, batch, contest, owed  names of the keys KEYS[5] to KEYS[10]
 --   pool     the table that core.pool returned
 --   state    the state of the queue ("pool" in KEYS[8])
@@ -307,8 +315,8 @@ function queue.open(keys, pool)
   }
 end
 
--- open_for_change: opens the queue, repairs it and handles expired timers. The arguments and the result
--- are those of queue.start. It raises an error if a key has an unexpected type or content.
+-- open_for_change: does the work of queue.start, with the same arguments and the same result. It raises an
+-- error if a key has an unexpected type or content; queue.start catches this error.
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
@@ -321,35 +329,36 @@ local function open_for_change(keys, pool, pace, missed)
   return q
 end
 
--- queue.start: opens the queue of a known pool for a script that changes the queue. It also repairs the
--- queue and handles expired timers. Returns q (queue.open). The arguments:
+-- queue.start: opens the queue of a known pool for a script that changes the queue. It repairs the queue and
+-- handles expired timers first. It returns q (the table that queue.open describes). The arguments:
 --   keys     KEYS of the script
 --   pool     the table that core.pool returned
---   missed   true if unsent offers for parked reports are returned again (handle_timers)
 --   pace     table of times in ms, as in turn.lua, and:
 --     offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
+--   missed   true if unsent offers for parked reports are returned again (handle_timers)
 function queue.start(keys, ...)
   local ok, q = pcall(open_for_change, keys, ...)
-  -- A key has a content that is not a queue, so all keys of the queue are deleted. The queue is then
-  -- opened again, without waiters.
+  -- An error means that a key does not contain a queue. All keys of the queue are deleted and the queue is
+  -- opened again, so that a damaged key cannot block the pool.
   if not ok then
     redis.call('DEL', unpack(keys, 5, 10))
   end
   return ok and q or open_for_change(keys, ...)
 end
 
--- next_report: returns two values for waiter w: the time (ms, not rounded) after which it is asked to
--- report again, and its position (1 means that it gets the next grant). chance (0 to 1) makes the
--- times of several devices different. batch_rank is the rank of w among the waiters of its batch, from 1. If
--- w is a poller of an urgent batch that has precedence, urgent_rank is its rank, from 0. For every other
--- waiter, urgent_rank is nil or false.
+-- next_report: returns two values for waiter w: the time (ms, not rounded) after which it is asked to report
+-- again, and its position (1 means that it gets the next grant). The arguments:
+--   chance       number from 0 to 1; it makes the times of several devices different
+--   batch_rank   rank of w among the waiters of its batch, from 1
+--   urgent_rank  rank of w, from 0, if w is a polling device of an urgent batch with precedence; else nil or false
 local function next_report(q, w, chance, batch_rank, urgent_rank)
-  -- rank is urgent_rank, or the rank of w (from 0) among the pollers that are owed a slot. If w has no
-  -- such rank, rank is false.
+  -- A poller (polling device) has a rank if its urgent batch has precedence, or if it is owed a slot
+  -- (KEYS[10]). rank counts from 0. For any other waiter, rank is false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
-  -- A poller that has a rank asks again when the grant of its rank is expected, but not earlier than
-  -- `soon`. This minimum time differs by chance and rank, so the pollers do not all ask at the same moment.
+  -- A poller with a rank is asked to report when the grant of its rank is expected, but not earlier than
+  -- `soon`. `soon` is longer for a higher chance or rank, so that the pollers do not all report at the same
+  -- moment.
   if rank and q.pool.capacity > 0 then
     local expected = turn.owed_wait(q.pace, rank, q.pool.capacity, chance)
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
@@ -361,13 +370,13 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   return after, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue with want (the task that needs a slot). If the device waits
--- already, its waiter is updated, and an offer to the device ends. reach is the way to notify the device;
--- 0 means that it is a poller. chance is a number from 0 to 1 (next_report). foreseen, the number of the
--- grant with which the device is expected to get a slot, is computed again, but for a poller it never
--- increases, even if the task changes. A poller is owed a slot if state.grants is at least foreseen +
--- capacity. If pace.period is 0, the device is not added. Returns the time (ms) until the device is to
--- ask again, and its position in the queue.
+-- queue.join: adds the device to the queue with want (the task for which it asks for a slot). If the device
+-- waits already, its waiter is replaced, and its offer ends. Returns the time (ms) until the device is to
+-- report again, and its position in the queue. The other arguments: reach is the way to notify the device (0:
+-- it polls); chance is a number from 0 to 1 (next_report). If pace.period is 0, the device is not added: then no
+-- device waits. foreseen (the number of the grant that is expected to give the device a slot) is computed anew.
+-- For a polling device it never increases, even if its task changes. So each polling device is owed a slot in
+-- the end.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
@@ -396,15 +405,15 @@ function queue.join(q, device, want, reach, chance)
   return w.due - q.now, position
 end
 
--- queue.grant: records that the device got a slot for the task of want. It removes the waiter of the
--- device, advances the virtual time of the batch, and adds a member for the held slot to KEYS[5] (the
--- queue).
+-- queue.grant: records in the queue that the device got a slot for the task of want. The device leaves the
+-- queue, the virtual time of the batch advances (batch_order.lua), and KEYS[5] gets a member for the held
+-- slot.
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = order.load_batch(q, want.batch, want)
   order.set_closed(q, b, false)
-  -- The device uses its offer, so the series of lapsed offers ends. A slot that was kept for a poller does
-  -- not end the series.
+  -- The device used an offer that was sent to it. So the series of unused offers (LAPSED_SERIES) ends. A slot
+  -- that was kept for a poller was not sent, so it does not end the series.
   if w and w.offer and not w.kept then
     q.state.vain = 0
   end
@@ -416,15 +425,16 @@ function queue.grant(q, device, want)
   order.change_held(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
--- queue.release: removes from KEYS[5] (the queue) the member of a slot that was freed. r is the former
--- holder of this slot, which core.take returned.
+-- queue.release: records in the queue that a slot was freed: it removes the member of the held slot from
+-- KEYS[5]. r is the former holder, the table that core.take returned.
 function queue.release(q, r)
   local b = order.load_batch(q, r.batch)
   order.change_held(q, b, -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
--- queue.update: applies the update u of a waiter. The fields of u are kind, device, offer and batch. If
--- u.offer is given and is not the id of the device's current offer, the update is ignored. The kinds:
+-- queue.update: applies the update u (fields: kind, device, offer, batch) that a replica sends about a
+-- waiter. If u.offer is given, but the device has another offer or none by now, the kinds sent, away and left
+-- are ignored. The kinds:
 --   sent    the offer was sent to the device, so handle_timers does not return the offer again
 --   away    the device stays in the queue as a poller: no offer is sent to the device until it asks, but
 --           keep_for_poller may keep a slot for it
@@ -460,32 +470,33 @@ function queue.update(q, u)
   end
 end
 
--- keep_for_poller: chooses a poller (a waiting device to which no offers are sent) for which a free slot is
--- kept until it reports. Only pollers that are expected to report before the next slots fall free can be
--- chosen, in one of three cases: the poller is one of the first q.max_owed pollers that are owed a slot;
--- or its batch holds less than its share; or its batch is urgent and has precedence. Of these pollers,
--- it chooses the one whose batch has the lowest held / weight; if this is equal, the one whose report is
--- due first. first_batch is the id of the first batch in the contest; batches with a higher held / weight
--- than first_batch are excluded. If first_batch is nil, no batch is excluded, because no batch in the
--- contest can get an offer.
--- keep_for_poller charges the budget for kept slots and sets ends, told and kept of the chosen waiter.
--- Returns this waiter, or nil if no poller is suitable.
+-- keep_for_poller: chooses a poller for which a free slot is kept until it reports. A poller is a waiting
+-- device to which no offers are sent; without kept slots, other devices would take every slot before it
+-- reports. A poller is suitable if its report is due soon (`window` below) and one of these conditions holds:
+--   It is one of the first q.max_owed pollers that are owed a slot.
+--   Its batch holds less than its share.
+--   Its batch is urgent and has precedence.
+-- The poller whose batch has the lowest ratio (held slots / weight) is chosen; if ratios are equal, the one
+-- whose report is due first. Batches with a higher ratio than first_batch, the first batch that can be
+-- offered the slot, are excluded. If first_batch is nil, no batch is excluded. Returns the chosen waiter with
+-- the fields ends, told and kept set, or nil. It charges the time until w.ends to the budget for kept slots.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
   if first_batch then
     max_ratio = order.held_per_weight(q, order.load_batch(q, first_batch))
   end
-  -- If the budget for slots that are kept for pollers is spent, no slot is kept.
+  -- No slot is kept while the budget for kept slots is overdrawn (MAX_KEPT_AHEAD), so that at most 1 /
+  -- KEEP_DIVISOR of the time of all slots is lost.
   if q.state.kept - q.now > MAX_KEPT_AHEAD / q.pool.capacity then
     return
   end
-  -- The timer of a waiter without an offer expires period + KEEP_WINDOW after its report is due
-  -- (move_waiter). So timer_now is the time at which the timer of a poller expires whose report is due now.
+  -- KEYS[7] contains no due times. The timer of a waiter without an offer is period + KEEP_WINDOW after its
+  -- due time (turn.timer). So timer_now is the timer of a poller whose report is due now.
   local timer_now = q.now + q.pace.period + KEEP_WINDOW
   local w = nil
   local least_ratio = nil
-  -- window is the time (ms) in which about two slots fall free, at most KEEP_WINDOW. A slot is kept only
-  -- for a poller whose report is due within this time.
+  -- window is the time (ms) in which about two slots become free, at most KEEP_WINDOW. A poller that reports
+  -- later needs no kept slot, because other slots become free before it reports.
   local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, KEEP_WINDOW), KEEP_WINDOW / 100)
   for _, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -499,15 +510,15 @@ local function keep_for_poller(q, first_batch)
     local poller = queue.waiter(q, device)
     local b = order.load_batch(q, poller.batch)
     local ratio = order.held_per_weight(q, b)
-    -- KEYS[10] contains the pollers that are owed a slot. A poller counts as owed only if it is one of the
-    -- first q.max_owed pollers there.
+    -- KEYS[10] contains all pollers that are owed a slot. Only the first q.max_owed of them count, so that
+    -- kept slots stay a small part of the capacity.
     local is_owed = (redis.call('ZRANK', q.owed, device) or q.max_owed) < q.max_owed
     local is_suitable = poller.class == 'P'
       and not b.closed
       and ratio <= max_ratio
       and (ratio < 0 or order.is_below_share(q, b) or is_owed)
-    -- The devices are sorted by the time at which they are due, so of several pollers with the same ratio
-    -- the first is chosen.
+    -- The devices are sorted by the times at which their reports are due. So `<` chooses the earliest of
+    -- several pollers with equal ratios.
     if is_suitable and (not w or ratio < least_ratio) then
       w = poller
       least_ratio = ratio
@@ -522,9 +533,9 @@ local function keep_for_poller(q, first_batch)
   return w
 end
 
--- queue.offer: offers free slots, at most MAX_PER_CALL, to waiters (waiting devices). Each slot is kept for a
--- poller (keep_for_poller). If no poller is suitable, the slot is offered to the first waiter of class T
--- (it can be notified) of the first batch in the contest. If there is no such waiter either, the slot
+-- queue.offer: reserves the free slots, at most MAX_PER_CALL, for waiters (waiting devices). Each slot is
+-- kept for a poller (keep_for_poller). If no poller is suitable, the slot is offered to the first waiter of
+-- class T (it can be notified) of the first batch in the contest. If there is no such waiter either, the slot
 -- stays free for the next device that asks.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
@@ -535,16 +546,16 @@ function queue.offer(q)
       first_entry, first_batch = order.first_entry(q)
     end
     local w = keep_for_poller(q, first_batch) or first_entry and queue.waiters(q, 1, 'T', first_batch)[1]
-    -- The first entry of the contest belongs to a batch without a waiter of class T, because a key of the
-    -- queue was lost. The wrong entry is deleted.
+    -- The first entry of the contest names a batch that has no waiter of class T. Redis lost a part of the
+    -- queue, so the wrong entry is deleted.
     if first_entry and not w then
       order.delete_entry(q, first_entry)
     end
     if not w then
       break
     end
-    -- The id of the new offer is the time in microseconds, but always higher than the id of the latest
-    -- offer.
+    -- The id of an offer is its time in microseconds. Two offers never have the same id, so an update for an
+    -- old offer cannot change a newer one.
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
     w.offer = q.state.offer
     local factor = q.state.vain < LAPSED_SERIES and 1 or SHORTER_FACTOR
@@ -557,8 +568,8 @@ function queue.offer(q)
   end
 end
 
--- queue.close: offers the free slots and writes the state of the queue. It must be the last call of a
--- script that changes the queue. Returns the table reply as JSON, with these fields added:
+-- queue.close: offers the free slots and writes the state of the queue. It must be the last call of a script
+-- that changes the queue. Returns the table reply as JSON, with these fields added:
 --   offers    list of the offers that the caller must send, each an object:
 --       device, batch, task, reach  the waiter that has the offer (KEYS[6])
 --       id                          id of the offer
@@ -574,8 +585,8 @@ function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   order.update_batches(q)
-  -- order.delete_idle_batches is slow, because it reads all batches. So it runs only if KEYS[8] has about
-  -- twice as many batch records as there are waiters and held slots.
+  -- order.delete_idle_batches reads all batch records, so it is slow. It runs only if there are about twice
+  -- as many records as waiters and held slots, that is if most records are of idle batches.
   if q.has_new_batch
     and redis.call('HLEN', q.batch) > 2 * (p.held + order.queue_size(q)) + MAX_PER_CALL
   then

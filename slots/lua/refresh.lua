@@ -1,19 +1,20 @@
--- refresh: handles the reports of waiters (waiting devices) that ask again while nothing changed for them. It only
--- moves the time at which a waiter is due. It gives no slot, makes no offer and repairs nothing: if a waiter may
--- get a slot or needs another place, its result is 0, and the caller asks again with serve.lua. For one waiter,
--- it runs 6 commands, and one more if the waiter is far back in its batch or is owed a slot.
+-- refresh: answers the reports of waiters (devices that wait for a slot) whose situation has not changed. It
+-- only moves the time at which the next report of a waiter is due. It is faster than serve.lua: 6 commands
+-- for one waiter, and one more if the waiter is far back in its batch or is owed a slot (queue.lua). It gives
+-- no slot, makes no offer and repairs nothing. If a waiter may get a slot or needs another place in the
+-- queue, its result is 0, and the caller runs serve.lua.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
 --     pace    object with times in ms: hold, soonest, period, sleep (turn.lua)
---     askers  list of askers, each an object:
+--     askers  list of the devices that report, each an object:
 --         device  name of the device
 --         reach   way to notify the device: 0 none (a poller), 1 push, 2 parked report
 --         chance  number from 0 to 1; it makes the next report times of several devices different
 -- Returns  list with one number per asker: ms until its next report; 0 if it must be served by serve.lua
 --
--- Invariant: the waiter, its place in the queue and its foreseen grant stay as they are. If a key was lost or is
--- wrong, a device at most waits until the next run of serve.lua, which repairs the queue.
+-- Invariant: a waiter keeps its place in the queue and its expected grant. If a key was lost or is wrong, a
+-- device at most waits until the next run of serve.lua, which repairs the queue.
 
 local args = cjson.decode(ARGV[1])
 local pace = args.pace
@@ -29,8 +30,9 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- is_full: reports whether at most as many slots are free as were offered after the latest change of the queue. After
--- a decrease of the capacity, slots with low numbers are not held although more slots than the capacity are held.
+-- is_full: reports whether no slot is free for a device that reports: all free slots are offered to other
+-- devices. The first check is cheap. The second check is needed after a decrease of the capacity: then slots
+-- with low numbers can be free although at least as many slots as the capacity are held.
 local function is_full()
   if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
     return true
@@ -39,13 +41,14 @@ local function is_full()
   return p.capacity and p.capacity - p.held <= state.offered
 end
 
--- The state is unusable if Redis lost it or if the clock was set back. Then, or if a slot is free, no asker keeps
--- waiting.
+-- If Redis lost the state or the clock was set back, the state is unusable. In both cases, and if a slot is
+-- free, every asker must be served by serve.lua.
 local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
--- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again, if it keeps its
--- place; else nil. ahead is the number of grants until its foreseen grant. A poller does not keep its place if it
--- counts as owed a slot. A device that can be notified must be notifiable (class T, so it has no offer).
+-- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again if it keeps
+-- its place; nil or false if serve.lua must serve it. ahead is the number of grants until the grant that is
+-- expected to give w a slot. A poller (polling device) does not keep its place if it counts as owed a slot. A
+-- device that can be notified does not keep its place if it has an offer (class O) or missed one (class P).
 local function steady_wait(w, asker, ahead)
   local capacity = state.capacity
   if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
@@ -55,13 +58,14 @@ local function steady_wait(w, asker, ahead)
     local rank = redis.call('ZRANK', KEYS[10], w.device)
     return rank and rank >= turn.max_owed(capacity) and turn.owed_wait(pace, rank, capacity, asker.chance)
   end
-  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch and class. It is at most the rank
-  -- among all waiters of the batch.
+  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch that have the same class. It
+  -- may be lower than the rank among all waiters of the batch; then w only reports sooner.
   local function batch_rank()
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- If the foreseen grant was made already, the rank tells the time until the grant. (serve.lua foresees again.)
+  -- The expected grant was made without a slot for w. The rank of w in its batch replaces the number of
+  -- grants until its turn; serve.lua later computes w.foreseen anew.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end

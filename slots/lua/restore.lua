@@ -1,6 +1,6 @@
--- restore: fills an unknown pool (a pool that is new or whose keys Redis lost) with the holders of the
--- ledger. The caller sends the holders in chunks, one chunk per call of this script. The pool becomes
--- known with the last chunk.
+-- restore: fills an unknown pool with the holders of slots that the ledger (the SQL database) knows. A pool
+-- is unknown if it is new or if Redis lost one of its keys. The caller sends the holders in chunks, one chunk
+-- per call. With the last chunk, the pool becomes known.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
@@ -11,10 +11,12 @@
 --     last      true in the last chunk
 --     holders   list of holders, each an object: slot, lease, device, batch, left, age (core.adopt)
 -- Returns   1  the chunk is applied, either now or when it was sent before; send the next chunk
---           0  the restore must stop: another call made the pool known, or another restore has started
+--           0  stop: another call made the pool known, or another restore has started
 --
--- Invariants: a known pool is never changed. The first chunk deletes all keys of the pool, which ends
--- an unfinished restore of another caller. Each chunk is applied once, in the order of the chunks.
+-- Invariants:
+--   A known pool is never changed.
+--   The first chunk deletes all keys of the pool, which ends an unfinished restore of another caller.
+--   Each chunk is applied once, in the order of the chunks.
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
@@ -28,7 +30,8 @@ if redis.call('HGET', p.config, 'restoring') ~= args.call then
   end
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', p.config, 'restoring', args.call)
--- This chunk was applied already, or the chunk before it is missing.
+-- The number of holders in Redis shows which chunk must come next. A higher number than args.offset means
+-- that this chunk was applied before. A lower number means that an earlier chunk is missing.
 elseif p.held ~= args.offset then
   return p.held > args.offset and 1 or 0
 end

@@ -1,10 +1,10 @@
 -- serve: changes a pool in one atomic step, in this order:
 --   1. It frees the slots that the given leases hold.
 --   2. It applies updates of waiters (devices that wait in the queue of the pool).
---   3. It adds joiners (devices that begin to wait without having asked for a slot) to the queue.
+--   3. It adds joiners to the queue: devices that wait although they have not asked for a slot.
 --   4. It serves askers (devices that ask for a slot): each asker gets a slot for one of its wants (tasks
 --      that need a slot), or becomes a waiter.
---   5. It offers the remaining free slots to waiters.
+--   5. It offers the slots that are still free to waiters. Slots that step 1 freed are offered before step 4.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
@@ -19,7 +19,8 @@
 --         wants   list of tasks, each an object: lease, ttl, batch, weight, lane, order
 --     state    if true, the reply also contains the size of the queue (queue.close)
 --     The fields of joiners, askers and wants:
---         reach   way to notify the device: 0 none (a poller), 1 push, 2 parked report
+--         reach   way to notify the device: 0 none (it polls), 1 push, 2 parked report (a report that a
+--                 replica answers later)
 --         lease   id under which the slot will be held; only in wants
 --         ttl     duration of the lease in ms; only in wants
 --         batch   id of the batch, 16 digits
@@ -58,11 +59,12 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A device that waits already keeps its place in the queue. If it has no offer, there are two exceptions:
-  --   The task of the joiner is urgent.
-  --   The device missed an offer, so no offer is sent to it, and the task of the joiner is newer. The
-  --   device may have done its older task, and then it does not ask for a slot any more. A device that
-  --   is gone misses at most one offer for each of its tasks.
+  -- A joiner is a device that joins the queue without a report. If it waits already, it keeps its place, with
+  -- two exceptions, both only if it has no offer:
+  --   The new task is urgent.
+  --   The device missed an offer (class P although it can be notified), and the new task is newer than the task
+  --   with which it waits. Without this exception, a device that has finished the older task would get no offer.
+  --   A device that is gone misses at most one offer for each of its tasks.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
@@ -71,8 +73,8 @@ for _, j in ipairs(args.joiners or {}) do
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- The freed slots are offered to the waiters (devices in the queue) before the devices that ask for a slot
--- in this call (args.askers) can get them.
+-- The freed slots are offered to waiting devices before the askers (the devices that ask in this call) are
+-- served. Otherwise an asker would overtake the devices that wait.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
@@ -85,7 +87,8 @@ local function serve(asker)
   local waiting_index = nil
   local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
-    -- If the lease of this want holds a slot, this call was sent before and gets the same answer.
+    -- The lease of this want holds a slot only if the same call was sent before. Then the asker gets the same
+    -- answer as before.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }
@@ -94,11 +97,11 @@ local function serve(asker)
       waiting_index = i
     end
   end
-  -- chosen_index is the index of the want that may take a slot; it is false or nil if none may.
-  -- If the asker (the device that asks for a slot) has an offer, it takes the offered slot for the task with
-  -- which it waits in the queue (waiting_index). It takes the slot for its best want instead if that want is
-  -- urgent and has precedence, or if the slot is kept for a poller that does not ask for the waiting task any
-  -- more. In all other cases, the best want may take a slot only if some slot is neither held nor offered.
+  -- chosen_index is the index of the want (task) that may take a slot; false or nil if none may. An asker
+  -- with an offer takes the offered slot for the task with which it waits (waiting_index), with two
+  -- exceptions that use the best want: that want is urgent and has precedence, or the slot is kept for a
+  -- polling device that no longer asks for the waiting task. An asker without a usable offer may only take a
+  -- slot that is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)

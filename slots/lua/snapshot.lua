@@ -1,5 +1,5 @@
--- snapshot: returns all holders of slots and all offers (slots reserved for waiters) of a pool at one
--- instant. It writes nothing.
+-- snapshot: returns all holders of slots and all offers (slots that are reserved for waiting devices) of a
+-- pool at one instant. It writes nothing.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV     not used
@@ -8,8 +8,8 @@
 --     version   version of the capacity, as text
 --     now       time of Redis in ms
 --     leases    list of the holders of slots: slot, acquired, ends, device, batch, lease (core.lua)
---     offers    list of the waiters that have an offer, including the pollers for which a slot is kept
---               (the JSON objects of KEYS[6] in queue.lua)
+--     offers    list of the waiting devices that have an offer, including the polling devices for which a
+--               slot is kept (the JSON objects of KEYS[6] in queue.lua)
 
 local p = core.pool(KEYS)
 if not p.capacity then

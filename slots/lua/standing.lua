@@ -1,5 +1,5 @@
--- standing: returns the places that the tasks of a device have, or would have, in the queue of a pool.
--- It writes nothing.
+-- standing: returns the places that the tasks of a device have, or would have, in the queue of a pool. It
+-- writes nothing.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
@@ -12,9 +12,9 @@
 --     now        time of Redis in ms
 --     first      index (from 1) of the want that is first in the order of the queue (order.best_want)
 --     positions  list with the position of each want; 1 is the next grant (order.position)
---     waiter     the waiter of the device (the JSON object of KEYS[6] in queue.lua); missing if the
---                device does not wait
---     size       number of waiters in the queue
+--     waiter     the entry of the device in the queue (the JSON object of KEYS[6] in queue.lua); missing if
+--                the device does not wait
+--     size       number of devices in the queue
 --     room       number of slots for which urgent batches still have precedence (order.urgent_room)
 --     state      state of the queue ("pool" in KEYS[8] in queue.lua and batch_order.lua)
 
@@ -33,7 +33,7 @@ return cjson.encode({
   held = p.held,
   left = queue.left(q),
   now = q.now,
-  -- The parentheses drop the second result of order.best_want, so only the index is stored.
+  -- order.best_want returns two values. The parentheses keep only the first, the index.
   first = (order.best_want(q, args.wants)),
   positions = positions,
   waiter = queue.waiter(q, args.device),
