@@ -1,13 +1,12 @@
--- common: functions that parse the specs of rules (texts that describe rate limits), and read and write the
--- counts of the subjects of these rules. scripts.go puts this file after times.lua; in scripts that use
--- base.lua, also after base.lua. keys.lua describes the four kinds of rules (P and L: sliding windows, F:
--- fixed window, C: calendar) and how Redis stores their subjects.
+-- common: functions that parse the specs of rules (texts that describe rate limits), and that read and write
+-- the counts of subjects. keys.lua describes the four kinds of rules (P and L: sliding windows, F: fixed
+-- window, C: calendar). scripts.go puts this file after times.lua, and after base.lua if the script uses
+-- base.lua.
 
--- Cache of the function read_spec during this call of the script: text of a spec -> the table that was parsed
--- from it.
+-- Cache of read_spec during one call of the script: spec -> table. Most items of a call have the same specs.
 local specs = {}
 
--- read_spec: parses `line`, the spec of a rule: a text that describes a rate limit (keys.lua). If the spec is
+-- read_spec: parses `line`, the spec of a rule (a text that describes a rate limit, keys.lua). If the spec is
 -- invalid, the script ends with an error. Returns a table:
 --   kind     P (sliding windows, packed times), L (sliding windows, list of times), F (fixed window) or
 --            C (calendar)
@@ -55,9 +54,8 @@ local function read_spec(line)
   return s
 end
 
--- read_rule_state: reads `rule`, the Redis key of a rule. Returns the state of the rule ("filling",
--- "settling" or "known") and the time (ms) at which this state was written. If the key is missing, Redis does
--- not know the rule, and the function returns nil.
+-- read_rule_state: reads `rule`, the Redis key of a rule. Returns its state ("filling", "settling" or
+-- "known") and the time (ms) at which the state was written. If Redis does not know the rule, it returns nil.
 local function read_rule_state(rule)
   local value = redis.call('GET', rule)
   if not value then
@@ -68,7 +66,7 @@ local function read_rule_state(rule)
 end
 
 -- period_containing: returns the start and the end (ms) of the calendar period that contains the time `at`
--- (ms). s is the spec table of a calendar rule. If no period of s contains `at`, the function returns nil.
+-- (ms). s is the spec table of a calendar rule. If the spec has no period for `at`, it returns nil.
 local function period_containing(s, at)
   for i = 1, #s.starts - 1 do
     if at >= s.starts[i] and at < s.starts[i + 1] then
@@ -77,26 +75,25 @@ local function period_containing(s, at)
   end
 end
 
--- read_count: reads the count of one subject of a rule that has a fixed window (kind F) or calendar periods
--- (kind C). key is the Redis key of the subject. Returns the start (ms) of the counted window or period and
--- the number of starts in it. If the key is missing, it returns nil.
+-- read_count: reads the count of one subject of a rule with a fixed window (F) or calendar periods (C). key
+-- is the Redis key of the subject. Returns the start (ms) of the window or period that was counted last, and
+-- its number of starts. If there is no count, it returns nil.
 local function read_count(key)
   local window_start, n = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)$')
   return tonumber(window_start), tonumber(n)
 end
 
--- write_count: stores the count of one subject of a rule that has a fixed window (kind F) or calendar periods
--- (kind C). s is the spec table of the rule, key the Redis key of the subject, window_start the start (ms) of
--- the window or period, and n the number of starts in it. The key expires when the count has no effect on the
--- rule any more.
+-- write_count: stores the count of one subject of a rule with a fixed window (F) or calendar periods (C). s
+-- is the spec table of the rule, key the Redis key of the subject. window_start is the start (ms) of the
+-- window or period, and n its number of starts. The key expires as soon as the count has no effect any more.
 local function write_count(s, key, window_start, n, now)
   local ttl = math.max(window_start + s.longest - now, 1)
   redis.call('SET', key, text(window_start) .. '|' .. text(n), 'PX', text(ttl))
 end
 
--- read_packed: returns the packed times of one subject: one text with 13 digits for each counted start. s is
--- the spec table of the rule, key the Redis key of the subject. If the key is missing, the text is ''. If the
--- rule is not of the kind P (sliding windows with packed times), the function returns nil.
+-- read_packed: returns the stored starts of one subject as packed times: one text with 13 digits for each
+-- start. s is the spec table of the rule, key the Redis key of the subject. If nothing is stored, the text is
+-- ''. If the rule is not of the kind P (packed times), it returns nil.
 local function read_packed(s, key)
   return s.kind == 'P' and (redis.call('GET', key) or '') or nil
 end

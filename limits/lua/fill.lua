@@ -1,5 +1,6 @@
--- fill: fills a rule (a rate limit) that Redis does not know: a process reads the earlier starts from the
--- history in the ledger (the SQL database), and this script stores them in Redis. Each call does one step.
+-- fill: fills a rule (a rate limit) whose earlier starts Redis does not have. A process reads these starts
+-- from the history in the ledger (the SQL database), and this script stores them in Redis. Each call does one
+-- step.
 --
 -- KEYS[1...3]  as in keys.lua
 -- KEYS[4]      the key of the rule
@@ -7,7 +8,7 @@
 -- ARGV[1]  the step: begin, fill, settle or known. "settle" only changes the state of the rule to
 --          "settling": from then on settle.lua counts starts by the rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
--- ARGV[3]  time in ms: after so long without a step of this process, another process may fill the rule
+-- ARGV[3]  time in ms. If this process does no step for this time, another process may fill the rule
 --     Only for the step "known":
 -- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
@@ -31,10 +32,9 @@
 --   If a step is sent again, it changes nothing. After the step "settle", the step "fill" is refused,
 --   because it could overwrite starts that other scripts have counted.
 
--- Result of a step: Redis knows the rule already, so nothing was done.
+-- Result of a step: another process has filled the rule, so nothing was done.
 local DONE_BEFORE = 0
--- Result of a step: another process fills the rule, or the step is not possible in the present state of the
--- rule.
+-- Result of a step: another process fills the rule now, or an earlier step of this process is missing.
 local BUSY = 2
 -- Result of a step: it is done.
 local OK = 1
@@ -45,21 +45,20 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = read_rule_state(rule)
--- is_mine is true if the caller of this script is the process that fills the rule: the key of the rule
--- contains its token.
+-- is_mine is true if this process fills the rule: the state in the key of the rule ends with its token.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
--- write_state: writes the state of the rule ("filling" or "settling"), the current time and the token of the
--- filling process into the key of the rule. Returns OK.
+-- write_state: writes the state of the rule ("filling" or "settling") with the current time and the token of
+-- this process. The time shows other processes that this process still works. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- keep_first: prepares one subject (key) for the step "fill". If this step ran before, it undoes that run: of
--- the stored starts it keeps only the first `earlier`, which other calls stored. s is the spec table of the
--- rule. If s is of the kind P (packed times), keep_first writes nothing and returns the kept times as one
--- text. If s is of the kind L (list of times), it shortens the list and returns nil.
+-- keep_first: makes the step "fill" repeatable for one subject, whose Redis key is `key`. If this call was
+-- sent before, the subject already has its starts. keep_first keeps only the first `earlier` starts, which
+-- earlier calls stored. For a rule of the kind P (packed times), it returns them as one text and writes
+-- nothing. For the kind L (list of times), it shortens the list.
 local function keep_first(s, key, earlier)
   if s.kind == 'P' then
     return string.sub(redis.call('GET', key) or '', 1, DIGITS * earlier)
@@ -71,9 +70,9 @@ local function keep_first(s, key, earlier)
   end
 end
 
--- fill_subject: stores the starts of one subject (for example, an account) in Redis. ARGV[i] is the first
--- argument of the subject, s the spec table of the rule, and key the Redis key of the subject. Returns the
--- index in ARGV at which the next subject begins.
+-- fill_subject: stores the starts of one subject (for example one account). ARGV[i] is the first argument of
+-- this subject, s the spec table of the rule, key the Redis key of the subject. Returns the index in ARGV at
+-- which the next subject begins.
 local function fill_subject(s, key, i)
   local earlier = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])
@@ -82,8 +81,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, starts = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- The history does not say when a fixed window (F) began. The script assumes the latest possible time,
-    -- the newest start, so that the rule never allows more starts than its maximum.
+    -- The history does not say when a fixed window (F) began. The latest possible time is the newest start.
+    -- With this time, the rule never allows more starts than its maximum.
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end
@@ -103,9 +102,8 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
--- do_fill: does the step "fill", which stores starts of the history. Returns OK. If the rule is of the kind C
--- (calendar) and its spec contains no period for the current time of Redis, do_fill stores nothing and
--- returns BUSY.
+-- do_fill: does the step "fill": it stores starts of the history. Returns OK. If the spec of a calendar rule
+-- (C) has no period for the current time of Redis, it stores nothing and returns BUSY.
 local function do_fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
@@ -124,8 +122,8 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the last step, "known": it makes the state of the rule "known", so that checks use its
--- counts. Returns OK. If the step "settle" was not done before, it writes nothing and returns BUSY.
+-- do_known: does the last step, "known": from now on checks use the counts of the rule. Returns OK. If the
+-- step "settle" was not done, it writes nothing and returns BUSY.
 local function do_known()
   if state ~= 'settling' then
     return BUSY
@@ -135,7 +133,7 @@ local function do_known()
   return OK
 end
 
--- do_step: does the step that ARGV[1] names. Returns the result of the step: OK, DONE_BEFORE or BUSY.
+-- do_step: does the step that ARGV[1] names. Returns OK, DONE_BEFORE or BUSY.
 local function do_step()
   if state == 'known' then
     return DONE_BEFORE

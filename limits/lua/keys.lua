@@ -1,25 +1,27 @@
--- keys: the keys and the constants of the scripts that count starts of tasks by rules (rate limits). All keys
--- belong to one scope: they have the same prefix (keys.go). scripts.go puts this file in front of each of
--- these scripts, after the line "local SETTLE = ...". SETTLE is the time in ms after which an open
--- reservation is overdue.
---
--- Terms:
---     lease        id of one start
---     reservation  a start that counts as used before it happens; it is open until settle.lua closes it
---     group        a name; checks with the same group are alternatives, so at most one of them starts
+-- keys: the keys and constants of the scripts that count starts of tasks by rules (rate limits). scripts.go
+-- puts this file in front of each of these scripts, after the line "local SETTLE = ...". SETTLE is the time
+-- in ms after which an open reservation is overdue.
+
+-- Terms of these scripts:
+--     scope        a pool or another name; all keys of one call belong to one scope
+--     rule         a rate limit, for example at most 5 starts in 1 hour
 --     subject      what a rule counts separately, for example one account
 --     item         a rule and one of its subjects
---
+--     lease        id of one start of a task
+--     check        the question whether one start may happen now, with all items that must allow it
+--     reservation  a start that counts before it happens. It is open until settle.lua counts it or gives it back
+--     group        a name: checks with the same group are alternatives, so at most one of them starts
+
 -- KEYS[1]  open     ZSET  lease -> time of the reservation (ms); one member for each open reservation
 -- KEYS[2]  pending  ZSET  "subject|time|group|lease" -> 0; one member for each subject of each open
---                         reservation. Here, subject is the text of 35 characters that subject_name
---                         returns
+--                         reservation. subject is the text of 35 characters that subject_name returns
 -- KEYS[3]  done     ZSET  "rule|lease" -> time (ms) at which the rule counted the start; Redis keeps
 --                         members for REMEMBER ms
 -- KEYS[4...]        for each item two keys: the key of its rule, then the key of its subject. In fill.lua:
 --                   the key of one rule, then the keys of any number of its subjects
---
--- The key of a rule holds the state of the rule, a text:
+
+-- The key of a rule holds the state of the rule, a text. A rule that Redis does not know is filled from the
+-- history of starts in the ledger (fill.lua) before checks use it:
 --     the key is missing            the rule is unknown: Redis may lack starts that the rule must count
 --     "filling|time|epoch~token"    a process copies the history of starts to Redis; no script counts
 --                                   starts by the rule
@@ -27,11 +29,11 @@
 --                                   rule, but checks still treat the rule as unknown
 --     "known|time|epoch"            the counts are complete, and checks use the rule
 --     time   time (ms) at which the state was last written
---     epoch  epoch of Redis: another epoch begins when Redis may have lost data (epochs.go)
+--     epoch  name of a period in which Redis lost no data (epochs.go)
 --     token  identifies the process that fills the rule
---
--- The key of a subject holds the counted starts of the subject. Its form depends on the kind of the rule (P,
--- L, F or C), the first word of the spec. The spec is a text that describes the rule; all times are in ms:
+
+-- The spec of a rule is a text that describes the rule. Its first word is the kind of the rule. The kind
+-- decides what the key of a subject holds. All times are in ms:
 --     "P cap longest max per ..."   sliding windows, packed: the key of the subject holds one text with
 --                                   the times of the newest `cap` starts, 13 digits each, newest first
 --     "L cap longest max per ..."   sliding windows, list: the key of the subject holds a Redis LIST of
@@ -44,7 +46,7 @@
 --     longest  time after which a start has no effect on the rule
 --     max per  one window: at most max starts in per ms; P and L repeat this pair for each window
 --     start    four times: the starts of the previous, the current and the next two calendar periods
---
+
 -- Invariants:
 --   The key of a subject contains only counted starts. Reservations are only in KEYS[1] and KEYS[2], so
 --   the release of a reservation changes no key of a subject.
@@ -55,27 +57,27 @@
 local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
--- Number of keys that precede the keys of the items (an item is a rule and one of its subjects): KEYS[1] to
--- KEYS[3].
+-- KEYS[1] to KEYS[3] are the same in each call. The keys of the items (a rule and a subject) follow them.
 local FIXED_KEYS = 3
--- Time in ms for which KEYS[3] keeps the lease (id) of a counted start. During this time the same start is
--- not counted again.
+-- Time in ms for which KEYS[3] keeps the id of a counted start. If a call is sent again during this time, the
+-- start is not counted twice.
 local REMEMBER = 60000
--- Time in ms. If a stored time is later than the time of Redis by more than MAX_AHEAD, the clock of Redis was
--- set back.
+-- Time in ms. A stored time that is later than the time of Redis by more than MAX_AHEAD shows that the clock
+-- of Redis was set back.
 local MAX_AHEAD = 1000
--- Number of digits of each time (ms) in packed times (one text with all times of a subject). 13 digits
--- suffice until the year 2286.
+-- Number of digits of each time (ms) in packed times (one text with all times of a subject). All times have
+-- equally many digits, so their order as texts is their order in time. 13 digits suffice until 2286.
 local DIGITS = 13
--- Status of a check: one of its rules is unknown (Redis may lack its starts) and must first be filled from
--- the history.
+-- Status of a check (may this start happen now?): Redis may lack starts of one of its rules, so the rule must
+-- first be filled from the history.
 local UNKNOWN = 0
--- Status of a check: one of its rules refuses the start now.
+-- Status of a check (may this start happen now?): one of its rules refuses the start.
 local LIMITED = 1
--- Status of a check: the start may happen.
+-- Status of a check (may this start happen now?): all rules allow the start.
 local PASSED = 2
--- Status of a check: a reservation of the same scope is overdue, which means that it has been open for longer
--- than SETTLE ms.
+-- Status of a check (may this start happen now?): an earlier reservation of the same scope has been open for
+-- longer than SETTLE ms. A process must first find out whether that start happened.
 local UNSETTLED = 3
--- Status of a check: the spec of a calendar rule contains no period for the current time of Redis.
+-- Status of a check (may this start happen now?): the spec of a calendar rule contains no period for the
+-- current time of Redis. The caller must send a spec with later periods.
 local NO_PERIOD = 4

@@ -1,5 +1,6 @@
--- note: adds the refusals that one process has counted (starts of tasks that a policy refused) to the numbers
--- in Redis. top.lua reads these numbers to find the subjects with the most refusals.
+-- note: adds refusals (starts of tasks that a policy refused) to counts in Redis. One process counts refusals
+-- in its memory and sends the numbers from time to time. top.lua reads the counts to find the subjects (for
+-- example accounts) with the most refusals.
 --
 -- KEYS[1]  ZSET  label -> number of refusals in the latest hour with an even number
 -- KEYS[2]  ZSET  label -> number of refusals in the latest hour with an odd number
@@ -8,8 +9,8 @@
 -- ARGV[2...]  pairs: a label, then the number of refusals to add
 -- Returns  1
 --
--- Invariant: the number of a stored label is never too low, but it can be too high. If the ZSET is full, a
--- new label replaces the label with the lowest number, and its own number begins at that lowest number.
+-- Invariant: the count of a stored label is never too low, but it can be too high. If the ZSET is full, a new
+-- label replaces the label with the lowest count, and starts from that lowest count.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -18,8 +19,8 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
--- This is the first refusal of the hour, so the ZSET `top` still contains the numbers of an earlier hour. If
--- the previous hour had no refusal, the numbers in the other ZSET are outdated too.
+-- This is the first refusal of the hour. The ZSET `top` still has the counts of two or more hours ago. If the
+-- previous hour had no refusal, the other ZSET is outdated too.
 if last_hour ~= hour then
   redis.call('DEL', top)
   if last_hour ~= hour - 1 then

@@ -1,7 +1,7 @@
--- quick: a shortcut in front of reserve.lua for its most frequent call: one check of one sliding window. The
--- shortcut answers in two cases: the window is full, or it has room even if every open reservation becomes a
--- start. It runs before Lua creates the functions of base.lua and common.lua, because their creation takes
--- longer than the check. In all other cases a `break` leaves the shortcut, and reserve.lua answers the call.
+-- quick: a shortcut in front of reserve.lua for its most frequent call: one check with one sliding window. It
+-- answers only if the window is full, or has room even if every open reservation becomes a start. Otherwise a
+-- `break` leaves the shortcut, and reserve.lua answers the call. It runs before Lua creates the functions of
+-- base.lua and common.lua, because their creation takes longer than the check.
 --
 -- KEYS     as in reserve.lua
 -- ARGV     as in reserve.lua
@@ -9,13 +9,13 @@
 -- Invariants: as in reserve.lua.
 
 repeat
-  -- Leave the shortcut if the check does not have exactly one item (a rule and a subject), or if the call
-  -- contains another check.
+  -- ARGV[3] is the number of items (a rule and a subject), ARGV[5] the lease of a second check. Only one
+  -- check with one item can be answered here.
   if ARGV[3] ~= '1' or ARGV[5] then
     break
   end
-  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
-  -- one window, max equals cap, and per equals longest.
+  -- The pattern matches "kind cap longest max per" of a rule with one sliding window: at most max starts in
+  -- per ms. With one window, cap equals max, and longest equals per, so %2 and %3 match.
   local kind, max, per = string.match(ARGV[4], '^([PL]) (%d+) (%d+) %2 %3$')
   if not kind then
     break
@@ -26,12 +26,12 @@ repeat
   local rule = KEYS[FIXED_KEYS + 1]
   local subject = KEYS[FIXED_KEYS + 2]
   local t = call('TIME')
-  -- The current time in ms, as a text. t[1] is in seconds. t[2] is the microseconds of the second: padded
-  -- to 6 digits, its first 3 digits are the milliseconds.
+  -- The current time in ms, as a text: the seconds t[1] and the first 3 of the 6 digits of the microseconds
+  -- t[2].
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
   local now = tonumber(at)
   local open = call('ZCARD', OPEN)
-  -- Leave the shortcut if a reservation of the scope has been open for longer than SETTLE ms.
+  -- If a reservation has been open for longer than SETTLE ms, no check may pass; reserve.lua answers that.
   if open > 0 and call('ZCOUNT', OPEN, '-inf', string.format('%d', now - SETTLE)) > 0 then
     break
   end
@@ -41,17 +41,17 @@ repeat
     break
   end
 
-  -- n is the number of starts for which the window has room if all open reservations become starts. So the
-  -- window has room if its n-th newest start is older than the window. At first, n assumes that all
-  -- reservations of the scope are for this subject. If n is then less than 1, it is computed again with only
-  -- the reservations of this subject.
+  -- n is the number of further starts that the window allows if all open reservations become starts. So there
+  -- is room if the n-th newest start is older than the window. First n assumes that all reservations of the
+  -- scope (pool) are for this subject, which costs no command. Only if n is then below 1, the reservations of
+  -- the subject are counted.
   local n = max - open
   local name = sub(subject, -35)
   local nth_newest_time = nil
   if n < 1 then
     n = max - call('ZLEXCOUNT', PENDING, '[' .. name .. '|', '(' .. name .. '}')
   end
-  -- The reservations of the subject alone fill the window: leave the shortcut.
+  -- The reservations of this subject alone fill the window, so reserve.lua must decide.
   if n < 1 then
     break
   end
@@ -62,13 +62,13 @@ repeat
   end
   nth_newest_time = tonumber(nth_newest_time or nil)
   if nth_newest_time and nth_newest_time > now - per then
-    -- Leave the shortcut if reservations may decide whether the window is full, or if the stored time is in
-    -- the future because the clock of Redis was set back.
+    -- reserve.lua must decide if reservations make the window full (n is less than max), or if the clock of
+    -- Redis was set back (the stored time is in the future).
     if n < tonumber(max) or nth_newest_time > now + MAX_AHEAD then
       break
     end
-    -- Leave the shortcut if the lease (id of the start) was reserved or counted before: then the check must
-    -- pass again.
+    -- The lease is the id of the start. If it was reserved or counted before, this call is a repetition, and
+    -- the check must pass again although the window is full.
     if MODE == 'R'
       and (call('ZSCORE', OPEN, lease) or call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease))
     then
@@ -77,8 +77,8 @@ repeat
     return { now, LIMITED, 1, 0, 0, nth_newest_time + per - now, now - nth_newest_time, 0 }
   end
   if MODE == 'R' then
-    -- If the lease (id of the start) was counted or reserved before, the check passes, but the script does
-    -- not reserve it again.
+    -- The check passes. If the lease (id of the start) was counted or reserved before, this call is a
+    -- repetition, and the start must not be reserved twice.
     if not call('ZSCORE', DONE, sub(rule, -12) .. '|' .. lease)
       and call('ZADD', OPEN, 'NX', at, lease) == 1
     then

@@ -1,5 +1,5 @@
 -- quick_settle: a shortcut in front of settle.lua for its most frequent call: a process closes one
--- reservation (a start that was counted in advance) that it made itself in one sliding window. In all other
+-- reservation (a start that counts before it happens) that it made itself in one sliding window. In all other
 -- cases a `break` leaves the shortcut, and settle.lua answers the call.
 --
 -- KEYS     as in settle.lua
@@ -8,13 +8,14 @@
 -- Invariants: as in settle.lua.
 
 repeat
-  -- Leave the shortcut in three cases: the entry does not have exactly one item (a rule and a subject), the
-  -- call has another entry, or the group is empty (then settle.lua must search for the reservation).
+  -- ARGV[5] is the number of items (a rule and a subject), ARGV[7] the lease of a second entry. Only one
+  -- entry with one item can be answered here. If the group ARGV[2] is empty, settle.lua must search for the
+  -- reservation.
   if ARGV[5] ~= '1' or ARGV[7] or ARGV[2] == '' then
     break
   end
-  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
-  -- one window, max equals cap, and per equals longest.
+  -- The pattern matches "kind cap longest max per" of a rule with one sliding window: at most max starts in
+  -- per ms. With one window, cap equals max, and longest equals per, so %2 and %3 match.
   local kind, max, per = string.match(ARGV[6], '^([PL]) (%d+) (%d+) %2 %3$')
   local call = redis.call
   local sub = string.sub
@@ -25,11 +26,11 @@ repeat
   if not at then
     break
   end
-  -- Some Redis servers return a score in the form 1.8e+12. The next line converts the score (the time of the
-  -- reservation) to digits.
+  -- `at` is the time of the reservation, which the name of the reservation contains as digits. Some Redis
+  -- servers return the score as 1.8e+12, so it is converted to digits.
   at = string.format('%d', tonumber(at))
   local reservation = sub(subject, -35) .. '|' .. at .. '|' .. ARGV[2] .. '|' .. lease
-  -- The start did not happen: delete the reservation and count nothing.
+  -- The start did not happen: the reservation is deleted, and no start is counted.
   if ARGV[3] ~= '1' then
     call('ZREM', PENDING, reservation)
     call('ZREM', OPEN, lease)
@@ -46,13 +47,13 @@ repeat
   else
     newest = call('LINDEX', subject, '0')
   end
-  -- Leave the shortcut if the rule is not known (Redis may lack its starts), or if its state must be written
-  -- again to renew the TTL (renew_known in settle.lua).
+  -- settle.lua must answer in two cases: Redis may lack starts of the rule (its state is not "known"), or the
+  -- state must be written again to renew its TTL (renew_known in settle.lua).
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
-  -- Leave the shortcut if the subject already has a later start: only settle.lua can insert this start behind
-  -- that one.
+  -- The subject has a later start already. The times must stay sorted, and only settle.lua can insert this
+  -- start behind a later one.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end

@@ -1,7 +1,6 @@
 -- quick_take: a shortcut in front of take.lua for its most frequent call: one taking (one request to a limit
 -- set) with one sliding window. In all other cases a `break` leaves the shortcut, and take.lua answers the
--- call. The number of Redis commands determines how long this script takes, so each path uses as few
--- commands as possible.
+-- call. Each path uses as few Redis commands as possible, because they determine how long the script takes.
 --
 -- KEYS     as in takes.lua
 -- ARGV     as in take.lua
@@ -9,7 +8,7 @@
 --     verdict  ALLOWED (takes.lua)
 --     since    time (ms) at which the rule began to count; 0 if it has counted for its whole window
 --     used     how much of the maximum is used; in mode T this includes the cost of the taking
---     reset    ms until the window stops counting some part of `used`; 0 if nothing is used
+--     reset    ms until the oldest counted cost expires; 0 if nothing is used
 -- If the cost is refused, a list of 6 numbers:
 --     verdict  REFUSED (takes.lua)
 --     since, used, reset  as above
@@ -19,14 +18,14 @@
 -- Invariants: as in take.lua.
 
 repeat
-  -- Leave the shortcut if the call has more than one taking (request to a limit set), or if the taking does
-  -- not have exactly one item (a rule and a subject). ARGV[3] is the number of keys: 2 for one item, 3 for
-  -- one item and an id.
+  -- ARGV[5] exists only if the call has a second taking or a second item (a rule and a subject). ARGV[3] is
+  -- the number of keys: 2 for one item, 3 for one item and an id. Only one taking with one item can be
+  -- answered here.
   if ARGV[5] or ARGV[3] ~= '2' and ARGV[3] ~= '3' then
     break
   end
-  -- The pattern matches only the spec of a rule with one sliding window, "kind cap longest max per". With
-  -- one window, max equals cap, and per equals longest.
+  -- The pattern matches "kind cap longest max per" of a rule with one sliding window: at most max in per ms.
+  -- With one window, cap equals max, and longest equals per, so %2 and %3 match.
   local kind, max, per = string.match(ARGV[4], '^([PL]) (%d+) (%d+) %2 %3$')
   if not kind then
     break
@@ -38,17 +37,17 @@ repeat
   local id = KEYS[3]
   local packed = nil
   local state = call('GET', rule)
-  -- Leave the shortcut if the rule does not count yet in this epoch of Redis. Leave it also in mode P (write
-  -- nothing) if the taking has an id: only take.lua can look up an id without a write.
+  -- take.lua must answer if the rule has not begun to count in this epoch of Redis (a period without loss of
+  -- data). Mode P may write nothing, and only take.lua can look up an id without a write.
   if not state or sub(state, 27) ~= ARGV[1] or id and MODE == 'P' then
     break
   end
   local t = call('TIME')
-  -- The current time in ms, as a text. t[1] is in seconds. t[2] is the microseconds of the second: padded
-  -- to 6 digits, its first 3 digits are the milliseconds.
+  -- The current time in ms, as a text: the seconds t[1] and the first 3 of the 6 digits of the microseconds
+  -- t[2].
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
-  -- Leave the shortcut if the key of the rule must be written again to renew its TTL, or if the rule began to
-  -- count in the future because the clock of Redis was set back.
+  -- take.lua must answer if the key of the rule must be written again to renew its TTL, or if the rule began
+  -- to count in the future because the clock of Redis was set back.
   if sub(state, 14, 26) < at or sub(state, 1, 13) > at then
     break
   end
@@ -60,13 +59,13 @@ repeat
   local window_start = now - window
   if kind == 'P' then
     packed = redis.pcall('GET', subject) or ''
-    -- Leave the shortcut if the times of the subject are stored as a list (then the reply is no text), or if
-    -- the newest time is in the future because the clock of Redis was set back.
+    -- take.lua must answer if the times of the subject are stored as a list (then GET returns an error, not a
+    -- text), or if the newest time is in the future because the clock of Redis was set back.
     if type(packed) ~= 'string' or sub(packed, 1, 13) > at then
       break
     end
-    -- Skip the expired times. The oldest times are at the end of the text. During the loop, `used` is the
-    -- length of the text up to the oldest time that has not expired.
+    -- The oldest times are at the end of the text. The loop removes expired times from the end: `used` is the
+    -- length of the text without them.
     used = #packed
     while used > 0 do
       oldest = tonumber(sub(packed, used - 12, used))
@@ -82,8 +81,8 @@ repeat
     used = used / 13
   else
     used = redis.pcall('LLEN', subject)
-    -- Leave the shortcut if the times of the subject are stored as one text (then the reply is no number), or
-    -- if the cost needs more than 8 commands.
+    -- take.lua must answer if the times of the subject are stored as one text (then LLEN returns an error,
+    -- not a number), or if the cost needs more than 8 LPUSH commands.
     if type(used) ~= 'number' or cost > 8 then
       break
     end
@@ -92,7 +91,7 @@ repeat
         break
       end
       oldest = tonumber(call('LINDEX', subject, '-1'))
-      -- In mode T (take), delete up to 4 expired times. If more times have expired, leave the shortcut below.
+      -- Mode T (take) deletes up to 4 expired times. If more times have expired, take.lua must answer.
       for _ = 1, MODE == 'T' and 4 or 0 do
         if not oldest or oldest > window_start then
           break
@@ -109,8 +108,8 @@ repeat
 
   local wait = 0
   local is_allowed = used + cost <= tonumber(max)
-  -- Record the id of an allowed taking (a request to a limit set). If Redis has the id already, leave the
-  -- shortcut.
+  -- SET with NX records the id of an allowed taking (a request to a limit set) and shows whether Redis has
+  -- the id already. If it has, this call is a repetition, and take.lua must answer.
   if id and MODE == 'T' then
     local id_exists
     if is_allowed then
@@ -123,7 +122,7 @@ repeat
     end
   end
   if not is_allowed then
-    -- The window allows the cost as soon as its n-th newest time expires.
+    -- The window allows the cost as soon as its n-th newest time has expired.
     local n = max - cost + 1
     if packed then
       n = sub(packed, 13 * n - 12, 13 * n)

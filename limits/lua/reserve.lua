@@ -1,6 +1,6 @@
 -- reserve: evaluates checks. A check asks whether one start of a task may happen now under the given rules
--- (rate limits). In mode R, the script also reserves each start whose check passes: the start counts as used
--- before it happens.
+-- (rate limits). In mode R, the script also reserves each start whose check passes: the start counts before
+-- it happens, so that two starts cannot use the same room.
 --
 -- KEYS     as in keys.lua
 -- MODE     a constant that scripts.go puts in front of the script. R: reserve. P: write nothing
@@ -20,7 +20,7 @@
 --     wait    ms until the window allows a start
 --     ago     age in ms of the oldest start that blocks the window
 --     only_reserved
---             1 if only reservations block the window; else 0
+--             1 if the window is full only together with reservations; else 0
 --
 -- Invariants:
 --   If an item of a check refuses the start, the script reserves nothing for the check.
@@ -29,7 +29,7 @@
 --   Any other check does not pass while one of its rules is unknown. It also does not pass while any
 --   reservation of the scope is overdue: a process must first find out whether that start happened.
 
--- Read all arguments before the first write, because Redis does not roll back a script that fails.
+-- All arguments are read before the first write, because Redis does not roll back a script that fails.
 local checks = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1
@@ -50,16 +50,16 @@ end
 
 local now, at = clock()
 local reply = { now }
--- Number of open reservations in the scope; the function reserve_check increases it.
+-- Number of open reservations in the scope (pool). The function reserve_check increases it, so that later
+-- checks of this call count the new reservations.
 local open = redis.call('ZCARD', OPEN)
--- overdue is true if a reservation of the scope has been open for longer than SETTLE ms. Then no new check
--- passes.
+-- overdue is true if a reservation of the scope (pool) has been open for longer than SETTLE ms. Nobody knows
+-- whether its start happened, so no new check passes.
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- forget_rule: handles an item (a rule and a subject) whose subject has a stored time in the future. Such a
--- time exists if the clock of Redis was set back, and it would block starts until the clock reaches it. In
--- mode R the function deletes the key of the rule, so that a process fills the rule again. It returns the
--- status UNKNOWN.
+-- forget_rule: handles a subject with a stored time in the future. The clock of Redis was set back, and the
+-- time would block starts until the clock reaches it. In mode R, the function deletes the key of the rule, so
+-- that a process fills the rule again (fill.lua). Returns the status UNKNOWN.
 local function forget_rule(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)
@@ -67,33 +67,35 @@ local function forget_rule(item)
   return UNKNOWN
 end
 
--- counted_entry: returns the entry (a table) of the reply for a window that counted starts block. window is
--- the index of the window, from 1. wait and ago are in ms (head of this file).
+-- counted_entry: returns an entry (a table) of the reply for a window that counted starts fill. window is the
+-- index of the window, from 1. wait is the time (ms) until it allows a start, ago the age (ms) of the start
+-- that blocks it.
 --
--- The three functions check_sliding, check_count and check_item evaluate an item. They return nil if the item
--- allows the start. They return an entry (a table) for the blocked window if the item refuses the start, and
--- a status (a number) if the item cannot be evaluated.
+-- An item is a rule and a subject. The functions check_sliding, check_count and check_item below evaluate an
+-- item. They return nil if it allows the start, an entry if it refuses the start, and a status (a number) if
+-- it cannot be evaluated.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
 
--- reserved_entry: returns the entry (a table) of the reply for a window that only reservations block. window
--- is the index of the window, from 1.
+-- reserved_entry: returns an entry (a table) of the reply for a window that is full only together with
+-- reservations. It is not known when they end, so wait and ago are 0. window is the index of the window, from
+-- 1.
 local function reserved_entry(window)
   return { window = window - 1, wait = 0, ago = 0, only_reserved = 1 }
 end
 
 -- check_sliding: evaluates an item (a rule and a subject) whose rule has sliding windows. pending lists the
 -- times (ms) of the reservations that other groups of checks made. If several windows refuse the start, the
--- result is the entry for the window with the longest wait. A window that counted starts block takes
--- precedence over a window that only reservations block.
+-- result is the entry of the window with the longest wait. A window that counted starts fill takes
+-- precedence, because its wait is known.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
   local packed = read_packed(item.spec, item.key)
   for i = 1, s.windows do
     local wait, ago, only_reserved = check_window(packed, item.key, s.max[i], s.per[i], pending, now)
-    -- check_window returned `nil, true`: the subject has a stored time in the future.
+    -- The result `nil, true` of check_window means that the subject has a stored time in the future.
     if not wait and ago then
       return forget_rule(item)
     end
@@ -106,10 +108,10 @@ local function check_sliding(item, pending)
   return blocking
 end
 
--- check_count: evaluates an item whose rule has a fixed window or calendar periods. s is the spec table of
--- the rule. The window or period lasts from `from` to `to` (ms) and contains n counted starts. pending lists
--- the times (ms) of the reservations that other groups of checks made. Returns nil if the rule allows the
--- start, else the entry for the reply.
+-- check_count: evaluates a rule with a fixed window or calendar periods. s is its spec table. The window or
+-- period lasts from `from` to `to` (ms) and has n counted starts. pending lists the times (ms) of the
+-- reservations that other groups of checks made. Returns nil if the rule allows the start, else an entry for
+-- the reply.
 local function check_count(s, from, to, n, pending)
   if n >= s.most then
     return counted_entry(1, to - now, now - from)
@@ -119,9 +121,8 @@ local function check_count(s, from, to, n, pending)
   end
 end
 
--- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check that
--- contains the item; the reservations of this group are not counted. The results are described above
--- counted_entry.
+-- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check; its
+-- reservations are not counted. Returns nil (allowed), an entry (refused) or a status (not evaluated).
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then
@@ -149,8 +150,8 @@ local function check_item(item, group)
   return check_count(s, from, to, window_start == from and n or 0, pending)
 end
 
--- append_answer: appends the answer to one check to the reply. The answer has the status of the check, the
--- number of entries, and the five numbers of each entry.
+-- append_answer: appends the answer to one check to the reply: the status, the number of entries, and five
+-- numbers for each entry.
 local function append_answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
@@ -161,8 +162,8 @@ local function append_answer(status, entries)
   end
 end
 
--- passed_before: reports whether the lease (id of the start) of check c was reserved or counted before. If it
--- was, the caller sent the same check again, and the check must pass again.
+-- passed_before: reports whether the lease (id of the start) of check c was reserved or counted before. Then
+-- the caller has sent the same check again, and it must pass again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
     return true
@@ -171,8 +172,8 @@ local function passed_before(c)
   return first_item and redis.call('ZSCORE', DONE, rule_name(first_item.key) .. '|' .. c.lease)
 end
 
--- reserve_check: appends to the reply that check c has passed. In mode R it also reserves the start of the
--- check: it writes the lease to KEYS[1], and one member for each item (a rule and a subject) to KEYS[2].
+-- reserve_check: appends to the reply that check c has passed. In mode R it also reserves the start: one
+-- member in KEYS[1], and one member for each item (a rule and a subject) in KEYS[2].
 local function reserve_check(c)
   if MODE == 'R' and #c.items > 0 then
     redis.call('ZADD', OPEN, at, c.lease)
@@ -184,8 +185,8 @@ local function reserve_check(c)
   append_answer(PASSED, {})
 end
 
--- serve_check: evaluates check c and appends the answer to the reply. If the check passes in mode R, it also
--- reserves the start.
+-- serve_check: evaluates check c, appends the answer to the reply, and in mode R reserves the start if c
+-- passes. If one item cannot be evaluated, its status is the answer for the whole check.
 local function serve_check(c)
   if MODE == 'R' and passed_before(c) then
     return append_answer(PASSED, {})

@@ -1,5 +1,6 @@
--- settle: closes reservations (starts that were counted in advance). If a reserved start happened, the script
--- counts it for good. It also counts starts that have no reservation.
+-- settle: closes reservations. A reservation is a start of a task that counts before it happens. If the start
+-- happened, its rules count it permanently; otherwise it no longer counts. The script also counts starts that
+-- have no reservation.
 --
 -- KEYS     as in keys.lua
 -- ARGV     for each entry, which settles one start:
@@ -23,8 +24,9 @@
 
 local now = clock()
 
--- insert_packed: inserts the time `at` (ms) into packed times: one text with the times of counted starts, 13
--- digits each, newest first. Returns the new text. It has at most `cap` times, the newest ones.
+-- insert_packed: inserts the time `at` (ms) into packed times: one text with the times of starts, 13 digits
+-- each, newest first. Returns the new text, with at most the newest `cap` times. A start can be counted later
+-- than a newer start, so the place must be searched.
 local function insert_packed(packed, at, cap)
   local new = packed_time(at)
   local i = 1
@@ -34,8 +36,9 @@ local function insert_packed(packed, at, cap)
   return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
 end
 
--- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, whose times are in descending order.
--- now is the current time (ms). Returns the new length of the list.
+-- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, which has the newest time first. now
+-- is the current time (ms). A start can be counted later than a newer start, so the place may have to be
+-- searched. Returns the new length of the list.
 local function insert_in_list(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
@@ -56,8 +59,9 @@ local function insert_in_list(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- count_sliding: counts a start for the subject `key` of a rule with sliding windows.
---   s       the spec table of the rule
+-- count_sliding: counts a start for one subject of a rule with sliding windows.
+--   s       the spec table of the rule (read_spec)
+--   key     the Redis key of the subject
 --   packed  one text with the stored times of the subject, 13 digits each, newest first; nil if the rule
 --           stores them as a Redis list
 --   at      time (ms) at which the start happened
@@ -69,16 +73,17 @@ local function count_sliding(s, key, packed, at, now)
   trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
 end
 
--- count_start: counts one start for one subject (for example, an account) of a rule of any kind. s is the
--- spec table of the rule, key the Redis key of the subject, `at` the time (ms) at which the start happened,
--- and now the current time (ms).
+-- count_start: counts one start for one subject (for example one account) of a rule of any kind. s is the
+-- spec table of the rule, key the Redis key of the subject, `at` the time (ms) of the start, now the current
+-- time (ms).
 local function count_start(s, key, at, now)
   if s.windows then
     return count_sliding(s, key, read_packed(s, key), at, now)
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- A start from before the current window that is counted late counts as a start in the current window.
+    -- A start that is counted late may be older than the current window. It then counts in the current
+    -- window.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0
@@ -86,7 +91,7 @@ local function count_start(s, key, at, now)
     return write_count(s, key, window_start, n + 1, now)
   end
   local period_start = period_containing(s, at)
-  -- The start happened in a calendar period that has ended, so it does not count any more.
+  -- The calendar period of this start has ended, so the start does not count any more.
   if not period_start or window_start and window_start > period_start then
     return
   end
@@ -96,25 +101,26 @@ local function count_start(s, key, at, now)
   write_count(s, key, period_start, n + 1, now)
 end
 
--- renew_known: renews the TTL of `rule`, the Redis key of a known rule, by writing its state again. It does
--- so only if the latest write is more than half of `longest` ago. since is the time (ms) of the latest write.
+-- renew_known: writes the state of a known rule again to renew the TTL of `rule`, the Redis key of the rule.
+-- To save writes, it does so only if `since`, the time (ms) of the latest write, is more than longest / 2 ms
+-- ago.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- delete_reservation: deletes the open reservation that has this lease (id of the start). keys lists the
--- Redis keys of its subjects. Returns the time (ms) of the reservation, or nil if the lease has no open
--- reservation. If group is empty, another process may have made the reservation, for other items than this
--- call names: then the function searches all members of KEYS[2] for the lease.
+-- delete_reservation: deletes the open reservation of the start with the id `lease`. keys lists the Redis
+-- keys of its subjects. Returns the time (ms) of the reservation, or nil if there is none. If group is empty,
+-- another process may have reserved other subjects than keys names. Then all members of KEYS[2] are searched
+-- for the lease.
 local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
   end
-  -- Some Redis servers return a score in the form 1.8e+12. The next line converts the score (the time of the
-  -- reservation) to digits.
+  -- The members of KEYS[2] contain `at`, the time of the reservation, as digits. Some Redis servers return
+  -- the score as 1.8e+12, so it is converted to digits.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
@@ -132,7 +138,7 @@ local function delete_reservation(lease, group, keys)
 end
 
 -- settle_entry: closes the reservation of one start, which the entry e describes. If the start happened, each
--- rule of e counts it once. Returns 1 if the lease of e had an open reservation, else 0.
+-- rule of e counts it once. Returns 1 if the start had an open reservation, else 0.
 local function settle_entry(e)
   local reserved_at = delete_reservation(e.lease, e.group, e.keys)
   if e.started then
@@ -149,7 +155,7 @@ local function settle_entry(e)
   return reserved_at and 1 or 0
 end
 
--- Read all arguments before the first write, because Redis does not roll back a script that fails.
+-- All arguments are read before the first write, because Redis does not roll back a script that fails.
 local entries = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1

@@ -1,8 +1,8 @@
--- slide: functions that read and change the times of a subject with sliding windows, for take.lua. scripts.go
--- puts this file after common.lua. The times of a subject are either packed (one text, 13 digits each) or a
--- Redis list. The kind of the rule's spec (P: packed, L: list) is the form for the next write. The stored
--- times can still have the other form, because a change of the rule's maximum changes only the spec. The
--- functions receive an item (a rule and its subject), a table:
+-- slide: functions for take.lua that read and change the stored times of a subject (for example an account)
+-- of a rule with sliding windows. scripts.go puts this file after common.lua. The times are packed (one text,
+-- 13 digits each) or a Redis list. The kind in the rule's spec (P: packed, L: list) decides the form of the
+-- next write. The stored times can have the other form, because a change of the rule's maximum changes only
+-- the spec. The functions receive an item (a rule and its subject), a table:
 --     rule    key of the rule
 --     key     key of the subject
 --     spec    the table that read_spec returns
@@ -10,13 +10,13 @@
 --     n       number of stored times
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
--- load_times: reads the stored times of the item (a rule and a subject) in either form, one text or a Redis
--- list. load_times sets item.packed to the text (nil for a list) and item.n to the number of times.
+-- load_times: reads the stored times of the item (a rule and a subject), whether they are one text or a Redis
+-- list. It sets item.packed to the text (nil for a list) and item.n to the number of times.
 local function load_times(item)
   local expects_packed = item.spec.kind == 'P'
   local reply = redis.pcall(expects_packed and 'GET' or 'LLEN', item.key)
-  -- A reply of the type table is an error: the command does not fit the stored form, so the command for the
-  -- other form is used.
+  -- A reply of the type table is an error: the times are stored in the other form, because the spec of the
+  -- rule was changed. So the command for the other form is used.
   if type(reply) == 'table' then
     reply = redis.call(expects_packed and 'LLEN' or 'GET', item.key)
   end
@@ -35,8 +35,9 @@ local function nth_of_item(item, n)
 end
 
 -- count_after: returns how many stored times of the item (a rule and a subject) are later than the time
--- `edge` (ms). It compares the oldest time first, because usually all times are later than edge: calls delete
--- older times. If the oldest time is not later, it uses binary search.
+-- `edge` (ms). The times are sorted, newest first. Older times are deleted with each counted request, so
+-- usually all times are later than edge. Therefore the oldest time is compared first, and only then binary
+-- search is used.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
@@ -54,8 +55,8 @@ local function count_after(item, edge)
   return low
 end
 
--- push_times: adds n entries with the time `now` at the head of the Redis list `key`. One command adds at
--- most 1000 entries.
+-- push_times: adds n entries with the time `now` at the head of the Redis list `key`. It adds at most 1000
+-- entries per command, because the number of values that Lua's unpack can return is limited.
 local function push_times(key, now, n)
   local texts = {}
   for i = 1, math.min(n, 1000) do
@@ -66,9 +67,9 @@ local function push_times(key, now, n)
   end
 end
 
--- keep_newest: deletes all stored times of the item (a rule and a subject) except the newest n. If the stored
--- form (packed or list) differs from the form of the spec, it converts the times. It writes a list to Redis,
--- but sets packed times only in item.packed: add_times writes them.
+-- keep_newest: deletes the stored times of the item (a rule and a subject) except the newest n. If the form
+-- of the times (text or list) differs from the spec of the rule, it converts them. It writes a list to Redis,
+-- but only sets a text in item.packed, because add_times writes the text anyway.
 local function keep_newest(item, n)
   local s = item.spec
   local key = item.key
@@ -97,7 +98,7 @@ local function keep_newest(item, n)
 end
 
 -- add_times: adds n entries with the time `now` to the stored times of the item (a rule and a subject), and
--- renews the TTL of the subject's key.
+-- renews the TTL of the key of the subject. keep_newest must have run before.
 local function add_times(item, now, n)
   local s = item.spec
   local key = item.key
@@ -111,9 +112,8 @@ local function add_times(item, now, n)
   item.n = item.n + n
 end
 
--- fix_future_times: replaces each stored time that is later than `now` by `now`, and writes the subject.
--- Later times exist if the clock of Redis was set back. Without this function, they would block the
--- subject until the clock reaches them.
+-- fix_future_times: replaces each stored time that is later than `now` by `now`. Such times exist if the
+-- clock of Redis was set back. They would block the subject until the clock reaches them.
 local function fix_future_times(item, now)
   if item.n == 0 or nth_of_item(item, 1) <= now then
     return
@@ -129,9 +129,9 @@ local function fix_future_times(item, now)
   redis.call('PEXPIRE', item.key, text(item.spec.longest))
 end
 
--- count_sliding: counts the cost n of a request at the time `now`: it adds n entries to the times of the item
--- and adds n to each number in item.inside (the number of times in each window). It also deletes the times
--- that are outside all windows.
+-- count_sliding: counts the cost n of a request at the time `now`: it adds n entries to the stored times of
+-- the item (a rule and a subject). It also deletes the times that are outside all windows, and adds n to each
+-- number in item.inside (the number of times in each window).
 local function count_sliding(item, now, n)
   local kept_count = 0
   local s = item.spec

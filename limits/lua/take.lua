@@ -4,7 +4,7 @@
 --
 -- KEYS     as in takes.lua
 -- MODE     a constant that scripts.go puts in front of the script. T: take. P: write nothing. R: give back
--- ARGV[1]  epoch of Redis
+-- ARGV[1]  epoch of Redis: the name of a period in which Redis lost no data
 -- ARGV[2...]  for each taking:
 --     cost    in the modes T and P: the cost; in mode R: the total part of the cost to give back
 --     n       number of keys of the taking: 2 for each item, and 1 more if the taking has an id
@@ -16,7 +16,7 @@
 --     and for each item:
 --     window   index of the window in which the least of the maximum is left, from 0
 --     used     how much of the maximum of this window is used
---     reset    ms until the window stops counting some part of `used`; 0 if nothing will end
+--     reset    ms until a part of `used` expires; 0 if nothing will expire
 --     wait     ms until the item allows the cost; 0 if it allows the cost now
 --   In mode R, one number follows for each taking: how much of its cost has been given back in total.
 --   If the list contains only the time, the script did nothing, because the spec of a calendar rule lacks
@@ -26,30 +26,30 @@
 --
 -- Invariants:
 --   The script counts a cost only if all items of the taking allow it.
---   Only one cost is counted under an id, and only once. If a second cost were counted under the same id, the
---   script could not give back exact parts of the two costs.
+--   Only one cost is counted under an id, and only once. If a second cost were counted under the same id,
+--   the script could not give back exact parts of the two costs.
 
 local now = clock()
 
 -- read_item: returns the table of an item (a rule and a subject; fields: slide.lua). KEYS[key] is the key of
--- the rule, spec its text. The second result is true if the spec contains all needed calendar periods: the
--- current period and, in mode R, the previous period too. For a rule of another kind it is always true. For a
--- calendar rule, read_item also sets item.from and item.to, the start and end (ms) of the current period.
+-- the rule, spec its text. For a calendar rule, it also sets item.from and item.to, the start and end (ms) of
+-- the current period. The second result is false or nil if the spec of a calendar rule lacks a needed period:
+-- the current one, or in mode R the previous one.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- Mode R (give back) also needs the period before the current one. The spec contains this previous period
-    -- only if the current period is its second period.
+    -- Mode R (give back) also needs the previous period. The spec contains it only if the current period is
+    -- the second one of the spec.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
 end
 
--- read_takings: parses all arguments; no script may write before that. Returns a list of takings (requests to
--- a limit set), tables with the fields cost, items and id. If the spec of a calendar rule lacks a period that
--- the script needs, it returns nil.
+-- read_takings: parses all arguments. No script may write before that, because Redis does not roll back a
+-- script that fails. Returns a list of takings (requests to a limit set), tables with the fields cost, items
+-- and id. If the spec of a calendar rule lacks a needed period, it returns nil.
 local function read_takings()
   local takings = {}
   local i = 2
@@ -79,9 +79,9 @@ local function read_takings()
   return takings
 end
 
--- read_id: looks up an earlier allowed taking that has the same id as the taking t (a request to a limit
--- set). Returns its time (ms), its cost, and how much of the cost was given back. Returns nil if t has no id,
--- or if no taking with this id was allowed within the last REMEMBER ms.
+-- read_id: finds an earlier allowed taking (request to a limit set) with the same id as the taking t. Returns
+-- its time (ms), its cost, and how much of the cost was given back. If t has no id, or no taking with this id
+-- was allowed within the last REMEMBER ms, it returns nil.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -95,9 +95,9 @@ local function read_id(t)
   return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- write_id: writes the Redis key of the id of the taking t (a request to a limit set). taken_at is the time
--- (ms) at which t was counted; cost is its cost; returned is how much of the cost was given back. The key
--- expires REMEMBER ms after taken_at.
+-- write_id: records an allowed taking (request to a limit set) in the key of its id, so that a repetition is
+-- not counted again. taken_at is the time (ms) at which it was counted. returned is how much of its cost was
+-- given back. The key expires REMEMBER ms after taken_at.
 local function write_id(t, taken_at, cost, returned)
   redis.call(
     'SET',
@@ -108,10 +108,10 @@ local function write_id(t, taken_at, cost, returned)
   )
 end
 
--- read_counts_since: reads `rule`, the Redis key of a rule of a limit set. Returns the time (ms) at which the
--- rule began to count, and true if the key must be written again. If the rule does not count yet in this
--- epoch, it returns nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). If
--- such a rule is known, all its starts are counted, so the function returns 0 and false.
+-- read_counts_since: reads `rule`, the Redis key of a rule. Returns the time (ms) at which the rule began to
+-- count, and whether the key must be written again. If the rule does not count yet in this epoch, it returns
+-- nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). Such a rule, if known,
+-- has counted all its starts; so the result is 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -123,9 +123,9 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) at which the rule of the item began to count. If the rule does
--- not count yet, this is the current time. In mode T (take) it also writes the key of the rule if the key
--- must be renewed.
+-- load_rule: sets item.since, the time (ms) at which the rule of the item began to count; the current time if
+-- it begins now. In mode T (take) it also writes the key of the rule if the rule begins now or the TTL of the
+-- key must be renewed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -140,8 +140,8 @@ local function load_rule(item)
   end
 end
 
--- load_item: reads from Redis the rule and the subject of the item; check_item evaluates the item afterwards.
--- It sets these fields of the item:
+-- load_item: reads the rule and the subject of the item from Redis. check_item then evaluates the item. It
+-- sets these fields of the item:
 --   since            time (ms) at which the rule began to count
 --   has_full_window  true if the rule has counted for its whole window
 --   Only for sliding windows:
@@ -162,8 +162,8 @@ local function load_item(item)
   end
   local window_start, n = read_count(item.key)
   if s.kind == 'F' then
-    -- A stored window can begin in the future if the clock of Redis was set back. Then the script lets it
-    -- begin now.
+    -- If the clock of Redis was set back, the stored window can begin in the future. It would block the
+    -- subject until then, so it begins now.
     window_start = window_start and math.min(window_start, now)
     if not window_start or now >= window_start + s.longest then
       window_start = now
@@ -179,9 +179,9 @@ local function load_item(item)
   item.has_full_window = item.since <= item.from
 end
 
--- check_item: sets item.wait, the time (ms) until the rule of the item allows the cost, and returns this
--- time. It is 0 if the rule allows the cost now. For sliding windows, check_item also sets item.inside, a
--- list with the number of stored times in each window.
+-- check_item: returns the time (ms) until the rule of the item allows the cost, and stores it in item.wait; 0
+-- means that the rule allows the cost now. For sliding windows, it also sets item.inside, a list with the
+-- number of stored times in each window.
 local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -199,8 +199,7 @@ local function check_item(item, cost)
   return item.wait
 end
 
--- count_cost: adds the cost of an allowed taking (request to a limit set) to the count of the item's subject,
--- and writes the count to Redis.
+-- count_cost: adds the cost of an allowed taking (request to a limit set) to the count of the item's subject.
 local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -209,10 +208,9 @@ local function count_cost(item, cost)
   count_sliding(item, now, cost)
 end
 
--- append_usage: appends to the reply four numbers about one window of the item (a rule and a subject):
--- window, used, reset, wait (their meaning: head of this file). If the rule has several sliding windows, it
--- chooses the window in which the least is left. If the same is left in two windows, it chooses the one with
--- the later reset.
+-- append_usage: appends four numbers about the item (a rule and a subject) to the reply: window, used, reset,
+-- wait (see the head of this file). With several sliding windows, they describe the window in which the least
+-- is left. If two windows have equally much left, they describe the one with the later reset.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -243,13 +241,13 @@ local function append_usage(reply, item)
   reply[n + 4] = item.wait
 end
 
--- do_take: evaluates the taking t (one request to a limit set) and appends the verdict and the usage of each
+-- do_take: evaluates the taking t (a request to a limit set), and appends the verdict and the usage of each
 -- item to the reply. In mode T it counts the cost if the verdict is ALLOWED.
 local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- A taking with this id was counted before, and its cost was not given back in full.
+  -- A taking with the same id was counted before. If its whole cost was given back, the id can be used again.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -279,9 +277,9 @@ local function do_take(reply, t)
   end
 end
 
--- uncount: gives back a part n of a cost: it subtracts n from the count of the item's subject. taken_at is
--- the time (ms) at which the cost was counted. If the window or period of that time has ended, nothing
--- changes.
+-- uncount: subtracts n, a part of a cost that is given back, from the count of the item's subject. taken_at
+-- is the time (ms) at which the cost was counted. If the window or period of that time has ended, the count
+-- no longer contains the cost, so nothing changes.
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
@@ -295,8 +293,8 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- Here the rule is a calendar rule. Its stored count does not contain the cost in two cases: the count is
-  -- for another period, or the rule began to count after taken_at.
+  -- The rule is a calendar rule. Its count does not contain the cost if it is the count of another period, or
+  -- if the rule began to count after taken_at.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -306,10 +304,9 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of the taking t. t.cost is the part
--- that is to be given back in total, including what earlier calls gave back. So a call that is sent again
--- gives back nothing more. give_back appends to the reply how much has been given back in total. The number
--- is 0 if the id is not known.
+-- give_back: gives back a part of the cost that was counted under the id of the taking t, and appends to the
+-- reply how much has been given back in total (0 if the id is not known). t.cost is the total to give back,
+-- including what earlier calls gave back. So a call that is sent again gives back nothing more.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0
