@@ -1,22 +1,22 @@
--- mark: marks devices that have work. A mark is a field of a Redis hash. A device without a mark is answered
--- without a read of the ledger (the SQL database). The news are rows of the ledger that list its changes in
--- the order of the commits. The script also records the position in the news up to which the hash has all
--- marks.
+-- mark: marks devices that have work. A mark is a field of a Redis hash. The dispatcher answers a device
+-- without a mark without reading the ledger (the SQL database), so a missing mark would keep work from its
+-- device. The news are rows of the ledger that list its changes in the order of the commits. The script also
+-- records the position: the number of the news row up to which the hash has all marks.
 --
 -- KEYS[1]  HASH  name of a device -> its mark: "version", or "version|wait" if the device waits for a slot
 --                (record_wait.lua). A new mark has no wait
---                '' (empty field name) -> position in the news up to which the hash has all marks
--- ARGV[1]  from: the list of devices has the devices of all news after position `from`. If from is
---          -1, the list contains all devices with an open task
--- ARGV[2]  to: position of the last news that the caller has read
+--                '' (empty field name) -> the position in the news
+-- ARGV[1]  from: the caller has read the devices of all news rows after position `from`. If from is -1, the
+--          caller has read all devices with an open task
+-- ARGV[2]  to: position of the last news row that the caller has read
 -- ARGV[3]  version of the new marks; no other call uses the same version
--- ARGV[4...]  list of devices: the names of the devices to be marked
+-- ARGV[4...]  names of the devices to be marked
 -- Returns  1 if the devices were marked
 --          0 if the position of the hash is lower than `from`, so that marks of news between the two may
 --            be missing; then nothing was written
 --
--- Invariant: every device that had an open task when the news up to the position were read has a mark, unless
--- a later read of the ledger found that the device has no work.
+-- Invariant: a device that had an open task when the news up to the position were read has a mark, unless a
+-- later read of the ledger found that it has no work.
 
 local from = tonumber(ARGV[1])
 local position = tonumber(redis.call('HGET', KEYS[1], '') or '-1')

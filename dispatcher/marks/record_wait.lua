@@ -1,11 +1,13 @@
--- record_wait: adds to the mark of a device that the device waits for a slot. If another call has marked the device
--- in the meantime, the mark stays as it is, because the device may have other work now.
+-- record_wait: adds to the mark of a device (a field which says that the device has work) that the device
+-- waits for a slot. If another call has marked the device since the caller read the mark, the mark stays as
+-- it is: the device may have other work now, which a wait would hide.
 --
 -- KEYS[1]  HASH  the marks (mark.lua)
 -- ARGV[1]  name of the device
 -- ARGV[2]  version of the mark. The caller reads it before it searches the ledger for work of the device
 -- ARGV[3]  the wait: "position|until|pool":
---     position  position in the news that the caller had read before it read the device from the ledger
+--     position  position in the news (the log of changes in the ledger) that the caller had read before it
+--               read the device from the ledger (the SQL database)
 --     until     time of the ledger in ms at which the wait may end, 0 if it does not end by itself
 --     pool      name of the pool in whose queue the device waits
 -- Returns  1 if the wait was recorded

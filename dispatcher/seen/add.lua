@@ -1,5 +1,5 @@
--- add: records the time of the last report of each given device. If there are more devices than ARGV[1], it
--- keeps only the devices with the latest times.
+-- add: records for each given device the time of its last report. If KEYS[1] then has more devices than
+-- ARGV[1], only the devices with the latest times stay.
 --
 -- KEYS[1]  ZSET  name of a device -> time of its last report (ms since 1970)
 -- ARGV[1]  maximum number of devices in KEYS[1]

@@ -1,9 +1,9 @@
--- needed: tests all Redis commands that the program uses. It returns the commands that this Redis user is
--- not permitted to use or that this server does not have. The script writes a text to a key that exists
--- for one second, and calls each command on this key. Most of the commands then fail because the key
--- has the wrong type, and change nothing; only permission errors and unknown commands count. If the
--- script runs on a node of a Redis Cluster that does not own the key, the permitted commands fail
--- because the key is on another node.
+-- needed: returns the Redis commands of the program that this Redis user may not use or that this server does
+-- not have. So the program reports a missing right
+-- before a script fails because of it. The script writes
+-- a text to a key with a TTL of one second, and calls each command on this key. Most permitted commands fail
+-- because the key has the wrong type, and change nothing. On a node of a Redis Cluster that does not own the
+-- key, they fail because the key is on another node. Only errors about rights and unknown commands count.
 --
 -- KEYS     none
 -- ARGV[1]  name of the key

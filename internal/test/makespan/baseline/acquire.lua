@@ -1,5 +1,5 @@
--- acquire: takes a slot of the baseline semaphore, a plain counter with which the benchmark compares
--- the dispatcher.
+-- acquire: takes a slot of the baseline semaphore. This semaphore is a plain counter; the benchmark compares
+-- the dispatcher with it.
 --
 -- KEYS[1]  counter: number of slots that are taken
 -- ARGV[1]  capacity: maximum value of the counter

@@ -1,5 +1,5 @@
--- release: returns a slot to the baseline semaphore, a plain counter with which the benchmark compares
--- the dispatcher.
+-- release: returns a slot to the baseline semaphore. This semaphore is a plain counter; the benchmark
+-- compares the dispatcher with it.
 --
 -- KEYS[1]  counter: number of slots that are taken (acquire.lua)
 -- ARGV     not used
