@@ -1,21 +1,23 @@
 -- +goose Up
 -- All times are stored as integers: milliseconds since 1970.
 
--- Pools: each pool is a number of slots, with the rules for all tasks that run in these slots.
+-- Pools: a pool is a cap. At most `capacity` tasks of the pool run at the same time, each in one slot.
+-- windows: the recurring times in which tasks may start, as a JSON array; null means always.
 -- opens_at: the time at which the windows open next, or at which they last opened if they are open now; null
 --   means always open.
 -- closes_at: the end of the opening that starts at opens_at; null means always open. Both times are stored,
---   so that a query can decide whether a task may start by comparing times only.
+--   so that a query can decide by comparing times whether a task may start.
 -- windows_due: the time at which opens_at and closes_at must be computed again; null means never.
--- limits: the policies, as a JSON array; null means that there are none.
--- callers: the maximum number of slots that callers hold at the same time; null means no maximum.
+-- limits: the policies (rules about how often tasks may start), as a JSON array; null means none.
+-- callers: the maximum number of slots that callers (programs that lease slots through the API) hold at the
+--   same time; null means no maximum.
 -- longest_ms: the longest lease that a caller may request.
 -- sleep_ms: the longest time until a device that waits for a slot is asked to report again. Devices near the
 --   front of the queue are asked to report sooner.
--- stands_until: the end of the standstill after a restore of the ledger. The pool makes no grant before this
---   time. null means that the ledger was never restored.
--- version: increases with each change of the pool, so that Redis recognizes newer settings. It continues to
---   increase if a deleted pool is created again.
+-- stands_until: the pool makes no grant before this time. A restore of the ledger sets it, because leases that
+--   the restored ledger does not know may be in force. null means that the ledger was never restored.
+-- version: increases with each change of the pool, so that Redis can ignore older settings that arrive late.
+--   If a deleted pool is created again, it continues to increase.
 -- deleted_at: the time at which the pool was deleted. A deleted pool keeps its row, because its ended batches
 --   refer to it.
 CREATE TABLE pools (
@@ -40,22 +42,23 @@ CREATE TABLE pools (
     updated_at   INTEGER NOT NULL,
     deleted_at   INTEGER
 );
--- Used several times a second to find the pools that changed recently.
+-- Used several times a second to find the pools that changed recently; their capacities are copied to Redis.
 CREATE INDEX pools_updated_at ON pools (updated_at);
--- Used by the pass that computes opens_at and closes_at again.
+-- Used by the pass (background job) that computes opens_at and closes_at again.
 CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
--- Batches: lists of tasks that were queued together, with the settings that hold for all tasks of the list.
--- The columns windows, opens_at, closes_at, windows_due and limits have the same meaning as in the table
--- pools.
--- abort_ended: the number of tasks that had succeeded, failed or timed out when the batch was last resumed.
---   The abort rule ignores these tasks.
--- abort_failed: the number of tasks that had failed or timed out when the batch was last resumed. The abort
---   rule ignores these tasks.
+-- Batches: a batch is a list of tasks that an operator queued together, with settings that hold for all of
+-- them. The columns windows, opens_at, closes_at, windows_due and limits mean the same as in the table pools.
+-- wait_until: a task without a not_before of its own expires if it has not started before this time; null means
+--   that there is no such time.
+-- on_lost: what happens to a task whose lease ended without a result: 'retry' or 'fail'.
+-- max_run_ms: the longest duration of a grant with all its renewals; 0 means 1 hour.
+-- abort_failure, abort_min: the abort rule. It pauses the batch if this share of the ended tasks has failed or
+--   timed out, and at least abort_min tasks have ended.
+-- abort_ended, abort_failed: when the batch was last resumed, the number of tasks that had ended with or without
+--   success, and of tasks that had failed or timed out. The abort rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
--- wait_until: the time before which each task must start that has no not_before of its own. null means that
---   there is no such time.
--- system: true if the batch contains the leases of callers. Operators cannot queue tasks into such a batch.
+-- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -95,15 +98,15 @@ CREATE TABLE batches (
     total            INTEGER NOT NULL DEFAULT 0,
     system           INTEGER NOT NULL DEFAULT false
 );
--- Used by the pass that expires tasks, to find the batches whose not_after is over.
+-- Used by the pass (background job) that expires tasks, to find the batches whose not_after is over.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
--- Used by the pass that expires tasks, to find the batches whose wait_until is over.
+-- Used by the pass (background job) that expires tasks, to find the batches whose wait_until is over.
 CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
--- Used by the pass that computes opens_at and closes_at again.
+-- Used by the pass (background job) that computes opens_at and closes_at again.
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
--- Used by the pass that ends the open tasks of cancelled batches.
+-- Used by the pass (background job) that ends the open tasks of cancelled batches.
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
--- Used by a background pass to find the batches that have policies.
+-- Used by a background pass to find the batches of a pool that have policies.
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 -- Used to list the batches of a pool, and to count the devices that wait in the pool.
 CREATE INDEX batches_of_pool ON batches (pool, id);
@@ -116,10 +119,10 @@ CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 -- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
--- For each batch and each final state: the number of tasks that ended in this state, as of the last fold. A
--- fold is a run of the pass that adds the rows of batch_deltas to this table, so the present number is the
--- sum of both tables. A task of the batch that neither table counts is dispatched if it has a row in grants,
--- else it is pending.
+-- The number of tasks of each batch that ended in each final state, as of the last fold. A fold is a run of
+-- the background job that adds the rows of batch_deltas to this table and deletes them. So the present number
+-- is the sum of both tables. A task that neither table counts is open: it is dispatched if it has a row in
+-- grants, else it is pending.
 CREATE TABLE batch_counts (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     state TEXT NOT NULL,
@@ -127,9 +130,10 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 );
 
--- For each pool and each final state: the number of tasks that ended in this state, as of the last fold. A
--- fold is a run of the pass that adds the rows of batch_deltas to this table, so the present number is the
--- sum of both tables. The row with the state 'queued' has the number of all tasks of the pool, open or ended.
+-- The number of tasks of each pool that ended in each final state, as of the last fold. A fold is a run of
+-- the background job that adds the rows of batch_deltas to this table and deletes them. So the present number
+-- is the sum of both tables. The row with the state 'queued' has the number of all tasks of the pool, open or
+-- ended.
 CREATE TABLE pool_counts (
     pool  TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -137,8 +141,8 @@ CREATE TABLE pool_counts (
     PRIMARY KEY (pool, state)
 );
 
--- Changes of task counts that are not yet included in batch_counts and pool_counts. A fold (a run of a
--- background pass) adds these rows to the counts and deletes them.
+-- Changes of task counts that batch_counts and pool_counts do not include yet. A fold (a run of a background
+-- job) adds these rows to the counts and deletes them.
 -- batch: the id of the batch whose count also changes; 0 means that only the count of the pool changes.
 -- n: the number to add to the count; it can be negative.
 CREATE TABLE batch_deltas (
@@ -149,7 +153,7 @@ CREATE TABLE batch_deltas (
     n     INTEGER NOT NULL,
     at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
--- Used to read those changes of a batch's counts that are not folded into batch_counts yet.
+-- Used to read the changes of the counts of one batch that are not yet in batch_counts.
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
 -- The next three triggers record each change of the number of all tasks of a pool (state 'queued') in
 -- batch_deltas.
@@ -169,9 +173,9 @@ CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
 END;
 -- +goose StatementEnd
 
--- Recent speed of each batch. Each fold (a run of the pass that adds up task counts) inserts one row for a
--- batch: the number of tasks that succeeded, failed or timed out since the previous fold. Rows are deleted
--- after some minutes.
+-- The recent speed of each batch. Each fold (a run of the background job that adds up task counts) inserts a
+-- row for a batch: the number n of tasks that succeeded, failed or timed out since the previous fold. Rows
+-- are deleted after some minutes.
 CREATE TABLE batch_rates (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     at    INTEGER NOT NULL,
@@ -182,12 +186,12 @@ CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 -- Used to delete old rows.
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
--- What happened to the slots of each pool in each minute. A minute in which nothing happened has no row. The
--- charts that cover days are computed from these rows.
+-- What happened to the slots of each pool in each minute. The charts that cover days are drawn from these
+-- rows. A minute in which nothing happened has no row.
 -- minute: the number of the minute, counted from 1970.
 -- granted: the number of grants that were made in the minute.
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
--- lapsed: the number of grants that the reaper ended in the minute, because their leases were over.
+-- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
 -- capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     TEXT NOT NULL,
@@ -201,7 +205,7 @@ CREATE TABLE pool_minutes (
 -- Used to delete old rows.
 CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
 
--- How far the events have been counted into the table pool_minutes. The table has one row.
+-- The position up to which the events are counted in the table pool_minutes. The table has one row.
 -- event: the id of the last event that pool_minutes includes.
 CREATE TABLE minutes_counted (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
@@ -209,13 +213,14 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- Progress of each batch over time. The lifetime of a batch is divided into steps, and each fold (a run of
--- the pass that adds up task counts) adds the tasks that have ended since the previous fold to the row of the
--- present step. The steps become longer as the batch gets older, so that even a long batch has few rows.
+-- The progress of each batch over time. The lifetime of a batch is divided into steps. Each fold (a run of
+-- the background job that adds up task counts) adds the tasks that ended since the previous fold to the row
+-- of the present step. The steps become longer as the batch gets older, so that even a long batch has few
+-- rows.
 -- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
 -- ended: the number of tasks that ended in the step.
--- failed: the number of tasks among them that failed or timed out.
+-- failed: the number of these ended tasks that failed or timed out.
 CREATE TABLE batch_progress (
     batch    INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     since_ms INTEGER NOT NULL,
@@ -225,13 +230,13 @@ CREATE TABLE batch_progress (
     PRIMARY KEY (batch, since_ms)
 ) WITHOUT ROWID;
 
--- Tasks: jobs, each for one device in one pool. A grant does not change the row of its task: a task is
--- dispatched while it has a row in grants. So the state 'pending' means that the task is open: it waits or it
--- is dispatched.
--- own_priority: true if the task has a priority of its own; false means that the priority of its batch
---   applies.
--- payload: stored as text, so that it is returned byte for byte.
--- output: stored as text, so that it is returned byte for byte.
+-- Tasks: a task is one job for one device in one pool. A task is dispatched while it has a row in grants. Its
+-- own row does not change with a grant. So the state 'pending' means that the task is open: it waits or it is
+-- dispatched.
+-- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
+-- payload, output: stored as text, so that they are returned byte for byte.
+-- attempts, returned: the number of attempts that count, and of returns that do not (the device could not do
+--   the task at that time).
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
 --   end of the backoff after an attempt.
 -- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
@@ -258,13 +263,13 @@ CREATE TABLE tasks (
     output_dropped INTEGER NOT NULL DEFAULT false,
     error        TEXT NOT NULL DEFAULT ''
 );
--- Each index slows down the queueing of every task. So the table tasks has an index only for queries that run
--- all the time. A list of tasks is read along one of these indexes and filtered. If no index fits, the list
--- is read along the primary key, at most a fixed number of ids at a time.
---
--- Used to find the best open tasks of a device in each of its batches, and to list all tasks of a device. No
--- other index has the expression batch * 1. So the planner uses this index for a query with batch * 1,
--- whatever its statistics are (see viewsText in the package store).
+-- Each index on tasks slows down the queueing of every task. So there are indexes only for queries that run
+-- all the time. A list of tasks is read along one of these indexes and then filtered. If no index fits, the
+-- list is read along the primary key, at most a fixed number of ids at a time.
+
+-- Used to find the best open tasks of a device in each of its batches, and to list all tasks of a device.
+-- Only this index has the expression batch * 1. So the planner uses this index for a query with batch * 1,
+-- whatever its statistics are (viewsText in the package store).
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at, priority DESC, id);
 -- Used to read the tasks of a batch in one state in the order of their ids, and to find out whether a batch
 -- has open tasks.
@@ -272,14 +277,14 @@ CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
 -- Used to find the devices to which a slot may be offered next: the query reads the open tasks of a batch by
 -- priority, then by id. Also used to find the batches of a pool that have open tasks, oldest batch first.
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
--- Used to count the devices that wait in a pool. The query jumps from each device to the next one, and does
+-- Used to count the devices that wait in a pool. The query jumps from each device to the next one, so it does
 -- not read all tasks.
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
--- Used by the pass that expires tasks, to find the open tasks whose own not_after is over.
+-- Used by the pass (background job) that expires tasks, to find the open tasks whose own not_after is over.
 CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AND state = 'pending';
 
--- The trigger tasks_counted records every change of the state of a task in batch_deltas. It is a trigger, so
--- that no code path can forget to record a change.
+-- The trigger tasks_counted records every change of the state of a task in batch_deltas. A trigger does this,
+-- so that no code path can forget to record a change.
 -- +goose StatementBegin
 CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) SELECT OLD.batch, OLD.pool, OLD.state, -1 WHERE OLD.state <> 'pending';
@@ -287,15 +292,20 @@ CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NE
 END;
 -- +goose StatementEnd
 
--- The highest fencing token that any grant has received so far. The table has one row.
+-- The highest fencing token so far; the table has one row. Each grant receives the next token, and a result
+-- with an older token is ignored.
 CREATE TABLE grant_token (value INTEGER NOT NULL);
 INSERT INTO grant_token VALUES (0);
 
 -- Grants in force: one row for each slot in use. The unique keys make a second grant of a slot, a device or a
 -- task impossible.
+-- lease: the id under which Redis has the slot.
+-- max_until: the lease cannot be renewed beyond this time.
 -- lease_ms: the length of a renewal if its request does not ask for another length.
--- longest_ms: the longest length that the lease ever had. The reaper uses it to decide when the lease is
---   over. null means that the longest length is lease_ms.
+-- longest_ms: the longest length that the lease ever had; null means lease_ms. The reaper (the background job
+--   that ends grants) uses it to decide when the lease is over.
+-- redelivered: how often the grant was sent to the device again.
+-- cancel_why: the reason why the device is asked to stop; empty means that it is not asked to.
 CREATE TABLE grants (
     task        INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL,
@@ -320,7 +330,7 @@ CREATE INDEX grants_lease_until ON grants (lease_until);
 -- Used to count the slots of a pool that callers hold. In a grant of a caller, the column device begins with
 -- @.
 CREATE INDEX grants_of_callers ON grants (pool, device) WHERE device >= '@' AND device < 'A';
--- This trigger gives each new grant the next fencing token. It gives no token twice, because SQLite has only
+-- The trigger gives each new grant the next fencing token. No token is given twice, because SQLite has only
 -- one writer at a time.
 -- +goose StatementBegin
 CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
@@ -347,13 +357,14 @@ CREATE TABLE attempts (
 );
 -- Used to read the attempts of a task.
 CREATE INDEX attempts_of_task ON attempts (task);
--- Used to read the recent starts of tasks in a pool, newest first. Policies count these starts.
+-- Used to read the recent starts of tasks in a pool, newest first. Policies (rules about how often tasks may
+-- start) count these starts.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
 -- Results of devices that ended no grant, because they were late or unknown. They are kept so that a result
 -- that is sent again gets the same answer as before.
--- known: true if the result is late, which means that its grant had ended before; false if the result is
---   unknown, which means that its grant is not in the ledger.
+-- known: true if the result is late: its grant had ended before. false if the result is unknown: its grant is
+--   not in the ledger.
 CREATE TABLE late_results (
     device      TEXT NOT NULL,
     task        INTEGER NOT NULL,
@@ -368,8 +379,8 @@ CREATE TABLE late_results (
 -- Used to delete old rows.
 CREATE INDEX late_results_received ON late_results (received_at);
 
--- Profiles: named sets of policies for devices. The policies of a profile apply to each device of the
--- profile, in every pool in which the device runs tasks.
+-- Profiles: named sets of policies for devices. A policy is a rule about how often tasks may start. The
+-- policies of a profile apply to each device of the profile, in every pool.
 -- limits: the policies, as a JSON array; null means that there are none.
 CREATE TABLE profiles (
     name       TEXT PRIMARY KEY,
@@ -380,7 +391,7 @@ CREATE TABLE profiles (
 );
 
 -- Limit sets: named sets of policies by which callers limit their own work, without a slot. Only Redis stores
--- how much of a policy has been used.
+-- how much of a policy is used.
 -- limits: the policies, as a JSON array; null means that there are none.
 CREATE TABLE limit_sets (
     name       TEXT PRIMARY KEY,
@@ -390,7 +401,7 @@ CREATE TABLE limit_sets (
     updated_at INTEGER NOT NULL
 );
 
--- Devices.
+-- Devices: the machines that report and do tasks.
 -- own_token: true if the device has used a token of its own. Fleet tokens then no longer act for the device.
 -- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
@@ -412,13 +423,12 @@ CREATE TABLE devices (
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
 -- Used to find out whether any device can be notified of a slot.
 CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
--- Used to leave out the blocked devices from the number of waiting devices. Few devices are blocked, so this
+-- Used to subtract the blocked devices from the number of waiting devices. Few devices are blocked, so this
 -- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
--- Ids of devices that were deleted and have not been registered again since. A deleted device may still be
--- connected to an MQTT broker. If it sends a report over this connection, the report must not register the
--- device again.
+-- Devices that were deleted and have not been registered again since. A deleted device may still be connected
+-- to an MQTT broker. If it sends a report over this connection, the report must not register it again.
 -- blocked: true if the device was blocked when it was deleted. If the device is registered again, it is
 --   blocked again.
 CREATE TABLE deleted_devices (
@@ -427,13 +437,13 @@ CREATE TABLE deleted_devices (
     blocked    INTEGER NOT NULL DEFAULT false
 );
 
--- Changes that must still be made to the accounts of devices at the MQTT broker: at most one row for each
--- device.
+-- Changes that must still be made to the accounts of devices at the MQTT broker. A device has at most one
+-- row.
 -- wanted: the state that the account must get.
 -- changed_at: the time from which the change is due.
--- stage: the number of the import that creates the account; 0 means that the change belongs to no import. The
---   import deletes this row in its last transaction. If that transaction does not commit, the row remains,
---   and the account is deleted when the row is due.
+-- stage: the number of the import of devices that creates the account; 0 means no import. The import deletes
+--   the row in its last transaction. If that transaction does not commit, the row stays, and the account is
+--   deleted when the row is due. So a failed import leaves no accounts.
 CREATE TABLE account_changes (
     device     TEXT PRIMARY KEY,
     wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
@@ -443,9 +453,9 @@ CREATE TABLE account_changes (
 -- Used to find the changes that are due. Changes that belong to no import come first.
 CREATE INDEX account_changes_due ON account_changes ((stage <> 0), changed_at, device);
 
--- Tokens of devices and of operators. A token itself is not stored: its hash identifies it.
--- pools: the patterns of the pools that the token of a caller covers, as a JSON array.
--- limit_sets: the patterns of the limit sets that the token of a caller covers, as a JSON array.
+-- Tokens: the secrets by which devices, callers and operators authenticate. Only the hash of a token is stored.
+-- pools: the pools that the token of a caller covers: a JSON array of name patterns.
+-- limit_sets: the limit sets that the token of a caller covers: a JSON array of name patterns.
 CREATE TABLE tokens (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL DEFAULT '',
@@ -465,14 +475,14 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
 -- The time at which each operator token was last used, accurate to one hour. This time is not a column of the
--- table tokens, because all replicas are notified of each change of a row in tokens.
+-- table tokens: all replicas are notified of each change of a row in tokens, and a use is no such change.
 CREATE TABLE token_uses (
     token   INTEGER PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
     used_at INTEGER NOT NULL
 );
 
--- Tokens that were changed or deleted recently. Triggers of the table tokens write these rows, so that no
--- code path can forget a change. Replicas read the rows and remove the tokens from their caches.
+-- Tokens that were changed or deleted recently. Replicas read these rows and remove the tokens from their
+-- caches. Triggers of the table tokens write the rows, so that no code path can forget a change.
 -- turn: the number of the change; it rises with each change.
 -- hash: the hash of the changed token. An empty hash means that all tokens changed.
 CREATE TABLE token_changes (
@@ -492,9 +502,9 @@ CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
 END;
 -- +goose StatementEnd
 
--- News: changes that may make work for devices, or that change who may act for a device. The ids rise in the
--- order of the commits. Replicas read the news and set marks in Redis for the devices. A mark says that a
--- device has work.
+-- News: changes that may make work for devices, or that change who may act for a device. Replicas read the
+-- news and set marks in Redis. A mark says that a device has work; a device without a mark is answered
+-- without a read of this database. The ids rise in the order of the commits, so a reader misses no row.
 -- batch: the id of a batch. The row concerns all devices that have open tasks in this batch.
 -- device: the id of a device. The row concerns this device. If batch is 0 and device is empty, the row
 --   concerns all devices.
@@ -505,10 +515,10 @@ CREATE TABLE news (
     device TEXT NOT NULL DEFAULT '',
     pool   TEXT NOT NULL DEFAULT ''
 );
--- The table news is never empty, so that there is always a newest id. This is its first row.
+-- The table news must have a newest id at all times, so it starts with one row.
 INSERT INTO news DEFAULT VALUES;
 
--- Sessions of operators in the dashboard.
+-- Sessions of operators in the dashboard (the web pages).
 -- hash: the hash of the session cookie.
 -- token_hash: the hash of the operator token with which the session was opened.
 CREATE TABLE web_sessions (
@@ -517,8 +527,9 @@ CREATE TABLE web_sessions (
     expires_at INTEGER NOT NULL
 );
 
--- Responses to requests that have an idempotency key. The transaction that carries out a request also stores
--- its response.
+-- Responses to requests that have an idempotency key. If a request is sent again, it gets the stored
+-- response. The transaction that carries out a request also stores its response, so neither exists without
+-- the other.
 -- owner: the id of the operator token that sent the request; 0 means the token in the configuration.
 -- request: the hash of the request. A different request with the same key is refused.
 CREATE TABLE answers (
@@ -546,17 +557,18 @@ CREATE TABLE events (
     token  INTEGER NOT NULL DEFAULT 0,
     detail TEXT NOT NULL DEFAULT ''
 );
--- Events are read in the order of their ids: the events of a device, of a pool or of an actor. The index
--- events_of_actor leaves out the events whose actor is the device itself, so it is small. The events of a
--- task are searched among the events of its device, and the events of a batch among the events of its pool.
--- With other filters, the events are read along the primary key and checked one by one.
+-- These indexes serve the lists of the events of a device, of a pool or of an actor, in the order of the ids.
+-- Most events of a device have the device as their actor; events_of_actor leaves them out, so it is small.
+-- The events of a task are searched among the events of its device, and the events of a batch among the
+-- events of its pool. With other filters, the events are read along the primary key and checked one by one.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
 -- Heartbeats of replicas. Each replica updates its own row every few seconds. If a row is no longer updated,
--- its replica has crashed or cannot reach the ledger.
--- reaped_at: the time of the last pass of the replica's reaper; null means that the reaper has not run yet.
+-- its replica has crashed or cannot reach the database.
+-- reaped_at: the time at which the replica last ran the background job that ends grants whose leases are over;
+--   null means that it has not run yet.
 -- tallies: the counters of the replica since it started.
 CREATE TABLE replicas (
     id         TEXT PRIMARY KEY,
@@ -570,8 +582,8 @@ CREATE TABLE replicas (
     tallies    TEXT NOT NULL
 );
 
--- The last period for which a replica added up idle slot time: the time in which slots were free although
--- devices waited. There is one row for all replicas, so that no period is counted twice.
+-- The last period for which idle slot time was added up: the time in which slots were free although devices
+-- waited. All replicas share this one row, so that no period is counted twice.
 -- taken_before: the start of the period.
 -- taken_at: the end of the period.
 CREATE TABLE idle_time (
@@ -581,8 +593,9 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)));
 
--- The times of two clocks, read at the same moment. The table has no row until a replica stores the first
--- pair; then it has one row.
+-- The times of two clocks, read at the same moment. A replica that starts later uses the pair to find out
+-- whether the clock of this database was changed, so that it ends no lease too early. The table has at most
+-- one row; it is empty until a replica stores the first pair.
 -- ledger: the time of the clock of this database, as far as the replica trusted this clock.
 -- wall: the time of the clock of the replica's host.
 CREATE TABLE clock_pair (
@@ -591,10 +604,10 @@ CREATE TABLE clock_pair (
     wall   INTEGER NOT NULL
 );
 
--- Restores: one row for each time that the ledger was replaced by a backup that lacked commits.
--- until: the time before which a pool that is created after the restore makes no grant. The lost part of the
---   ledger may have had a pool of the same name. Pools that existed at the restore have their own time in
---   pools.stands_until.
+-- Restores: one row for each time that this database was replaced by a backup that lacked commits.
+-- until: a pool that is created after the restore makes no grant before this time, because the lost commits may
+--   have contained a pool of the same name with leases in force. Pools that existed at the restore have a time
+--   of their own in pools.stands_until.
 CREATE TABLE restores (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     at    INTEGER NOT NULL,

@@ -1,7 +1,6 @@
 -- needed: returns the Redis commands of the program that this Redis user may not use or that this server does
--- not have. So the program reports a missing right
--- before a script fails because of it. The script writes
--- a text to a key with a TTL of one second, and calls each command on this key. Most permitted commands fail
+-- not have, so that a missing right is reported before a script fails. The script writes a text to a key with
+-- a TTL of one second, and calls each command on this key. Most permitted commands fail
 -- because the key has the wrong type, and change nothing. On a node of a Redis Cluster that does not own the
 -- key, they fail because the key is on another node. Only errors about rights and unknown commands count.
 --
