@@ -22,7 +22,7 @@ type Semaphore struct {
 // New returns a semaphore in the Redis of client. The client should have the settings of redisconn.Options.
 // With a client that retries by itself or has no timeouts, the guarantees hold, but answers may be late.
 func New(client redis.UniversalClient) *Semaphore {
-	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
+	now := time.Now //nolint:forbidigo // measures elapsed time in this process, so no server's clock is needed
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
@@ -39,7 +39,7 @@ func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 // (Wants).
 type Request struct {
 	Device string  // must not contain '|'
-	Wants  []Want  // the tasks of which one may get the slot: 1 to MaxWants tasks, in any order
+	Wants  []Want  // 1 to MaxWants tasks, in any order; one of them may get the slot
 	Chance float64 // random number in [0,1) that spreads the times at which refused devices ask again
 	Reach  Reach   // how the device can be notified of an offer while it waits
 }
@@ -89,7 +89,7 @@ type Acquisition struct {
 	AskAfter time.Duration // with StatusFull, the time after which the device is to ask again
 }
 
-// Exchange is what one call asks of a pool: first to free the slots of Leases, then to serve Requests.
+// Exchange is one call for a pool: it first frees the slots of Leases, then serves Requests.
 type Exchange struct {
 	Leases   []string
 	Requests []Request

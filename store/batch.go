@@ -40,8 +40,8 @@ type Batch struct {
 	Limits json.RawMessage `json:",omitempty"` // a valid JSON array of policies; nil means no policies
 
 	MaxAttempts  int           // maximum number of counted attempts of a task, at least 1
-	RetryOn      []string      // how attempts must end to be retried: "failed", "timed_out"
-	RetryBackoff time.Duration // delay before the second attempt; it doubles for each further attempt, with jitter
+	RetryOn      []string      // ends of attempts that are retried: "failed", "timed_out"
+	RetryBackoff time.Duration // delay before the second attempt; it doubles with each attempt, with jitter
 	OnLost       string        // "retry" or "fail": what happens to a task whose lease ended without a result
 	Lease        time.Duration // 0 means the lease of the pool
 	MaxRun       time.Duration // longest duration of a grant with all its renewals; 0 means 1 h
@@ -83,7 +83,7 @@ const (
 // UnknownDevices counts the tasks of a new batch whose devices are not registered.
 type UnknownDevices struct {
 	Tasks int64
-	First string // device of the first of these tasks; empty if all devices are registered
+	First string // device of the first task in Tasks; empty if all devices are registered
 }
 
 // taskPriority is the SQL priority of task t in batch b: the task's own priority or, if it has none, the present priority of the batch.
@@ -240,8 +240,8 @@ func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL builds the statement of Batches and its arguments; beforeID and limit are as there. It writes the lane into the text, not as an
-// argument, so that the partial index of urgent batches can be used.
+// pageSQL builds the statement of Batches and its arguments; beforeID and limit are the arguments of Batches. It writes the lane into
+// the text, not as an argument: only then Postgres can use the partial index of urgent batches.
 func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
 	whereSet(&q, "b.id < %s", beforeID)

@@ -13,15 +13,15 @@ type Abort struct {
 	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// ranToEndSQL is the SQL condition that the state of a task is succeeded, failed or timed out.
+// ranToEndSQL is the SQL condition that a task was started and has ended: its state is succeeded, failed or timed out.
 const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
 // batchCountsSQL selects the number of ended tasks by batch and state: the stored counts, and the deltas (changes of the counts) that Fold
 // has not yet added to them.
 const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas that Fold has not yet added to them.
-// In rows with the state queuedState n counts all tasks of the pool.
+// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas (changes of the counts) that
+// Fold has not yet added to them. In a row with the state queuedState, n is the number of all tasks of the pool, open or ended.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
@@ -117,12 +117,13 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the deltas d to fold: the rows of batch_deltas with an id in {ids}. $2 is the lowest and $3 the highest of these
-// ids. The condition with $2 and $3 serves only the query plan: batch_deltas is empty from time to time, and with a plan for an empty table
-// Postgres would scan the list of ids for each delta. With the condition Postgres uses the index.
+// deltasToFold selects the deltas d (changes of counts) to fold: the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest
+// and the highest id in {ids}. The condition with $2 and $3 makes Postgres use the index. Without it Postgres may keep a plan that it
+// made while batch_deltas was empty, and scan the list of ids for each delta.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// batchDeltasToFold selects those deltas to fold whose batch still exists. The delta of a deleted batch counts only for its pool.
+// batchDeltasToFold selects the deltas to fold (changes of counts) whose batch still exists. The delta of a deleted batch counts only
+// for its pool.
 const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
 // foldedBatches selects the ids of the batches whose counts a fold changes.
@@ -141,8 +142,8 @@ func foldStatements() []string {
 	}
 }
 
-// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 rows in one call. A fold adds at most $2 rows to this
-// table, so the table does not grow.
+// deleteOldRates deletes about $2 rows of batch_rates that are older than $1 ms. A fold (a run of the pass that adds up counts) inserts
+// at most $2 rows, so the table does not grow.
 const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
@@ -164,8 +165,8 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers of batch b: first the tasks that succeeded, failed or timed out, then the tasks that failed or
-// timed out.
+// endedAndFailedSQL selects two numbers of tasks of batch b: the tasks that succeeded, failed or timed out; and the tasks that failed
+// or timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 

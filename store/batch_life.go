@@ -203,7 +203,8 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err != nil || ended == limit {
 			return err
 		}
-		// In the table tasks a granted task is pending, so the column cancelling of its batch stays true until the grant has ended.
+		// The state of a granted task in the table tasks is pending. So the column cancelling of its batch stays true until the grant has
+		// ended.
 		_, err = tx.exec(ctx, `
 			UPDATE batches SET cancelling = false
 			WHERE cancelling AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.batch = batches.id AND t.state = 'pending')`)

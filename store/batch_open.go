@@ -21,8 +21,8 @@ func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, li
 	return found, nil
 }
 
-// openBatchesSQL returns the statement of OpenBatches. It reads one entry per batch in the index of waiting tasks, skips the other entries,
-// and looks up each batch by its id.
+// openBatchesSQL returns the statement of OpenBatches. Its cost does not depend on the number of tasks: it jumps from batch to batch in
+// the index of waiting tasks, and looks up each batch by its id.
 func openBatchesSQL() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (
@@ -52,8 +52,8 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool. It
-// skips all batches that are older than the oldest batch of the pool with waiting tasks.
+// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool.
+// Batches that are older than the oldest batch of the pool with waiting tasks are skipped.
 func isOpenUrgentSQL(poolExpr string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaitingBatchSQL(poolExpr, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`

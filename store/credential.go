@@ -88,7 +88,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 	})
 }
 
-// MarkOwnTokens records that each of these devices has used a token of its own, not a token of its fleet.
+// MarkOwnTokens records that each device in devices has used a token of its own, not a token of its fleet.
 func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error {
 	return s.write(ctx, func(tx session) error {
 		// Rows are locked in one order, so that two concurrent calls cannot deadlock.

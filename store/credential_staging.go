@@ -135,7 +135,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if n < len(devices) {
 			return ErrAccountConflict
 		}
-		// The time is moved only after a third of keepFor, because there may be as many calls as accounts.
+		// The due time of the notes is moved only after a third of keepFor, so that the many calls of one import write it seldom.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,

@@ -99,7 +99,7 @@ func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onEx
 	return nil
 }
 
-// idsWithToken returns the ids of those of newDevices that were given a token.
+// idsWithToken returns the ids of the devices in newDevices that got a token. gotToken[i] is true if newDevices[i] got one.
 func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 	for i, d := range newDevices {
 		if gotToken[i] {
@@ -174,7 +174,8 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-// run registers the new devices of the chunk, and treats the others as onExisting says. overlap is as in ImportDevices.
+// run registers the new devices of the chunk. onExisting decides what happens to devices that are registered already. overlap is as in
+// ImportDevices.
 func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) error {
 	fresh, err := p.insert(ctx)
 	if err != nil {
@@ -272,7 +273,7 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, det
 	return nil
 }
 
-// rowsFor returns the rows of these devices, in the order of the chunk.
+// rowsFor returns the rows of the given devices, in the order of the chunk.
 func (p importChunk) rowsFor(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {

@@ -15,7 +15,7 @@ func (s devices) EnsureDevices(ctx context.Context, ids ...string) (registered [
 	return registered, err
 }
 
-// ensure registers those of ids that are not registered, and returns the devices in the order of ids.
+// ensure registers each device in ids that is not registered yet, and returns all devices in the order of ids.
 func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))

@@ -64,8 +64,8 @@ type dialect struct {
 
 	name                    string
 	forbidden               []forbiddenSetting // forbidden values of settings
-	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
-	tryShared               string             // takes the shared locks of those pools {names} whose lock is free, and returns their names
+	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if the dialect needs none
+	tryShared               string             // takes the shared lock of each pool in {names} whose lock is free, and returns the names of these pools
 	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockName); empty if not needed
 	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
 	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
@@ -146,8 +146,8 @@ func postgresWords() []string {
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
-		// The upper end of a snapshot (pg_snapshot_xmax) cannot be used here. It is just above the highest transaction that has ended, so a
-		// running transaction above it looks like a transaction that has not begun.
+		// The upper end of a snapshot (pg_snapshot_xmax) is not a safe bound. It is just above the highest transaction that has ended, so a
+		// transaction that runs now can have a higher id.
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
@@ -168,7 +168,7 @@ func postgresWords() []string {
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
 	// few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join them. For a
-	// condition between two bounds it estimates a 200th of these rows, here one row. A LIMIT would give a low estimate, too, but would read
+	// condition between two bounds it estimates 1/200 of the rows, here one row. A LIMIT would give a low estimate, too, but would read
 	// the array once more to count its rows.
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
@@ -189,7 +189,8 @@ func postgres() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// A rollback does not undo advanceNumbers: sequence numbers only increase.
+		// lockGrants waits for claims in progress, and new claims wait for it. advanceNumbers must run in the same transaction. A rollback
+		// does not undo advanceNumbers, because sequence numbers only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -325,8 +326,8 @@ func hasTags(tagsExpr string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the fencing token (tokenSQL) and all ids that clients can see (tableSQL, with a
-// placeholder for each table), because a client may know a number that a restored ledger has lost.
+// advanceStatements returns the statements that increase the fencing token (tokenSQL) and all ids that clients can see (tableSQL, with
+// a placeholder for each table). A client may know a number that a restored ledger has lost, and no such number may be given again.
 func advanceStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -335,7 +336,8 @@ func advanceStatements(tokenSQL, tableSQL string) []string {
 	return all
 }
 
-// jsonMembersSQL turns columns, column definitions such as "n bigint, name text", into the expressions with which SQLite reads them.
+// jsonMembersSQL turns columns, a list of column definitions such as "n bigint, name text", into the expressions with which SQLite
+// reads these columns from a JSON list.
 func jsonMembersSQL(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {

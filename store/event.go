@@ -69,7 +69,7 @@ type EventPosition struct {
 // events, or -1 if it has read none. If the highest id equals readUpTo, ReadEventPosition consumes no transaction id.
 func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
-	// The order of the two statements matters: each transaction that gave an event id up to m.Last began before the second statement, so
+	// The id must be read before xidBound. Then each transaction that has got an event id up to m.Last began before xidBound was read, so
 	// its transaction id is below xidBound.
 	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == readUpTo {
 		return m, err

@@ -119,8 +119,8 @@ func (f eventSearch) isIndexed() bool {
 	return !timed && f.Kind == "" && f.Actor == "" && f.ActorKind == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// candidatesSQL returns the query for at most maxRows events, in the order of the filter, that are then checked against the filter. It
-// adds its arguments to q. It repeats the conditions of the partial indexes, because SQLite does not infer them.
+// candidatesSQL returns the query for at most maxRows events, in the order of the filter. The caller then checks each event against the
+// filter. candidatesSQL adds its arguments to q. It repeats the conditions of the partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
 	switch {
@@ -129,7 +129,7 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	case f.pool != "":
 		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
 	case f.actor != "":
-		// The index on actor does not have events whose actor is the device of the event. They are found by the index on device.
+		// The index on actor lacks the events whose actor is the device of the event. The index on device finds these events.
 		name := q.arg(f.actor)
 		return `SELECT * FROM (
 			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.rangeSQL("actor", name) + `) AS others
@@ -180,7 +180,7 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 
 // Events returns the events that match filter, in the order of their ids, within the EventSearchBound; beyond this bound some events may
 // be missing. An event gets its id before its transaction commits. So after a caller has read an event, an event with a lower id can still
-// become readable. ReadEventPosition and EventsComplete show up to which id no further event can become readable.
+// become readable. ReadEventPosition and EventsComplete show up to which id the list of events is complete.
 func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, filter)
 	if err != nil {

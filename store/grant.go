@@ -54,7 +54,7 @@ type Candidate struct {
 	Window, PoolWindow Opening
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
-	// ExpiresAt is the earliest time at which the task may be expired: by its own not_after, that of its batch, or the max_wait of its batch.
+	// ExpiresAt is the earliest time at which the task may be expired: by its own not_after, or by the not_after or max_wait of its batch.
 	// A task that was started before is not expired by the max_wait. Zero means never.
 	ExpiresAt time.Time
 
@@ -76,7 +76,7 @@ type DeviceView struct {
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 
 	// NextStart is the earliest time after Now from which another open task may start, by its not_before or the end of its backoff. The task
-	// need not be among the Candidates. Zero means that there is none.
+	// need not be among the Candidates. Zero means that no task waits for a time.
 	NextStart time.Time
 }
 
@@ -128,7 +128,7 @@ type RenewalOutcome struct {
 	Superseded bool  // if Found is false: whether the task is granted under another token
 }
 
-// Result is what a device reports about the end of its grant.
+// Result is the report of a device that its task has ended. It ends the grant.
 type Result struct {
 	Device      string
 	Task, Token int64
@@ -227,7 +227,7 @@ func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]b
 	return live, err
 }
 
-// EndedLeases returns the lease ids of those leases whose grants have ended.
+// EndedLeases returns the ids of the leases in leases whose grants have ended.
 func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
 	if len(leases) == 0 {
 		return nil, nil

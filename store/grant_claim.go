@@ -16,11 +16,12 @@ type claimRow struct {
 	LeaseID string `json:"lease"`
 }
 
-// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim: slot + 1, plus the number of grants on higher
-// slots, must not exceed the capacity. Grants are counted only while there are grants beyond the capacity, after the capacity was lowered;
-// otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and no new grant is made before there is
-// room. New grants get only slots that this condition allows, and grants on higher slots only end. So a count that is older than the insert
-// can only be too strict, as long as the capacity does not change; the lock of the pool ensures that.
+// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim. After a decrease of the capacity, grants
+// beyond the capacity stay in force. While such grants exist, slot + 1 plus the number of grants on higher slots must not exceed the
+// capacity. So no new grant is made before there is room. Otherwise each slot below the capacity is allowed.
+//
+// Two transactions can count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
+// end. So an outdated count is only too strict, as long as the capacity does not change. The lock of the pool ensures that.
 const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
@@ -52,16 +53,16 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	return outcomes, nil
 }
 
-// The ways in which an INSERT treats a grant whose unique key is taken. ON CONFLICT DO NOTHING checks each key one more time. This is slow
-// if there are many dead rows under the key, as there are during a long transaction. Redis has chosen the slots, so a key is seldom taken.
-// That is why the first INSERT fails on a taken key, and only the second one uses ON CONFLICT.
+// These constants end an INSERT of grants. They decide what happens if a unique key is taken. ON CONFLICT DO NOTHING checks each key
+// one more time, which is slow if a long transaction leaves many dead rows under the key. A key is seldom taken, because Redis has
+// chosen the slots. So the first INSERT fails on a taken key, and only a second one uses ON CONFLICT.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
 // claimRows makes the claims in rows in one transaction, and returns one outcome for each. waitForLock means that it waits for locked
-// pools. onTakenSlot is the SQL clause that says what happens to a claim whose slot or task is taken.
+// pools. onTakenSlot is the SQL clause for a claim whose slot or task is taken.
 func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool, onTakenSlot string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		outcomes, err = tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
@@ -219,7 +220,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant
 	return collect(ctx, s.session, dest, read, claims)
 }
 
-// markConflicts sets ClaimConflict in outcomes for those of claims (a JSON list) that were not granted because their slot is taken or
+// markConflicts sets ClaimConflict in outcomes for each claim in claims (a JSON list) that was not granted because its slot is taken or
 // beyond the limit.
 func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
 	conflicts, err := collect(ctx, s.session, singleColumn[int], `

@@ -30,7 +30,7 @@ func endingTaskDest(task *endingTask) []any {
 	}
 }
 
-// grantOnlyColumns are the columns of a grant g without its task and batch. Kind and payload are left empty.
+// grantOnlyColumns are the columns of a grant g that need no join with its task and batch. Kind and payload are left empty.
 const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
@@ -119,10 +119,10 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are the columns of the word {ended} (see dialect): the ended grants, joined with their endings.
+// endedColumns are the columns that the word {ended} (see dialect) stands for: the grants that end, joined with their endings.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
-// The statements that end grants: they update the tasks, insert the attempts and insert the events.
+// Three of the statements that end grants: they update the tasks, insert the attempts and insert the events.
 const (
 	updateEndedTasks = `
 		UPDATE tasks AS t SET state = endings.state,
@@ -168,7 +168,7 @@ func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTask
 			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &updatedTasks, &deletedGrants)
 		return updatedTasks, deletedGrants, err
 	}
-	// The grants are deleted last, because the attempts are copied from them.
+	// The grants are deleted last, because the other statements copy values from them.
 	for _, step := range []struct {
 		query string
 		rows  *int64

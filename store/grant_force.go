@@ -52,7 +52,7 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-// force ends the grant of ending, or asks its device to stop, as release says. settle decides the state of the task.
+// force ends the grant of ending if release.AtOnce is true; otherwise it asks the device to stop. settle decides the state of the task.
 func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {

@@ -56,7 +56,7 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends, in one transaction, the grants of these tasks. It skips a grant whose lease has not ended according to cutoffs. settle
+// reap ends, in one transaction, the grants of the given tasks. It skips a grant whose lease has not ended according to cutoffs. settle
 // decides the states of the tasks.
 func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding

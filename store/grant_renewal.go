@@ -14,15 +14,15 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition that a renewal is written to the ledger. The lease must end later by it. If the renewal names no length,
-// more than a third of the lease must have passed. A renewal is not written after a cancel or after the end of the lease, because the
-// device is then asked to stop.
+// shouldRenewSQL is the condition that a renewal is written to the ledger. The renewal must make the lease end later. If the renewal
+// names no length, more than a third of the lease must have passed, so that frequent reports cause few writes. After a cancel or after
+// the end of the lease nothing is written, because the device is asked to stop.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// renewedLengthSQL is the SQL for the length of the lease after a renewal. If the renewal names a length, it is limited to the time that is
-// left until max_until. Otherwise the length would exceed the real lease, and so the safety margin that answers compute from the length
-// would be too large.
+// renewedLengthSQL is the SQL for the length of the lease after a renewal. A length that the renewal names is limited to the time until
+// max_until. With a longer length, the answer to the device would contain a too large safety margin, because the margin is computed
+// from the length.
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
@@ -76,8 +76,8 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	return err
 }
 
-// readRenewals reads the grants of reported, a JSON list of count renewals. It returns their outcomes, and in toExtend the indexes of
-// those that are due for a renewal.
+// readRenewals reads the grants of reported, a JSON list of count renewals. It returns the outcome of each renewal. toExtend has the
+// indexes of the grants that are due for a renewal.
 func (s grantsIn) readRenewals(ctx context.Context, reported string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// isEligibleSQL returns the condition that a task may be granted now if its pool has a free slot. It refers to task t, batch b, pool p and
-// device d. d may be NULL, because a device may be unregistered before its first report.
+// isEligibleSQL returns the condition that a task may be granted now if its pool has a free slot. It refers to task t, batch b, pool p
+// and device d. d may be NULL, because a device may have tasks before it is registered by its first report.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
@@ -23,7 +23,8 @@ const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attemp
 // isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns isStartableSQL for tasks with another lease length. leaseExpr is an SQL expression in milliseconds.
+// isStartableForSQL returns the same condition as isStartableSQL for tasks whose lease has the length leaseExpr, an SQL expression in
+// milliseconds.
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
@@ -87,8 +88,8 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is the SQL that returns true if the device that row w names is not registered because it was deleted. It does not use
-// EXISTS, because Postgres may evaluate an EXISTS by reading a whole table.
+// wasDeletedSQL is true if the device that row w names is not registered because it was deleted. It does not use EXISTS, because
+// Postgres may evaluate an EXISTS by reading a whole table.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
 // viewRow is one row of a DeviceView. It has the registration and the grant of the device, or one candidate, or both.
@@ -138,7 +139,7 @@ func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []Devic
 	return views
 }
 
-// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times; zero means that there is none.
+// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times; zero if no candidate waits.
 func (v *DeviceView) nextStart() (next time.Time) {
 	for _, c := range v.Candidates {
 		if c.RetryAt.After(v.Now) && (next.IsZero() || c.RetryAt.Before(next)) {
@@ -230,13 +231,14 @@ func distinct(texts []string) (unique []string, indexes []int) {
 	return unique, indexes
 }
 
-// hiddenPending is the state pending as a sub-select. So the planner does not know the value and cannot choose a plan for it.
+// hiddenPending is the state pending as a sub-select. The planner of Postgres does not know its value, so it cannot choose the indexes
+// that contain only pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find the open tasks of a device that may be its best ones in a batch. There are four groups: tasks with a priority of their
-// own and tasks with the priority of their batch; and in both, the tasks that were never tried, by priority, and the tasks with a retry
-// time or a not_before, earliest first. An index serves each group, however many tasks there are. A batch that has ended has no such tasks.
-// Tasks past their own not_after are left out.
+// These queries find, for one batch, the open tasks of a device that may be the best ones. An index finds the first tasks of each of
+// four groups, however many tasks there are. A task has a priority of its own or the priority of its batch; and it was never tried
+// (sorted by priority), or it has a retry time or a not_before (sorted by time). A batch that has ended and a task that is past its
+// not_after are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -267,8 +269,8 @@ const (
 	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
-	// expiresAtSQL is the earliest of those of three times that are not NULL. Each time is the first argument of one coalesce, because {least}
-	// of SQLite returns NULL if one of its arguments is NULL.
+	// expiresAtSQL is the earliest of three times; times that are NULL are ignored. Each time is the first argument of one coalesce,
+	// because {least} of SQLite returns NULL if one of its arguments is NULL.
 	expiresAtSQL   = `{least}(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `

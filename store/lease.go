@@ -223,8 +223,8 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The DELETE must be a statement of its own: the lock may have waited for a claim, and only a later statement sees the grant of that
-	// claim.
+	// The lock may have waited for a claim. Only a statement after the lock sees the grant of that claim, so this DELETE must not be part
+	// of the locking statement.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err

@@ -41,11 +41,13 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. It returns at most limit tasks, which
-// satisfy condition, of each of the newest leaseBatches batches of leases; all arguments are SQL. A caller still asks if its request is in
-// progress or was answered a moment ago; then its task waits for longer than minWait from now. So a caller that stopped asking blocks
-// nobody. Tasks of a batch that can start nothing now are not included. Each batch is looked up separately, because for a join Postgres
-// may read all tasks of the pool.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. Leases are tasks in batches of their
+// own. The query returns at most limit tasks that satisfy condition from each of the newest leaseBatches of these batches. All
+// arguments are SQL.
+//
+// A caller still asks if its request is in progress or was answered a moment ago. Then the not_after of its task is more than minWait
+// from now. So a caller that stopped asking blocks nobody. A batch whose tasks cannot start now is left out. Each batch is looked up
+// separately, because for a join Postgres may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -81,8 +83,8 @@ func nextCallersSQL() string {
 	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers returns rows without the claims of callers that would exceed the bound for callers of their pool, and sets the outcomes of
-// these claims. It takes a lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that
+// admitCallers enforces the bound for callers of each pool. It returns rows without the claims of callers that would exceed the bound, and
+// sets the outcomes of the removed claims. It takes a lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that
 // the previous one has committed. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// news is the part of the ledger that holds the news: the rows by which a transaction tells all replicas that devices may have work, for
-// example by new batches or retries, that another token may now act for a device, or that the reasons for which devices wait may have changed.
+// news is the part of the ledger that holds the news: rows with which a transaction notifies all replicas of changes. Devices may have work,
+// for example by new batches or retries; another token may act for a device; or the reasons for which devices wait may have changed.
 type news struct{ *connection }
 
 // NewsHandler is called after each commit of this process that added news (rows of the change log, see News) which may make work for
-// devices. newestID is the highest id of these news.
+// devices. newestID is the highest id of the added rows.
 type NewsHandler func(ctx context.Context, newestID int64)
 
 // OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
@@ -112,7 +112,7 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(d
 type pendingNews struct {
 	rows        []News // each row once (add)
 	known       map[News]bool
-	newest      int64 // highest id of these rows, set by addNews
+	newest      int64 // highest id of the added rows, set by addNews
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 

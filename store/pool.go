@@ -99,7 +99,7 @@ func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, 
 // ChangedPools returns the pools that were created or changed within this period before now. The time of a change is the database's clock
 // when the change was made, not at its COMMIT.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
-	// The clock is read in a sub-select. So it is read once, and the index can be used.
+	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
 	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
@@ -141,7 +141,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. After this lock such a transaction finds the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. This statement waits for such transactions; later ones find the pool
+		// deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -263,8 +264,8 @@ func (p PoolSpec) detail(old *Pool, reason string) string {
 	return detail
 }
 
-// putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if there is
-// none; created reports whether it was created.
+// putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if the pool
+// does not exist; created reports whether it was created.
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {

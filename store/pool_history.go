@@ -49,7 +49,8 @@ const (
 	clockSlack = time.Minute
 )
 
-// isHoldingEndSQL is the condition for events that end a holding. Each such event names the holding by its token.
+// isHoldingEndSQL is the condition for events that end a holding (the time for which one grant has a slot). The token of the event
+// identifies the holding.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
 // slots returns the range of slots that the filter selects.
@@ -153,8 +154,8 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	return search, stretch, err
 }
 
-// endedSQL returns the statement, with its arguments, that reads the ended holdings whose end is among the events of search. It reads in
-// the order of the index, so it stops when the page is full.
+// endedSQL returns the statement, with its arguments, that reads the holdings whose end is among the events of search. It reads in the
+// order of the index, so it stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
@@ -185,7 +186,7 @@ func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, erro
 	return id, nil
 }
 
-// isBeforeTimeSQL is the condition, in the binary search of eventIDNear, that the first event with an id >= (low + high) / 2 is before the
+// isBeforeTimeSQL is the condition of the binary search in eventIDNear: the first event with an id >= (low + high) / 2 is before the
 // time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// OpenPool is a pool that has free slots and a batch with tasks that could start. Whether the devices of these tasks are free is not
-// checked.
+// OpenPool is a pool that has free slots and a batch with tasks that could start. It is not checked whether the devices of the tasks
+// are free.
 type OpenPool struct {
 	Name string
 	Free int // number of free slots, at least 1
@@ -51,8 +51,8 @@ func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin 
 	return count, nil
 }
 
-// waitingDevicesSQL returns the statement of CountWaitingDevices. $1 is the pool, $2 the limit, $3 the period in milliseconds, and $4 the
-// device after which the count begins.
+// waitingDevicesSQL returns the statement of CountWaitingDevices. $1 is the pool, $2 the limit, $3 the period in milliseconds. The
+// count begins after the device $4.
 func waitingDevicesSQL() string {
 	most := fmt.Sprint(maxDevicesChecked)
 	return devicesWithTasksCTE("$1", "$4", "n < "+most) + `

@@ -28,15 +28,15 @@ type PoolMinutes struct {
 // minutesKept is the time for which the counts per minute are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
-// minuteColumns selects the values that one event adds to the columns granted, ended and lapsed of its minute.
+// minuteColumns selects what one event adds to the columns granted, ended and lapsed of its minute: 0 or 1 for each.
 const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
 	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
 
 // isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
-// CountMinutes adds events to the counts per minute of their pools. It counts at most limit events: those that follow the last counted
-// event, up to the id lastEvent. It returns how many it counted. All events up to lastEvent must be complete (see EventsComplete). Each
+// CountMinutes adds events to the counts per minute of their pools. It counts at most limit events, from the one after the last counted
+// event up to the id lastEvent. It returns the number of counted events. All events up to lastEvent must be complete (see EventsComplete). Each
 // event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
 	err = s.write(ctx, func(tx session) error {
@@ -107,8 +107,9 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 // heldRow takes the place of the minute in the row of minutesText that has the number of held slots.
 const heldRow = -1
 
-// minutesText is the statement of Minutes. It also reads the last minute before the period, for its capacity. Normally few events are not
-// counted yet; if no replica counts them, minutesText reads only the oldest ones, at most $3.
+// minutesText is the statement of Minutes. It also reads the last minute before the period, which has the capacity at the start of the
+// period. It adds the events that are not counted into minutes yet. Normally these are few; if no replica counts them, it adds only the
+// oldest $3 events.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
 	SELECT minute, sum(granted), sum(ended), sum(lapsed), max(capacity) FROM (

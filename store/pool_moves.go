@@ -45,7 +45,7 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 	if from.cut {
 		m.Back = min(back, from.ago)
 	}
-	// The grants, and the events that ended earlier grants, must be from one moment, so one statement reads both.
+	// One statement reads the grants and the events that ended earlier grants, so that both are from the same moment.
 	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
@@ -83,7 +83,7 @@ func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents i
 		return logStart{}, fmt.Errorf("reading the end of the log: %w", err)
 	}
 	floor := max(0, last-maxEvents)
-	// Ids increase almost in the order of times, so the last event that is too old is close to the first event in the period.
+	// Ids increase almost in the order of times. So the last event before the period has an id close to the first event in the period.
 	start, err := queryOne(ctx, s.customPlanSession(), func(l *logStart) []any { return []any{&l.id, millis{&l.ago}} }, `
 		WITH clock AS (SELECT {now} AS now),
 		start AS (SELECT coalesce((SELECT id FROM events, clock WHERE id > $1 AND {age} > $2 ORDER BY id DESC LIMIT 1), $1) AS id)
@@ -106,7 +106,7 @@ func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 		return []any{&r.Pool, millis{&r.Ago}, &r.kind, &r.detail, opt(&r.before)}
 	}, `
 		WITH clock AS (SELECT {now} AS now)
-		-- Each of the tasks of the pool stands between its changes: those of long ago are not looked for.
+		-- The previous change of the pool is searched only in its newest 10,000 events before this change.
 		SELECT e.pool, {age}, e.kind, e.detail, (
 			SELECT b.detail FROM (
 				SELECT id, kind, detail FROM events WHERE pool <> '' AND pool = e.pool AND id < e.id ORDER BY id DESC LIMIT 10000) AS b

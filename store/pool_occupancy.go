@@ -45,10 +45,10 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts tasks of a pool that could start now, and their devices; none of the devices holds a
-// slot. It counts up to limitExpr tasks. Both arguments are SQL expressions. The limit is inside the query that selects the tasks, and the
-// lookups of single devices are outside of that query. So the work is bounded, and the plan does not depend on the number of blocked
-// devices.
+// startableCountSQL returns the query that counts the tasks of a pool that could start now, and their devices. Devices that hold a slot
+// are not counted. It counts at most limitExpr tasks. Both arguments are SQL expressions. The limit is inside the query that selects
+// the tasks, and single devices are looked up outside of that query. So the work is bounded, and the plan does not depend on the number
+// of blocked devices.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -60,8 +60,8 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices of a pool, up to limitExpr. If it finds limitExpr tasks and they belong
-// to fewer than limitExpr devices, it steps from device to device instead, over at most 4 * limitExpr devices.
+// waitingCountSQL returns the query that counts the waiting devices of a pool, at most limitExpr. It first counts tasks. If limitExpr
+// tasks belong to fewer devices, it steps from device to device instead, over at most 4 * limitExpr devices.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END

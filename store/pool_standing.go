@@ -8,8 +8,8 @@ import (
 // PoolStatus is the state of a pool according to the stored counts. Reading it counts no tasks.
 type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
-	Pending int64 // number of waiting tasks, whatever the reason is
-	Closed  bool  // the pool has windows, and none is open
+	Pending int64 // number of waiting tasks, for any reason
+	Closed  bool  // the pool has windows, but now no window is open
 	// Stalled means that for ten minutes slots were free, the settings did not change, the batch of the oldest waiting task could start,
 	// and nothing was granted. Tasks that wait for a time of their own are ignored.
 	Stalled bool
@@ -52,8 +52,9 @@ func poolStatusDest(status *PoolStatus) []any {
 	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled}
 }
 
-// poolStatusCTE returns the WITH clause of a statement over the pools o of fromSQL. filter is the WHERE clause. Its table stood has the
-// counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for all pools.
+// poolStatusCTE returns the WITH clause of a statement over the pools o of fromSQL, restricted by the WHERE clause filter. The clause
+// defines a table named stood, with the counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for
+// all pools.
 func poolStatusCTE(fromSQL, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -74,10 +75,12 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled. It reads the newest grant in force, the newest
-// grant that ended, and one task: the first of the 16 oldest waiting tasks that does not wait for a time of its own. The lookup of the
-// task's grant is inside a CASE. With it Postgres expects that the condition is true for most tasks; otherwise it would read and sort all
-// waiting tasks.
+// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled: nothing was granted for ten minutes
+// although a task could start. It reads the newest grant in force, the newest grant that ended, and one task. The task is the first of
+// the 16 oldest waiting tasks that does not wait for a time of its own.
+//
+// The grant of each task is looked up inside a CASE. Because of the CASE, Postgres expects that most tasks satisfy the condition.
+// Otherwise it would read and sort all waiting tasks.
 func isStalledSQL(poolExpr string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + poolExpr + `), {epoch}) <= ` + stalledSinceSQL + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + poolExpr + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `

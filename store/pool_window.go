@@ -34,7 +34,7 @@ func neededTime(leaseExpr string) string {
 
 // openingColumns holds the arguments for the columns in which the windows of a batch or pool and their opening are stored.
 type openingColumns struct {
-	windows, from, until, refreshDue any // windows is JSON, the others are milliseconds since 1970; all are nil if there are no windows
+	windows, from, until, refreshDue any // windows is JSON, the times are milliseconds since 1970; all are nil without windows
 }
 
 // computeOpening computes the present or next opening of the windows in schedule, by the database's clock. The windows must be valid.

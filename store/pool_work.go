@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// PoolsWithWork returns those of pools that have pending tasks and may grant, with or without a free slot. A running task counts as
+// PoolsWithWork returns each pool in pools that has pending tasks and may grant, with or without a free slot. A running task counts as
 // pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns none.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
@@ -15,8 +15,8 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, err
 	return found, nil
 }
 
-// poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It does not use EXISTS, because Postgres may
-// evaluate an EXISTS by reading the tasks of all pools once for each pool.
+// poolsWithWorkSQL returns the statement of PoolsWithWork. It reads one task per pool. It uses no EXISTS, because Postgres may evaluate
+// an EXISTS by reading the tasks of all pools once for each pool.
 func poolsWithWorkSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
@@ -26,7 +26,7 @@ func poolsWithWorkSQL() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns those of pools that have a waiting task in an urgent batch whose tasks may start now.
+// PoolsWithUrgent returns each pool in pools that has a waiting task in an urgent batch whose tasks may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 
 // PostgresState is the state of a Postgres server and of this ledger on it.
 type PostgresState struct {
-	Version     int                // as server_version_num: 150004 for 15.4
+	Version     int                // server_version_num, for example 150004 for 15.4
 	Standby     bool               // the server is a standby, which accepts no writes
-	Settings    map[string]Setting // settings of the server, with the values that apply to this connection
+	Settings    map[string]Setting // settings of the server, as they apply to this connection
 	RoleLimit   int                // maximum number of connections of the role; a negative value means no limit
 	InUse       int                // client connections to the server
 	Size        int64              // size of the database in bytes

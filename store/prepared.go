@@ -67,7 +67,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	return made, nil
 }
 
-// cachedStatement returns the prepared statement of query, or nil if there is none.
+// cachedStatement returns the prepared statement of query, or nil if query is not prepared.
 func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()

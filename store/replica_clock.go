@@ -16,7 +16,7 @@ type ClockPair struct {
 type LeaseClock struct {
 	Now        time.Time
 	Lengths    []time.Duration // the values of Grant.LongestLease of all grants, without duplicates
-	StoredPair *ClockPair      // the pair that StoreClockPair stored last; nil means that there is none
+	StoredPair *ClockPair      // the pair that StoreClockPair stored last; nil means that no pair is stored
 }
 
 // LeaseClock reads the time of the database's clock, the lengths of all leases and the stored clock pair, in one snapshot.
@@ -48,8 +48,8 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair stores pair, the times of the ledger's clock and the host's clock at one moment, for replicas that start later. It
-// replaces the previous pair.
+// StoreClockPair stores pair for replicas that start later, and replaces the previous pair. A pair has the times of the ledger's clock and
+// of the host's clock, read at the same moment.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

@@ -20,7 +20,7 @@ const (
 	minStandstill = 300 * time.Second
 )
 
-// errUsedUp means that the ledger was restored from backups too often. Each restore adds numberJump to the tokens and ids, and a further
+// errUsedUp means that the ledger was restored from backups too often. Each restore adds numberJump to the tokens and ids, and one more
 // restore would raise them above maxNumber.
 var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
@@ -31,7 +31,7 @@ const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 // Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
 type Standstill struct {
 	Pools       int
-	First, Last time.Time // the times at which the first and the last of these pools may grant again
+	First, Last time.Time // the times at which the first and the last pool may grant again
 }
 
 // String returns the summary as the text of the event ledger.restored.
@@ -95,7 +95,7 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of these times. minDuration is the minimum
+// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of the times. minDuration is the minimum
 // standstill. If an earlier restore set a later time, that time stays. Deleted pools are included, because a pool may have been created
 // again after the backup was made.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {

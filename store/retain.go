@@ -27,7 +27,7 @@ type retentionRule struct {
 // retentionRules returns a rule for each kind of rows that are deleted by their own age. keepFor is as keep in Retain.
 func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	// Ids and tokens increase almost in the order of times, so the rows with the lowest ids are the oldest ones. Each statement deletes a
-	// range of an index: up to the last of these rows that has expired. For a join with a list of rows, Postgres could scan the list once
+	// range of an index, up to the last row that has expired. For a join with a list of rows, Postgres could scan the list once
 	// for each row, as long as its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
@@ -53,7 +53,7 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes old rows. Of each kind it deletes at most limit rows, oldest first, in one transaction per kind. It deletes events, ended
+// Retain deletes old rows, oldest first. For each kind it deletes at most limit rows, in one transaction per kind. It deletes events, ended
 // attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. Four kinds have retention
 // times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor is 0, it
 // deletes only these four kinds. Replicas may call it concurrently.

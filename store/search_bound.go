@@ -18,9 +18,11 @@ type SearchBound struct {
 // idRange is a range of the ids of a table, in a given order.
 type idRange struct{ after, before, direction, limit string }
 
-// rangeSQL returns the conditions and the order for the rows of the range in which column has the value valueExpr (an SQL expression). The
-// index on (column, id) serves them. If column is empty, the range is by id alone. The value is compared as a part of the range, and the
-// column is in the ORDER BY: for a plain equality Postgres might choose the primary key and also read all rows with other values.
+// rangeSQL returns the conditions and the order for the rows of the range in which column has the value valueExpr (an SQL expression).
+// The index on (column, id) serves the query. If column is empty, the range is by id alone.
+//
+// column is a part of the compared row value and of the ORDER BY. With a plain equality, Postgres might read along the primary key and
+// also read all rows with other values.
 func (s idRange) rangeSQL(column, valueExpr string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
@@ -29,9 +31,9 @@ func (s idRange) rangeSQL(column, valueExpr string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// searchBound returns the SearchBound after the first searchLimit ids that the query idsSQL returns in this direction (of SQL). search has
-// the arguments of idsSQL. idsSQL must return the ids in the order of an index. If it returns fewer ids, searchBound returns the zero
-// value.
+// searchBound returns the SearchBound after the first searchLimit ids that the query idsSQL returns. idsSQL must return the ids in the
+// order of an index; direction is the SQL word for this order. search has the arguments of idsSQL. If idsSQL returns fewer ids,
+// searchBound returns the zero value.
 func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, direction string) (SearchBound, error) {
 	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }

@@ -21,7 +21,7 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// Each of these types has the statements on one noun of the ledger, within a session.
+// Each type has the statements on one noun of the ledger, such as pools or grants, within a session.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }

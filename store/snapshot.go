@@ -44,7 +44,7 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 // snapshotKey is the context key of the transaction of a snapshot of conn.
 type snapshotKey struct{ conn *connection }
 
-// snapshotOf returns the transaction of the snapshot that ctx belongs to; exists is false if there is none.
+// snapshotOf returns the transaction of the snapshot that ctx belongs to; exists is false if ctx belongs to no snapshot.
 func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
 	tx, exists = ctx.Value(snapshotKey{s}).(session)
 	return tx, exists

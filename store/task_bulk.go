@@ -16,7 +16,7 @@ type BulkResult struct {
 	More        bool  // there may be more tasks: call again
 }
 
-// SQL conditions on task t of batch b.
+// These SQL conditions on task t of batch b select the tasks that CancelTasks and RetryTasks change.
 const (
 	isOpenSQL      = `t.state = 'pending'`
 	isRetriableSQL = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired', 'suppressed')
@@ -34,7 +34,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter,
 }
 
 // RetryTasks makes at most limit tasks pending again: tasks that match filter, ended without success, and belong to a batch that is still
-// open. Each of these tasks gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
+// open. Each task gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)

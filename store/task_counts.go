@@ -50,7 +50,7 @@ type ErrorCount struct {
 }
 
 // TopErrors returns at most limit error texts of the failed and timed-out tasks of a batch with their counts, most frequent first. It
-// reads at most sample failed and at most sample timed-out tasks, and counts those that ended between filter.Since and filter.Until.
+// reads at most sample failed and at most sample timed-out tasks, and counts the ones that ended between filter.Since and filter.Until.
 func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{filter.Batch, sample}}

@@ -15,8 +15,8 @@ const (
 )
 
 // TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. It searches the
-// tasks by pairs of a batch and one of these two states: only the newest 20 pairs that have tasks, and in each pair only the newest 2,500
-// tasks.
+// tasks by pairs of a batch and a state (failed or timed out): only the newest 20 pairs that have tasks, and in each pair only the newest
+// 2,500 tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {

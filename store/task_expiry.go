@@ -18,8 +18,8 @@ type waitingEndRule struct {
 	actor   string
 }
 
-// isWaitingSQL is the condition that task t waits: it is pending and has no grant. Postgres cannot turn this lookup of the grant into a
-// join over all tasks. Inside a CASE, Postgres expects the condition to be true, so it finds the rows by their index.
+// isWaitingSQL is the condition that task t waits: it is pending and has no grant. The grant is looked up inside a CASE, because Postgres
+// cannot turn this lookup into a join over all tasks. It expects that a CASE is true for most rows, so it reads the rows along their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
 // findSQL returns the query that finds the tasks of the rule. Its last argument is the maximum number of tasks.
@@ -48,7 +48,7 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the rule that ends those of the tasks that have waited longer than the MaxWait of their batch.
+// maxWaitRule returns the rule that ends each task in tasks that has waited longer than the MaxWait of its batch.
 func maxWaitRule(tasks []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
@@ -117,9 +117,9 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 // overdueBatch is a row of overdueText. A value of 0 means that no such batch was found.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait. It returns the first of them that is past its MaxWait and still has pending
-// tasks, and the first batch after these $2 batches. Pending tasks are looked up batch by batch in a sub-select, because Postgres may
-// evaluate an EXISTS by reading all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait. It returns the first one that is past its MaxWait and still has pending
+// tasks, and the batch at which the next search begins. Pending tasks are looked up batch by batch in a sub-select, because Postgres
+// may evaluate an EXISTS by reading all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -158,8 +158,8 @@ type taskEnd struct {
 // endLocked ends each task of ends that still satisfies rule.recheck and is not granted, and returns the ids of the ended tasks. The tasks
 // must be locked.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
-	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
-	// committed just before the lock is visible only in a snapshot that is taken after the lock, as in this statement.
+	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or a change
+	// that committed just before the lock is visible only to a statement after the lock. This statement checks the conditions again.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))

@@ -53,9 +53,9 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for the ids of candidate tasks in the order of the filter, at most maxRows of them, and adds its
-// arguments to q. The candidates are the tasks of a device, the tasks of a batch, or the running tasks; an index serves each kind. The
-// limits keep Postgres from choosing another index, whatever its statistics are.
+// candidateIDsSQL returns the query for the ids of at most maxRows candidate tasks in the order of the filter, and adds its arguments
+// to q. The candidates are the tasks of a device, the tasks of a batch, or the running tasks; each kind has an index. The limits keep
+// Postgres from choosing another index, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -63,7 +63,8 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// ORDER BY id + 0 keeps Postgres from reading along the primary key, which already has this order.
+		// The primary key has the same order as the result. id + 0 keeps Postgres from reading along the primary key, which would read the
+		// tasks of all devices.
 		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
@@ -78,8 +79,9 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns a condition that excludes running tasks if the filter selects pending tasks; otherwise it returns an empty
-// text. The grant of each task is looked up separately, because Postgres may run a NOT EXISTS as a join that reads all grants.
+// excludeRunningSQL returns a condition that excludes running tasks, because the row of a running task is pending, too. It is empty if
+// the filter does not select pending tasks. The grant of each task is looked up separately, because Postgres may run a NOT EXISTS as a
+// join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -114,9 +116,9 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. It merges the ids of
-// the states, because the index orders ids separately for each state. The condition on the state is outside of the limited query: inside,
-// Postgres would read a batch to its end if few of its tasks have the state.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The index orders the
+// ids separately for each state, so the query merges the states. The condition on the state is outside of the limited query. Inside of
+// it, Postgres would read a batch to its end if few of its tasks have the state.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -183,8 +185,8 @@ func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// candidatesSQL returns the FROM clause for at most maxRows candidate tasks t, and adds its arguments to q. If the filter uses the primary
-// key, it reads their rows directly instead of looking them up by id.
+// candidatesSQL returns the FROM clause for at most maxRows candidate tasks t, and adds its arguments to q. If the filter uses the
+// primary key, the clause reads the rows directly, without a second lookup by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
 		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`

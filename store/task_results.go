@@ -48,8 +48,8 @@ func (f ResultFilter) where(q *query) {
 // endedStates returns the states of tasks that have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for the ids <= lastID of the ended tasks that the filter may select, in ascending order, at most
-// maxRows of them. It adds its arguments to q.
+// candidateIDsSQL returns the query for at most maxRows ids of ended tasks that the filter may select, in ascending order. All ids are
+// <= lastID. It adds its arguments to q.
 func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {

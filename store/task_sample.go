@@ -81,10 +81,9 @@ func (s tasks) batchesToSample(ctx context.Context, where WaitingScope, pool str
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr: the first one whose id compares to
-// batchExpr by operator, such as >. The separate lookup of each task's grant makes Postgres choose the index that finds the fewest rows.
-// The ORDER BY has all columns of this index, which saves a sort. Both hold whatever the statistics were when Postgres planned the
-// statement.
+// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr: the first batch whose id compares
+// to batchExpr by operator, such as >. Postgres must choose the index tasks_in_line, whatever its statistics are. So the grant of each
+// task is looked up separately, and the ORDER BY has all columns of this index, which also saves a sort.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
@@ -132,7 +131,7 @@ func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int
 	}
 }
 
-// point is a position in a batch. The next waiting task from there on becomes a part of the sample.
+// point is a position in a batch. The sample contains the next waiting task from this position on.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`

@@ -17,7 +17,7 @@ type TaskView struct {
 	Pool         Pool       // set even if the pool was deleted after the task ended
 	Held         int        // grants of the pool, including grants that lapsed and are not yet reaped
 	LastAttempt  *Attempt   // the newest attempt that ended; nil means none
-	LateResultAt *time.Time // time of the newest result that came too late to be used; nil means that there is none
+	LateResultAt *time.Time // time of the newest result that came too late to be used; nil means that no such result came
 	CancelledBy  string     // who requested the end of the task; empty if not found in the newest events of the device
 	CancelNote   string     // detail of the event that has CancelledBy; may be empty
 }
@@ -76,8 +76,8 @@ func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
 		[]any{read.Task.Device, read.Task.ID}, optionalTime{&read.LateResultAt}); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
-	// If the device ended the task after a request to stop, then its event task.cancelled has a token and names the device as the actor,
-	// not who requested the end. So the query skips a task.cancelled with a token.
+	// This query finds who requested the end of the task. If the device then ended the task, there is also an event task.cancelled with a
+	// token, whose actor is the device. So the query skips each task.cancelled with a token.
 	err = s.scanRowArgs(ctx, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest

@@ -133,13 +133,14 @@ func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPositi
 	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
-// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, as in
-// TaskFilter.excludeRunningSQL. The comparison <> makes Postgres estimate that nearly all rows satisfy the condition, so it reads in the
-// wanted order. For IS NULL it would estimate the opposite, and would read all tasks of a pool to find one.
+// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, because Postgres may run
+// a NOT EXISTS as a join that reads all grants. With <>, Postgres estimates that nearly all rows satisfy the condition, so it reads in
+// the wanted order. With IS NULL it would estimate the opposite, and read all tasks of a pool to find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// waitingTasksSQL returns the statement of readWaiting. It has three parts: the other tasks with the priority of the position, the tasks of
-// its batch with lower priorities, and the tasks of later batches. The index serves each part from the position on.
+// waitingTasksSQL returns the statement of readWaiting. It reads the waiting tasks after a position in three parts: the tasks of the
+// same batch with the same priority, the tasks of the batch with lower priorities, and the tasks of later batches. The index serves
+// each part.
 func waitingTasksSQL() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
@@ -200,7 +201,7 @@ func (s tasks) batchesByID(ctx context.Context, waiting []waitingTask) (map[int6
 	return all, err
 }
 
-// fillLastAttempts sets LastAttempt in those of views whose tasks wait for a retry.
+// fillLastAttempts sets LastAttempt in each view in views whose task waits for a retry.
 func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	var waitingForRetry []int64
 	for _, v := range views {
@@ -229,7 +230,8 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	return nil
 }
 
-// The sum keeps Postgres from reading along the primary key, which already has the order of the tokens.
+// lastAttemptsText selects the last attempt of each task in {ids}. The primary key has the same order as the result. token + 0 keeps
+// Postgres from reading along the primary key, which would read the attempts of all tasks.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
