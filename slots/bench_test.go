@@ -86,7 +86,7 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// BenchmarkBesideWaiters measures a refused acquire beside other waiters, with a Redis server and with the Redis of the embedded
+// BenchmarkBesideWaiters measures a refused acquire while other devices wait, with a Redis server and with the Redis of the embedded
 // mode. The cost must not depend on the number of waiters or of batches.
 func BenchmarkBesideWaiters(b *testing.B) {
 	b.Run("redis", func(b *testing.B) {

@@ -102,8 +102,7 @@ func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, s
 	return added
 }
 
-// joinDevices adds n devices that can be notified to the queue of the pool, although they have not asked for a
-// slot.
+// joinDevices adds n devices that can be notified to the queue of the pool. The devices have not requested a slot.
 func (f *simulatedFleet) joinDevices(n int, batch int64) {
 	var joiners []slots.Joiner
 	for range n {

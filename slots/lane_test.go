@@ -114,8 +114,8 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	})
 }
 
-// A polling device with an urgent task is told to ask again soon, however many devices wait. A slot that becomes
-// free just before it asks is kept for it.
+// A polling device with an urgent task gets an early time for its next request, however many devices wait. A slot
+// that becomes free just before this request is kept for the device.
 func TestAnUrgentPollerComesSoon(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

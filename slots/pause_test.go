@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// A batch with many waiters is paused beside another batch. Its waiters must not keep slots from the other batch, although
-// most of them stay in the queue until they report. The slots that are held are compared with those of the other batch alone.
+// Two batches share a pool, and the batch with many waiters is paused. Its waiters must not keep slots from the other batch,
+// although most of them stay in the queue until they report. The other batch must hold as many slots as it holds when it is alone.
 func TestAPausedBatchLeavesNoSlotIdle(t *testing.T) {
 	t.Parallel()
 	const capacity, hold = 10, 10 * time.Second

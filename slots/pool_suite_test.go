@@ -59,7 +59,7 @@ func (s *redisSemaphore) testRaise(t *testing.T) {
 	s.acquireAll(t, pool, "a", "b")
 	s.configure(t, pool, 4, 2)
 	expectEqual(t, "raised", s.acquireAll(t, pool, "c", "d", "e"), []slots.Acquisition{acquiredSlot(2), acquiredSlot(3), {Status: slots.StatusFull}})
-	// The capacity is lowered and raised again while slots above the lowered capacity are held. Each of these slots
+	// The capacity is lowered and raised again while slots above the lowered capacity are held. Each such slot
 	// counts once.
 	s.configure(t, pool, 1, 3)
 	s.release(t, pool, "b")
@@ -251,7 +251,7 @@ func (s *redisSemaphore) testForget(t *testing.T) {
 	expectEqual(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
 }
 
-// testLostKey checks a pool of which Redis has lost some keys: it never grants more slots than its capacity.
+// testLostKey checks that a pool never grants more slots than its capacity after Redis has lost some keys of the pool.
 func (s *redisSemaphore) testLostKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"free", "holder", "lease", "config", "holder lease"} {

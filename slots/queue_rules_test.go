@@ -31,7 +31,7 @@ type queueModel struct {
 	closed          *closedQueue   // nil before the first call that changes the queue
 }
 
-// closedQueue is what the queue stores at the end of a call that changes the queue.
+// closedQueue contains two numbers that the queue stores at the end of each call that changes the queue.
 type closedQueue struct{ capacity, reserved int }
 
 type modelWaiter struct {
@@ -376,7 +376,7 @@ func steadyDelay(w *modelWaiter, ahead, capacity int, chance float64) float64 {
 	return min(wait, 3*period) * early
 }
 
-// owedDelay returns the time until a poller with this rank among those that are owed a slot is to ask again.
+// owedDelay returns the time until the next request of a poller that is owed a slot. rank is its rank among all such pollers.
 func owedDelay(rank, capacity int, chance float64) float64 {
 	return min(float64(rank)*(8000/float64(capacity)), 30_000) * (0.9 + chance/10)
 }
@@ -434,9 +434,9 @@ func (m *queueModel) isBelowShare(w *modelWaiter) bool {
 	return (m.countHeld(w.Batch)+1)*all < m.capacity*w.Weight
 }
 
-// pollerToKeepFor returns the polling device for which the next free slot is kept, or nil. This device must be
-// expected soon, and one of these must be true: it is owed a slot, its batch is urgent with precedence, or its
-// batch holds less than its share.
+// pollerToKeepFor returns the polling device for which the next free slot is kept, or nil. The device must be
+// expected soon, and it must be owed a slot, or its batch must be urgent with precedence, or its batch must hold
+// less than its share.
 func (m *queueModel) pollerToKeepFor(notifiable []*modelWaiter) (found *modelWaiter) {
 	m.decayKeptExcess()
 	if m.keptExcess > 200_000/float64(m.capacity) {

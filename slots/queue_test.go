@@ -50,7 +50,7 @@ func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want
 	return got[0]
 }
 
-// requestAllWakeable calls requestWakeable for each of these tasks of batch 1.
+// requestAllWakeable calls requestWakeable for each task in tasks, as a task of batch 1.
 func (s *redisSemaphore) requestAllWakeable(t *testing.T, pool string, tasks ...int64) {
 	t.Helper()
 	for _, task := range tasks {
@@ -77,7 +77,7 @@ func (s *redisSemaphore) offerSlots(t *testing.T, pool string, updates ...slots.
 	return line
 }
 
-// confirmOffer tells the queue that an offer was sent to its device, so that the queue does not return the offer
+// confirmOffer records in the queue that an offer was sent to its device. Then the queue does not return the offer
 // again.
 func (s *redisSemaphore) confirmOffer(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
@@ -257,8 +257,8 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 	})
 }
 
-// Devices that never asked for a slot join the queue. They get places in the usual order among the devices that
-// asked, and each device joins only once.
+// Devices join the queue without a request. They get places in the usual order among the devices that requested a
+// slot, and each device joins only once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

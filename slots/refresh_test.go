@@ -60,7 +60,7 @@ func expectRefreshed(t *testing.T, s *redisSemaphore, pool string, want bool) {
 }
 
 // A poller is refreshed until it counts as owed a slot: until as many grants as the pool has slots were made after the grant
-// that was foreseen for it. Of all pollers that are owed a slot, only the first three count.
+// that was foreseen for it. Only the first three pollers that are owed a slot count.
 func TestPollersAreRefreshedUntilTheyAreOwedASlot(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -81,8 +81,8 @@ func TestPollersAreRefreshedUntilTheyAreOwedASlot(t *testing.T) {
 	})
 }
 
-// A device that can be notified is refreshed until it has an offer. After its foreseen grant, its rank tells the time of its
-// next report.
+// A device that can be notified is refreshed until it has an offer. After its foreseen grant, the time of its next report
+// depends on its rank.
 func TestNotifiableWaitersAreRefreshedUntilTheirOffer(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -176,8 +176,8 @@ func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
 	})
 }
 
-// Of the requests of a fleet whose devices come when they were asked to, nearly all are refreshed. The first request of each
-// device and the requests that get a slot are not counted.
+// If the devices of a fleet report at the times that they got, nearly all their requests are refreshed. The first request of
+// each device and the requests that get a slot are not counted.
 func TestMostWaitersAreRefreshed(t *testing.T) {
 	t.Parallel()
 	devices, horizon, least := 100_000, 10*time.Minute, 0.95

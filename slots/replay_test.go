@@ -146,8 +146,8 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	})
 }
 
-// TestNextCallFindsWhatAllLostRepliesDid checks a call of which all replies were lost, so that it returned
-// ErrUnavailable. The next call must find the effect of this call.
+// TestNextCallFindsWhatAllLostRepliesDid checks a call that returned ErrUnavailable because all its
+// replies were lost. The next call must find the effect of the lost call.
 func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)

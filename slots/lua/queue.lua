@@ -7,36 +7,40 @@
 -- Terms of this file:
 --   waiter      a device that was refused a slot and waits for one
 --   offer       a free slot that is reserved for one waiter for some seconds
---   notifiable  (class T) a waiter that can be notified of an offer and has no offer now
---   offered     (class O) a waiter that has an offer
---   poller      (class P) a waiter that has no offer and gets no notification: its device only polls, or it
---               missed an offer, or an update of kind 'away' arrived
---   kept slot   a free slot that is reserved for a poller until it reports. It is an offer without notification
+--   poller      a waiter to which no offer is sent: its device only polls, or it missed an offer, or an
+--               update of kind 'away' arrived
+--   kept slot   a free slot that is reserved for a poller until it reports. It is an offer that is not sent
 --   foreseen    number of the grant that is expected to give the waiter a slot. The grants of the pool are
 --               numbered: state.grants is the number of the latest grant
---   owed        a poller is owed a slot if, at its latest report, state.grants was at least foreseen + capacity
+--   owed        a poller is owed a slot if it has waited for `capacity` grants more than expected: at its
+--               latest report, state.grants was at least foreseen + capacity
 
 -- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text:
---     "class|batch|order|device"  one waiter:
---         class  T, O or P (see the terms above)
+--     "class|batch|order|device"  one waiter (a device that waits for a slot):
+--         class  T  the device can be notified of an offer, and has no offer
+--                O  the device has an offer
+--                P  a poller: the device has no offer, and no offer is sent to it
 --         batch  id of the batch, 16 digits
 --         order  27 characters that sort the waiters of a batch: 10 digits that decrease with the
 --                priority of the task, '|', 16 digits of the task id
 --     "H|batch|lease"  one held slot: H, the id of the batch, and the id of the lease that holds the slot
--- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
+
+-- KEYS[6]  waiter  HASH  device -> JSON object (a waiter: a device that waits for a slot):
 --     device, batch, order, class  as in the member of KEYS[5]
 --     reach     way to notify the device: 0 none (it polls), 1 push, 2 parked report (a report that a replica
 --               answers later)
---     foreseen  see the terms above
+--     foreseen  number of the grant that is expected to give the waiter a slot
 --     due       time (ms) at which the device was asked to report again
 --     The following fields exist only while the waiter has an offer:
 --     offer     id of the offer: the time of the offer in microseconds
 --     ends      time (ms) at which the offer lapses
 --     told      true if the offer need not be sent: it was sent already, or it is a kept slot
 --     kept      true if the offer is a kept slot
--- KEYS[7]  timer  ZSET  device -> time (ms). The meaning of the time depends on the class of the waiter:
+
+-- KEYS[7]  timer  ZSET  device of a waiter -> time (ms). The meaning of the time depends on the class of the waiter:
 --     class O     time at which the offer lapses, or at which an unsent offer is returned again
 --     class T, P  time at which the waiter is removed because its device did not report
+
 -- KEYS[8]  batch  HASH
 --     batch  -> the record of a batch (batch_order.lua)
 --     "pool" -> JSON object (the state of the queue):
@@ -52,10 +56,10 @@
 
 -- Order: the next slot goes to a waiter of the first batch (batch_order.lua). Inside the batch, it goes to
 -- the waiter whose task has the highest priority, then to the waiter with the oldest task (lowest id).
--- Offers: a free slot is offered at once. First keep_for_poller may keep the slot for a poller. Otherwise the
--- first waiter of class T gets an offer. If neither exists, the slot goes to the next device that asks for
--- one. No poller waits for ever: its foreseen number stays while the number of grants grows, so in the end it
--- is owed a slot.
+-- Offers: a free slot is offered at once. First keep_for_poller may keep the slot for a poller (a waiter to
+-- which no offer is sent). Otherwise the first waiter that can be notified (class T) gets an offer. If there is
+-- no such waiter either, the slot goes to the next device that asks for a slot. No poller waits for ever: its
+-- foreseen number stays while the number of grants grows, so in the end it is owed a slot.
 
 -- Invariants, before and after every script that changes the queue:
 --   Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
@@ -85,8 +89,9 @@ local KEEP_WINDOW = turn.KEEP_WINDOW
 -- KEEP_GRACE.
 local KEEP_GRACE = 1000
 local KEEP_DIVISOR = turn.KEEP_DIVISOR
--- Limits how far the budget for kept slots (turn.KEEP_DIVISOR) can be overdrawn, in ms multiplied by slots: no
--- slot is kept while state.kept is more than MAX_KEPT_AHEAD / capacity ms in the future.
+-- Slots may be kept for polling devices for 1 / KEEP_DIVISOR of the time of all slots (the budget). This number
+-- limits how far the budget can be overdrawn, in ms multiplied by slots: no slot is kept while state.kept is
+-- more than MAX_KEPT_AHEAD / capacity ms in the future.
 local MAX_KEPT_AHEAD = 200000
 -- After this number of offers in a row that no device used, later offers last for a shorter time
 -- (SHORTER_FACTOR), so that devices that do not answer block a slot for a shorter time.
@@ -185,7 +190,7 @@ end
 
 -- add_offer: stores the offer that waiter w got (w.offer, w.ends). It also appends the offer to q.offers, the
 -- list of offers that the caller of the script must send to the devices. handle_timers calls add_offer again
--- until the caller confirms with an update of kind 'sent' that the offer was sent.
+-- until an update of kind 'sent' (queue.update) confirms that the offer was sent, or until the offer lapses.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -371,7 +376,7 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
 end
 
 -- queue.join: adds the device to the queue with want (the task for which it asks for a slot). If the device
--- waits already, its waiter is replaced, and its offer ends. Returns the time (ms) until the device is to
+-- waits already, its waiter is updated, and its offer ends. Returns the time (ms) until the device is to
 -- report again, and its position in the queue. The other arguments: reach is the way to notify the device (0:
 -- it polls); chance is a number from 0 to 1 (next_report). If pace.period is 0, the device is not added: then no
 -- device waits. foreseen (the number of the grant that is expected to give the device a slot) is computed anew.
@@ -490,8 +495,9 @@ local function keep_for_poller(q, first_batch)
   if q.state.kept - q.now > MAX_KEPT_AHEAD / q.pool.capacity then
     return
   end
-  -- KEYS[7] contains no due times. The timer of a waiter without an offer is period + KEEP_WINDOW after its
-  -- due time (turn.timer). So timer_now is the timer of a poller whose report is due now.
+  -- KEYS[7] sorts the waiters by their timers, not by the times at which their reports are due. The timer of a
+  -- waiter without an offer is period + KEEP_WINDOW after its report is due (turn.timer). So timer_now is the
+  -- timer of a poller whose report is due now.
   local timer_now = q.now + q.pace.period + KEEP_WINDOW
   local w = nil
   local least_ratio = nil
