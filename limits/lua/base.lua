@@ -32,9 +32,9 @@ local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- other_reservations: returns the times (ms) of the open reservations of one subject, without those of
--- `group`. key is the Redis key of the subject. The list has only one time for each other group, because the
--- checks of a group are alternatives: at most one of them starts.
+-- other_reservations: returns the times (ms) of the open reservations of one subject (starts that count
+-- before they happen). key is the Redis key of the subject. The reservations of `group` are left out. Each
+-- other group adds only one time, because the checks of a group are alternatives: at most one of them starts.
 local function other_reservations(key, group)
   local times = {}
   local seen_groups = {}

@@ -34,7 +34,8 @@
 
 -- Result of a step: another process has filled the rule, so nothing was done.
 local DONE_BEFORE = 0
--- Result of a step: another process fills the rule now, or an earlier step of this process is missing.
+-- Result of a step: another process fills the rule now, or the state or the spec of the rule does not allow the
+-- step.
 local BUSY = 2
 -- Result of a step: it is done.
 local OK = 1
@@ -45,7 +46,7 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = read_rule_state(rule)
--- is_mine is true if this process fills the rule: the state in the key of the rule ends with its token.
+-- is_mine is true if the calling process fills the rule: the state in the key of the rule ends with its token.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
 -- write_state: writes the state of the rule ("filling" or "settling") with the current time and the token of
@@ -81,8 +82,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, starts = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- The history does not say when a fixed window (F) began. The latest possible time is the newest start.
-    -- With this time, the rule never allows more starts than its maximum.
+    -- The history in the ledger does not contain the time at which a fixed window (F) began. The latest possible
+    -- time is the newest start. With this time, the rule never allows more starts than its maximum.
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end

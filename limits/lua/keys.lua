@@ -1,9 +1,9 @@
 -- keys: the keys and constants of the scripts that count starts of tasks by rules (rate limits). scripts.go
--- puts this file in front of each of these scripts, after the line "local SETTLE = ...". SETTLE is the time
--- in ms after which an open reservation is overdue.
+-- puts this file in front of each such script, after the line "local SETTLE = ...". SETTLE is a time
+-- in ms: a reservation that has been open for longer is overdue (see the terms below).
 
 -- Terms of these scripts:
---     scope        a pool or another name; all keys of one call belong to one scope
+--     scope        a name, usually a pool; all keys of one call belong to one scope
 --     rule         a rate limit, for example at most 5 starts in 1 hour
 --     subject      what a rule counts separately, for example one account
 --     item         a rule and one of its subjects
@@ -57,7 +57,7 @@
 local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
--- KEYS[1] to KEYS[3] are the same in each call. The keys of the items (a rule and a subject) follow them.
+-- Number of keys before the keys of the items (a rule and a subject): each call has KEYS[1] to KEYS[3].
 local FIXED_KEYS = 3
 -- Time in ms for which KEYS[3] keeps the id of a counted start. If a call is sent again during this time, the
 -- start is not counted twice.

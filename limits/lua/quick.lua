@@ -43,8 +43,8 @@ repeat
 
   -- n is the number of further starts that the window allows if all open reservations become starts. So there
   -- is room if the n-th newest start is older than the window. First n assumes that all reservations of the
-  -- scope (pool) are for this subject, which costs no command. Only if n is then below 1, the reservations of
-  -- the subject are counted.
+  -- scope (pool) are for this subject, which costs no further command. Only if n is then below 1, the
+  -- reservations of the subject are counted.
   local n = max - open
   local name = sub(subject, -35)
   local nth_newest_time = nil

@@ -70,10 +70,6 @@ end
 -- counted_entry: returns an entry (a table) of the reply for a window that counted starts fill. window is the
 -- index of the window, from 1. wait is the time (ms) until it allows a start, ago the age (ms) of the start
 -- that blocks it.
---
--- An item is a rule and a subject. The functions check_sliding, check_count and check_item below evaluate an
--- item. They return nil if it allows the start, an entry if it refuses the start, and a status (a number) if
--- it cannot be evaluated.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
@@ -86,9 +82,11 @@ local function reserved_entry(window)
 end
 
 -- check_sliding: evaluates an item (a rule and a subject) whose rule has sliding windows. pending lists the
--- times (ms) of the reservations that other groups of checks made. If several windows refuse the start, the
--- result is the entry of the window with the longest wait. A window that counted starts fill takes
--- precedence, because its wait is known.
+-- times (ms) of the reservations of the subject (starts that count before they happen), without the check's
+-- alternatives. Returns nil if all windows allow the start, an entry for the reply if a window refuses it, or a
+-- status if the subject has a stored time in the future. If several windows refuse the start, the entry is for
+-- the window with the longest wait. A window that counted starts fill takes precedence, because its wait is
+-- known.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
@@ -109,9 +107,9 @@ local function check_sliding(item, pending)
 end
 
 -- check_count: evaluates a rule with a fixed window or calendar periods. s is its spec table. The window or
--- period lasts from `from` to `to` (ms) and has n counted starts. pending lists the times (ms) of the
--- reservations that other groups of checks made. Returns nil if the rule allows the start, else an entry for
--- the reply.
+-- period lasts from `from` to `to` (ms) and has n counted starts. pending lists the reservations of the
+-- subject (starts that count before they happen), without the check's alternatives. Returns nil if the rule
+-- allows the start, else an entry for the reply.
 local function check_count(s, from, to, n, pending)
   if n >= s.most then
     return counted_entry(1, to - now, now - from)
@@ -121,8 +119,9 @@ local function check_count(s, from, to, n, pending)
   end
 end
 
--- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check; its
--- reservations are not counted. Returns nil (allowed), an entry (refused) or a status (not evaluated).
+-- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check (a set of
+-- alternatives, of which at most one starts); its own reservations are not counted. Returns nil
+-- if the rule allows the start, an entry for the reply if it refuses it, or a status if it cannot be evaluated.
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then
