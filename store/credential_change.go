@@ -22,8 +22,8 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted after an earlier call; since is the Next of that call. It misses no
-// change. It may return a change several times while a transaction is open that began before the change.
+// ChangedTokens returns the tokens that were changed or deleted after an earlier call; since is the Next of the earlier call. It
+// misses no change. While a transaction is open that began before a change, it may return this change several times.
 func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {

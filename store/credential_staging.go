@@ -13,8 +13,8 @@ import (
 // Stage identifies the accounts that an import creates at the MQTT broker before the ledger has the devices. 0 means that there are no
 // accounts.
 //
-// Before the broker gets such an account, the ledger commits a note: a row of account_changes with the stage. The note says that the
-// account is to be deleted at a later time, when the note is due. The import moves this time forward while it creates its accounts, and
+// Before the broker gets such an account, the ledger commits a note: a row of account_changes with the stage. The note means that the
+// account is to be deleted when the note is due. The import moves the due time forward while it creates its accounts, and
 // deletes its notes in the transaction that registers the devices. So notes that remain show that the import was not committed, even if the
 // answer to the COMMIT was lost or the process died. While the notes of an import are not due, no other import can create the same
 // accounts. A request that creates one account deletes the note of that account, too. All these steps run under the lock of lockAccounts.
@@ -97,9 +97,9 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 	return staged, s.recordStage(ctx, stage, fresh, keepFor)
 }
 
-// recordStage writes a note (see Stage) for each of the devices newIDs, which is due after keepFor. It replaces notes that a failed import
-// left. It returns an error if another import is creating one of the accounts, or if one of the notes is about a deleted device: nobody
-// would end the session of that device at the broker if its note were replaced.
+// recordStage writes a note (see Stage) for each device in newIDs. The notes are due after keepFor. It replaces notes that a failed import
+// left. It returns an error if another import is creating one of the accounts, or if a note is about a deleted device. Without the
+// note of the deletion, the session of this device at the broker would not be ended.
 func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []string, keepFor time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name

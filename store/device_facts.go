@@ -20,7 +20,7 @@ func (s devices) DevicesWithAttribute(ctx context.Context, path, firstName strin
 }
 
 // searchKeys searches the first keySearchLimit devices for a key that equals name or altName. column is tags or attributes; its JSON object
-// has the keys. keysWord is the word in braces (see dialect) for the keys of that column. It returns the number of searched devices and whether one has the key.
+// has the keys. keysWord is the word in braces (see dialect) for these keys. It returns the number of searched devices and whether one has the key.
 func (s devices) searchKeys(ctx context.Context, column, keysWord, name, altName string) (searched int, found bool, err error) {
 	err = s.readSession().scanRowArgs(ctx, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keysWord+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0

@@ -53,8 +53,8 @@ type ReachablePage struct {
 	Last      TaskPosition // position of the last task read
 }
 
-// ReachableDevices reads the next tasks of a batch, in the order of the batch. It returns the devices of these tasks that could start one
-// of them now, hold no slot and can be notified.
+// ReachableDevices reads the next tasks of a batch, in the order of the batch. It returns each device that could start one of
+// the tasks now, holds no slot and can be notified.
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice

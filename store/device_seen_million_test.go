@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAnHourOfLastSeenTimes measures how much work Postgres has with the last-seen times of 100,000 devices, each
-// of which reports once a minute for an hour. The test takes only some minutes, so it also makes vacuums run
+// TestAnHourOfLastSeenTimes measures how much work Postgres has with the last-seen times of 100,000 devices. Each
+// device reports once a minute for an hour. The test takes only some minutes, so it also makes vacuums run
 // sooner:
 //
 //	MILLION=1 go test ./store -run 'TestAnHourOfLastSeenTimes$' -v -timeout 30m

@@ -65,7 +65,7 @@ type dialect struct {
 	name                    string
 	forbidden               []forbiddenSetting // forbidden values of settings
 	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if the dialect needs none
-	tryShared               string             // takes the shared lock of each pool in {names} whose lock is free, and returns the names of these pools
+	tryShared               string             // takes the shared lock of each pool in {names} whose lock is free; returns the names of the locked pools
 	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockName); empty if not needed
 	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
 	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it

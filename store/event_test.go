@@ -2,9 +2,9 @@ package store_test
 
 import "testing"
 
-// TestAnEventUnderWayIsNotSettled checks an event of a transaction that is still open: the event is not settled, so
-// readers wait for it. This transaction has the highest event id and is also the newest transaction. So no later
-// transaction has ended that could show that it is still open.
+// TestAnEventUnderWayIsNotSettled checks an event of a transaction that is still open: the event is not complete, so
+// readers wait for it. The open transaction has the highest event id and is the newest transaction. So no later
+// transaction has ended whose end could show that a transaction before it is open.
 func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

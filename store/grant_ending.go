@@ -119,7 +119,7 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are the columns that the word {ended} (see dialect) stands for: the grants that end, joined with their endings.
+// endedColumns are the columns of the grants that end, joined with their endings. The word {ended} in SQL texts (see dialect) selects them.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
 // Three of the statements that end grants: they update the tasks, insert the attempts and insert the events.

@@ -7,7 +7,7 @@ import (
 )
 
 // wantKeptResults checks the numbers of events for late and for unknown results. The table late_results must have
-// one row for each of these events.
+// one row for each such event.
 func (l *ledger) wantKeptResults(late, unknown int) {
 	l.Helper()
 	gotLate := l.countEvents("result.late")
@@ -116,7 +116,7 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 
 // TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. If a late
 // result was stored before, its repetition is answered with late again. If it was not stored, the ledger cannot
-// tell it from an invented result, and stores it as unknown.
+// distinguish it from an invented result, and stores it as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -223,8 +223,8 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The lock may have waited for a claim. Only a statement after the lock sees the grant of that claim, so this DELETE must not be part
-	// of the locking statement.
+	// The lock may have waited for a claim. Only a statement after the lock sees the new grant, so this DELETE must not be part of the
+	// statement that takes the lock.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err

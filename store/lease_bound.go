@@ -41,8 +41,8 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. Leases are tasks in batches of their
-// own. The query returns at most limit tasks that satisfy condition from each of the newest leaseBatches of these batches. All
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. Each lease is a task in a batch of
+// leases. The query returns at most limit tasks that satisfy condition from each of the newest leaseBatches batches of leases. All
 // arguments are SQL.
 //
 // A caller still asks if its request is in progress or was answered a moment ago. Then the not_after of its task is more than minWait

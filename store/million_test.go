@@ -100,7 +100,7 @@ func (l *ledger) reachableSearch(after store.TaskPosition) func() error {
 }
 
 // insertMillion fills the ledger with tasks of two kinds: 200 batches of 5,000 tasks, and one batch of 12 tasks.
-// Each device has one task of the first kind. Half of these tasks are done, and 12 failed.
+// Each device has one task of the first kind. Half of the tasks of the first kind are done, and 12 failed.
 func (l *ledger) insertMillion(dsn string) {
 	l.Helper()
 	l.putPool("p", 1000)

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newsReader reads the news of a ledger (rows that tell replicas what changed) in the order of their ids.
+// newsReader reads the news of a ledger (rows that notify replicas of changes) in the order of their ids.
 type newsReader struct {
 	*ledger
 	lastID int64

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// countMinutes counts all settled events into the minutes of their pools, three events at a time.
+// countMinutes counts all complete events into the minutes of their pools, three events at a time.
 func (l *ledger) countMinutes() {
 	l.Helper()
 	mark, err := l.ReadEventPosition(l.Context(), -1)

@@ -47,7 +47,7 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 
 // startableCountSQL returns the query that counts the tasks of a pool that could start now, and their devices. Devices that hold a slot
 // are not counted. It counts at most limitExpr tasks. Both arguments are SQL expressions. The limit is inside the query that selects
-// the tasks, and single devices are looked up outside of that query. So the work is bounded, and the plan does not depend on the number
+// the tasks, and single devices are looked up outside of this query. So the work is bounded, and the plan does not depend on the number
 // of blocked devices.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `

@@ -53,7 +53,7 @@ func poolStatusDest(status *PoolStatus) []any {
 }
 
 // poolStatusCTE returns the WITH clause of a statement over the pools o of fromSQL, restricted by the WHERE clause filter. The clause
-// defines a table named stood, with the counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for
+// defines a temporary table with the counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for
 // all pools.
 func poolStatusCTE(fromSQL, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`

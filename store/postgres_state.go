@@ -11,7 +11,7 @@ import (
 type PostgresState struct {
 	Version     int                // server_version_num, for example 150004 for 15.4
 	Standby     bool               // the server is a standby, which accepts no writes
-	Settings    map[string]Setting // settings of the server, as they apply to this connection
+	Settings    map[string]Setting // settings as they apply to this connection
 	RoleLimit   int                // maximum number of connections of the role; a negative value means no limit
 	InUse       int                // client connections to the server
 	Size        int64              // size of the database in bytes

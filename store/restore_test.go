@@ -113,8 +113,8 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 }
 
 // TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It is
-// the longest of these: 300 s; the leases of the pool and of its grants, batches and tasks; the longest lease of a
-// caller, if the token of a caller may use the pool; and the time that the operator gives.
+// the maximum of 300 s, the leases of the pool and of its grants, batches and tasks, the longest lease of a caller
+// (if the token of a caller may use the pool), and the time that the operator gives.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -104,7 +104,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openPool(config, options, options.MaxOpenConns, mainDialer)
-	// The reads and writes of these connections have no time limit, because a COPY waits for the rows that the client sends, and a
+	// The reads and writes of the connections in slow have no time limit, because a COPY waits for the rows that the client sends, and a
 	// migration waits for locks on tables.
 	slow, slowErr := openPool(config, options, slowConns, &dialer{})
 	beating, beatingErr := openPool(config, options, 1, pingDialer)

@@ -166,7 +166,7 @@ func TestEndsAreCheckedAgain(t *testing.T) {
 	})
 }
 
-// TestStartedTasksExpireAsUnfinished checks that the error of an expired task says whether the task was ever
+// TestStartedTasksExpireAsUnfinished checks that the error of an expired task shows whether the task was ever
 // started.
 func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	t.Parallel()

@@ -47,8 +47,8 @@ func TestSuppressEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// wantSuppressed checks that the counts of the batch and of its pool show want suppressed tasks. Each of these
-// tasks must have one event.
+// wantSuppressed checks that the counts of the batch and of its pool show want suppressed tasks. Each suppressed
+// task must have one event.
 func (l *ledger) wantSuppressed(batch int64, want int64) {
 	l.Helper()
 	b, err := l.Batch(l.Context(), batch)

@@ -46,7 +46,7 @@ CREATE TABLE pools (
 );
 -- Used several times a second to find the pools that changed recently; their capacities are copied to Redis.
 CREATE INDEX pools_updated_at ON pools (updated_at);
--- Used by the pass (background job) that computes opens_at and closes_at again.
+-- Used by the pass (background job) that computes the next opening (opens_at and closes_at) again when it is due.
 CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
 -- Batches: a batch is a list of tasks that an operator queued together, with settings that hold for all of
@@ -104,7 +104,7 @@ CREATE TABLE batches (
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
 -- Used by the pass (background job) that expires tasks, to find the batches whose wait_until is over.
 CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
--- Used by the pass (background job) that computes opens_at and closes_at again.
+-- Used by the pass (background job) that computes the next opening (opens_at and closes_at) again when it is due.
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
 -- Used by the pass (background job) that ends the open tasks of cancelled batches.
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
@@ -114,7 +114,7 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 CREATE INDEX batches_of_pool ON batches (pool, id);
 -- Used to list the batches of a kind.
 CREATE INDEX batches_of_kind ON batches (kind, id);
--- Used to find, in one pool, the newest batches that contain leases of callers.
+-- Used to find, in one pool, the newest batches that contain leases of callers (programs that lease slots).
 CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 -- Used to list the urgent batches of all pools. Few batches are urgent, so this index is small.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
@@ -218,7 +218,7 @@ INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 -- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
 -- ended: the number of tasks that ended in the step.
--- failed: the number of these ended tasks that failed or timed out.
+-- failed: the number of tasks in ended that failed or timed out.
 CREATE TABLE batch_progress (
     batch    bigint NOT NULL REFERENCES batches ON DELETE CASCADE,
     since_ms bigint NOT NULL,
@@ -513,7 +513,7 @@ CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens
     REFERENCING OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION note_tokens();
 
 -- News: changes that may make work for devices, or that change who may act for a device. Replicas read the
--- news and set marks in Redis. A mark says that a device has work; a device without a mark is answered
+-- news and set marks in Redis. A mark means that a device has work; a device without a mark is answered
 -- without a read of this database. The ids rise in the order of the commits, because a transaction takes the
 -- ids under a lock that it holds until its commit. So a reader misses no row.
 -- batch: the id of a batch. The row concerns all devices that have open tasks in this batch.
