@@ -1,4 +1,4 @@
--- record_wait: adds to the mark of a device (a field which says that the device has work) that the device
+-- record_wait: adds to the mark of a device (a field which shows that the device has work) that the device
 -- waits for a slot. If another call has marked the device since the caller read the mark, the mark stays as
 -- it is: the device may have other work now, which a wait would hide.
 --

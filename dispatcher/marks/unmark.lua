@@ -1,4 +1,4 @@
--- unmark: deletes the mark of a device (a field which says that the device has work). If another call has
+-- unmark: deletes the mark of a device (a field which shows that the device has work). If another call has
 -- marked the device since the caller read the mark, the mark stays: the device may have new work.
 --
 -- KEYS[1]  HASH  the marks (mark.lua)
