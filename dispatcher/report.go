@@ -90,7 +90,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // before anything is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
-	if trouble == nil && hasContents(h.report) && !(hasOnlyResults(h.report) && h.endedLastTask) {
+	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
 		trouble = h.reporter.rereadView(ctx)
 	}
 	if trouble != nil {

@@ -271,7 +271,7 @@ func TestFollowEndsWithTheErrorOfItsCaller(t *testing.T) {
 		}
 		return lost
 	})
-	if err != error(lost) || calls != 1 {
+	if !errors.Is(err, lost) || calls != 1 {
 		t.Errorf("%v after %d calls, want the error of the first call", err, calls)
 	}
 }

@@ -171,9 +171,13 @@ func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 			limit int
 			want  store.WaitingCount
 		}{
-			{"", 5, store.WaitingCount{Waiting: 1, Last: silent[499]}}, {silent[499], 5, store.WaitingCount{Last: silent[999]}},
-			{silent[999], 5, store.WaitingCount{Waiting: 2, Last: silent[1499]}}, {silent[1499], 5, store.WaitingCount{}},
-			{"", 1, store.WaitingCount{Waiting: 1}}, {silent[1000], 5, store.WaitingCount{Waiting: 2}}, {silent[1498], 5, store.WaitingCount{Waiting: 1}},
+			{"", 5, store.WaitingCount{Waiting: 1, Last: silent[499]}},
+			{silent[499], 5, store.WaitingCount{Last: silent[999]}},
+			{silent[999], 5, store.WaitingCount{Waiting: 2, Last: silent[1499]}},
+			{silent[1499], 5, store.WaitingCount{}},
+			{silent[1000], 5, store.WaitingCount{Waiting: 2}},
+			{silent[1498], 5, store.WaitingCount{Waiting: 1}},
+			{"", 1, store.WaitingCount{Waiting: 1}},
 		} {
 			if got, err := l.CountWaitingDevices(l.Context(), "p", time.Minute, step.after, step.limit); got != step.want || err != nil {
 				l.Errorf("after %q, at most %d: %+v, %v; want %+v", step.after, step.limit, got, err, step.want)

@@ -310,10 +310,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// startBroker starts a mosquitto that knows each device of a fleet. A device may use only its own topics.
+// startBroker starts a mosquitto that knows each device of a fleet, and the device neighbourName. A device may use only its own topics.
 func startBroker(t *testing.T, devices int) *servers.MosquittoServer {
 	t.Helper()
-	passwords := map[string]string{"dispatcher": fleetToken}
+	passwords := map[string]string{"dispatcher": fleetToken, neighbourName: fleetToken}
 	for i := range devices {
 		passwords[fmt.Sprintf("%s%05d", simulator.DefaultPrefix, i+1)] = fleetToken
 	}
