@@ -78,7 +78,7 @@ func nullList(values []string) any {
 // an actor by the name alone. If a valid token has the name, the INSERT of the new token fails later, because of the unique key on names.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
-	if slices.ContainsFunc(append(programActors(), "bootstrap", unknownActor), isReserved) {
+	if slices.ContainsFunc(append(programActors(), "bootstrap", "metrics", unknownActor), isReserved) {
 		return fmt.Errorf("name %s is reserved: %w", name, ErrExists)
 	}
 	_, err := s.exec(ctx, `UPDATE tokens SET revoked_at = expires_at WHERE name = $1 AND device = '' AND revoked_at IS NULL AND expires_at <= {now}`, name)

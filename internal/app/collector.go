@@ -14,11 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The metrics are read at most once per second, even if two servers scrape, or pages use them as well.
 // Waiting devices are counted task by task, which takes long, so a scrape returns the previous counts
 // while new counts are read.
 const (
-	statsMaxAge        = time.Second
 	waitingMaxAge      = 10 * time.Second
 	waitingFallbackAge = time.Minute
 )
@@ -39,8 +37,8 @@ type poolReader interface {
 // compare and sort all metrics, which takes longer for thousands of pools than to read and write
 // their metrics.
 type stateMetrics struct {
-	stats         *reading.SharedRead[[]store.PoolStat]
-	waitingByPool *reading.SharedRead[map[string]int] // number of waiting devices by pool
+	stats         *reading.SharedRead[[]store.PoolStat] // shared only while a read is in progress
+	waitingByPool *reading.SharedRead[map[string]int]   // number of waiting devices by pool
 	timeout       time.Duration
 	log           *slog.Logger
 	panicked      rescue.PanicHandler
@@ -49,7 +47,7 @@ type stateMetrics struct {
 // newStateMetrics returns the metrics that are read from pools.
 func newStateMetrics(pools poolReader, log *slog.Logger, panicked rescue.PanicHandler) *stateMetrics {
 	return &stateMetrics{
-		stats: reading.New(statsMaxAge, readingTime, time.Now, pools.PoolStats),
+		stats: reading.New(0, readingTime, time.Now, pools.PoolStats),
 		waitingByPool: reading.NewServingStale(waitingMaxAge, waitingFallbackAge, readingTime, time.Now,
 			(&waitingCounts{pools: pools, readTime: waitingReadTime, current: map[string]int{}, previous: map[string]int{}}).readCounts),
 		timeout: scrapeTimeout, log: log, panicked: panicked,

@@ -56,7 +56,7 @@ func newTestStateMetrics(p *fakePools) *stateMetrics {
 func scrapeText(t *testing.T, gatherers ...prometheus.Gatherer) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	exposition.Handler(exposition.Sources(gatherers)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	exposition.Handler(exposition.Sources(gatherers), time.Nanosecond, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d: %s", w.Code, w.Body)
 	}

@@ -38,6 +38,7 @@ type Config struct {
 	TLSKeyFile     string `koanf:"tls_key_file"`
 	TrustedProxies string `koanf:"trusted_proxies"`
 
+	MetricsToken   string `koanf:"metrics_token"`
 	AdminToken     string `koanf:"admin_token"`
 	FleetToken     string `koanf:"fleet_token"` // one token, or two tokens separated by a comma
 	FleetTokenMode string `koanf:"fleet_token_mode"`
@@ -138,8 +139,10 @@ const minTokenLength = 16
 // validateTokens returns an error if the admin token, the fleet tokens or their mode are invalid.
 func (c Config) validateTokens() error {
 	var errs []error
-	if c.AdminToken != "" && len(c.AdminToken) < minTokenLength {
-		errs = append(errs, fmt.Errorf("admin_token: at least %d characters", minTokenLength))
+	for _, t := range []struct{ key, token string }{{"metrics_token", c.MetricsToken}, {"admin_token", c.AdminToken}} {
+		if t.token != "" && len(t.token) < minTokenLength {
+			errs = append(errs, fmt.Errorf("%s: at least %d characters", t.key, minTokenLength))
+		}
 	}
 	fleet := c.fleetTokens()
 	if len(fleet) > 2 {

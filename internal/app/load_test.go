@@ -34,7 +34,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 		"DISPATCHER_MQTT_CA_FILE": "", "DISPATCHER_MQTT_CERT_FILE": "", "DISPATCHER_MQTT_KEY_FILE": "",
 		"DISPATCHER_HTTP_LISTEN": ":8080", "DISPATCHER_OPERATOR_LISTEN": "",
 		"DISPATCHER_TLS_CERT_FILE": "", "DISPATCHER_TLS_KEY_FILE": "",
-		"DISPATCHER_ADMIN_TOKEN": "", "DISPATCHER_FLEET_TOKEN": "", "DISPATCHER_FLEET_TOKEN_MODE": "any",
+		"DISPATCHER_METRICS_TOKEN": "", "DISPATCHER_ADMIN_TOKEN": "", "DISPATCHER_FLEET_TOKEN": "", "DISPATCHER_FLEET_TOKEN_MODE": "any",
 		"DISPATCHER_REAP_INTERVAL": "5s", "DISPATCHER_RECONCILE_INTERVAL": "10s",
 		"DISPATCHER_LEASE_MARGIN": "10s", "DISPATCHER_LEASE_MIN": "1s", "DISPATCHER_REPORT_PERIOD": "30s",
 		"DISPATCHER_LONG_POLL_MAX": "60s", "DISPATCHER_URGENT_SHARE": "10%", "DISPATCHER_RETENTION": "90d", "DISPATCHER_TRUSTED_PROXIES": "",
@@ -73,7 +73,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"postgres_dsn": "postgres://u:p@db/x", "redis_url": "redis://r", "mqtt_url": "mqtt://b", "mqtt_user": "_u", "mqtt_password": "p", "mqtt_provision": "dynsec",
 		"mqtt_ca_file": "ca", "mqtt_cert_file": "c", "mqtt_key_file": "k", "http_listen": ":1", "operator_listen": ":2",
 		"tls_cert_file": "tc", "tls_key_file": "tk", "trusted_proxies": "10.0.0.0/8",
-		"admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll",
+		"metrics_token": "metrics-token-of-16", "admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll",
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
 		"long_poll_max": "6s", "urgent_share": "25%", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
 		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
@@ -82,7 +82,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "_u", MQTTPassword: "p", MQTTProvision: "dynsec",
 		MQTTCAFile: "ca", MQTTCertFile: "c", MQTTKeyFile: "k", HTTPListen: ":1", OperatorListen: ":2",
 		TLSCertFile: "tc", TLSKeyFile: "tk", TrustedProxies: "10.0.0.0/8",
-		AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll",
+		MetricsToken: "metrics-token-of-16", AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll",
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
 		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, UrgentShare: "25%", Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
 		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",
@@ -311,7 +311,7 @@ func TestLoggedConfigurationHoldsNoSecret(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		slog.New(handler(&b)).Info("configuration", "settings", config)
-		if text := b.String(); leaksCanary(text) || strings.Count(text, redacted) != 4 || !strings.Contains(text, "mqtt://broker") || !strings.Contains(text, "lease_margin") {
+		if text := b.String(); leaksCanary(text) || strings.Count(text, redacted) != 5 || !strings.Contains(text, "mqtt://broker") || !strings.Contains(text, "lease_margin") {
 			t.Errorf("logged: %s", text)
 		}
 	}

@@ -6,9 +6,12 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
@@ -54,14 +57,52 @@ func TestScrapeOfManyPools(t *testing.T) {
 		if bytes.Contains(text, []byte("dispatcher_slots_waiting{pool=\"p-1\"} 80\n")) {
 			waiting++
 		}
-		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+statsMaxAge })
+		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+time.Second })
 	}
 	slices.Sort(took)
 	t.Logf("%d series, %d kB: median %s, highest %s; %d of %d told who waits",
 		bytes.Count(text, []byte("\n")), len(text)/1024, took[7], took[14], waiting, len(took))
+	before := processCPU(t, text)
+	var group errgroup.Group
+	group.SetLimit(16)
+	answers := make(chan int, 64)
+	for range cap(answers) {
+		group.Go(func() error {
+			status, _ := i.call(t, http.MethodGet, "/metrics", "", "")
+			answers <- status
+			return nil
+		})
+	}
+	_ = group.Wait()
+	close(answers)
+	byStatus := map[int]int{}
+	for status := range answers {
+		byStatus[status]++
+	}
+	eventually(t, "a new text", func() bool {
+		text = i.callOperator(t, http.MethodGet, "/metrics", "")
+		return processCPU(t, text) > before
+	})
+	if used := processCPU(t, text) - before; used > 1 {
+		t.Errorf("64 scrapes of 16 clients, answers %v: %.2f s of CPU, want at most 1 s", byStatus, used)
+	} else {
+		t.Logf("64 scrapes of 16 clients, answers %v: %.2f s of CPU", byStatus, used)
+	}
 	for _, want := range []string{`dispatcher_slots_held{pool="p-3000"} 20`, `dispatcher_tasks{pool="p-7",state="pending"} 80`} {
 		if !strings.Contains(string(text), want+"\n") {
 			t.Errorf("the scrape lacks %s", want)
 		}
 	}
+}
+
+// processCPU returns the seconds of CPU that this process has used, according to a text of metrics.
+func processCPU(t *testing.T, text []byte) float64 {
+	t.Helper()
+	_, rest, _ := bytes.Cut(text, []byte("\nprocess_cpu_seconds_total "))
+	value, _, _ := bytes.Cut(rest, []byte("\n"))
+	seconds, err := strconv.ParseFloat(string(value), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seconds
 }

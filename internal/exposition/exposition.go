@@ -5,11 +5,9 @@ package exposition
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"io"
 	"math"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -33,28 +31,6 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 		all = append(all, families...)
 	}
 	return all, nil
-}
-
-// Handler serves metrics as an HTTP endpoint and gathers them at each request. If one source fails, it serves none.
-func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
-	return func(rw http.ResponseWriter, r *http.Request) {
-		families, err := metrics.Gather()
-		if err != nil {
-			http.Error(rw, "metrics not gathered: "+err.Error(), http.StatusInternalServerError)
-			return
-		}
-		rw.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-		rw.Header().Set("Vary", "Accept-Encoding")
-		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-			_ = Write(rw, families) // an error means that the client has disconnected
-			return
-		}
-		rw.Header().Set("Content-Encoding", "gzip")
-		packed, _ := gzip.NewWriterLevel(rw, gzip.BestSpeed) // the level is valid, so there is no error
-		if Write(packed, families) == nil {
-			_ = packed.Close()
-		}
-	}
 }
 
 // chunkBytes is the number of bytes after which the text is written to the client.

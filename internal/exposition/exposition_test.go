@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +21,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/fleetslots/dispatcher/internal/exposition"
+	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
 // sampleRegistry returns a registry with metrics of each type. They include text that must be escaped and special
@@ -73,7 +76,7 @@ func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "counter_total", Help: "h"})
 	r.MustRegister(counter)
 	for _, accepted := range []string{"", "gzip", "zstd, gzip;q=0.5"} {
-		want, got := scrape(promhttp.HandlerFor(r, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Gzip}}), accepted), scrape(exposition.Handler(r), accepted)
+		want, got := scrape(promhttp.HandlerFor(r, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Gzip}}), accepted), scrape(exposition.Handler(r, time.Second, nil), accepted)
 		for _, name := range []string{"Content-Type", "Content-Encoding"} {
 			if got, want := got.Header().Get(name), want.Header().Get(name); strings.TrimSuffix(want, "; escaping=underscores") != got {
 				t.Errorf("accepted %q: %s is %q, want %q", accepted, name, got, want)
@@ -92,7 +95,7 @@ func TestHandlerServesAllSources(t *testing.T) {
 		broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, fails })
 		second := prometheus.NewRegistry()
 		second.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "second", Help: "h"}))
-		got := scrape(exposition.Handler(exposition.Sources{sampleRegistry(), broken, second}), "")
+		got := scrape(exposition.Handler(exposition.Sources{sampleRegistry(), broken, second}, time.Second, nil), "")
 		if fails != nil {
 			if got.Code != http.StatusInternalServerError || !strings.Contains(got.Body.String(), fails.Error()) {
 				t.Errorf("%s: %d %s", name, got.Code, got.Body)
@@ -102,6 +105,37 @@ func TestHandlerServesAllSources(t *testing.T) {
 		if text := got.Body.String(); !strings.Contains(text, "\nsecond 0\n") || !strings.Contains(text, "\nplain 0\n") {
 			t.Errorf("%s: %s", name, text)
 		}
+	}
+}
+
+// All requests within the maximum age get one text, whether it is compressed or not. Later requests get a new text.
+func TestRequestsShareATextForItsAge(t *testing.T) {
+	t.Parallel()
+	for maxAge, want := range map[time.Duration]int{time.Hour: 1, time.Nanosecond: 4} {
+		gathers := prometheus.NewCounter(prometheus.CounterOpts{Name: "gathers_total", Help: "h"})
+		r := prometheus.NewRegistry()
+		r.MustRegister(gathers)
+		handler := exposition.Handler(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			gathers.Inc()
+			return r.Gather()
+		}), maxAge, nil)
+		last := ""
+		for _, accepted := range []string{"", "gzip", "", "gzip"} {
+			last = plainBody(t, scrape(handler, accepted))
+		}
+		if text := fmt.Sprintf("gathers_total %d\n", want); !strings.HasSuffix(last, text) {
+			t.Errorf("maximum age %s: %q, want %q", maxAge, last, text)
+		}
+	}
+}
+
+// A panic of a source is reported, and the client gets an error.
+func TestAPanicOfASourceIsReported(t *testing.T) {
+	t.Parallel()
+	reported := 0
+	handler := exposition.Handler(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { panic("broken") }), time.Hour, func(string, *rescue.Panic) { reported++ })
+	if got := scrape(handler, ""); got.Code != http.StatusInternalServerError || reported != 1 {
+		t.Errorf("%d, %d panics reported; want 500 and 1", got.Code, reported)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
@@ -25,6 +24,8 @@ type Options struct {
 	LeaseMin      time.Duration // minimum working time that a lease must give a device
 	Checks        []Check       // checks on which readiness depends
 	Metrics       prometheus.Gatherer
+	MetricsToken  string        // token that may only read /metrics; empty means that /metrics needs no token
+	MetricsMaxAge time.Duration // maximum age of the text of /metrics; 0 means metricsMaxAge
 	Version       string
 	Logger        *slog.Logger
 	Limits        BodyLimits    // limits for long bodies
@@ -64,16 +65,17 @@ type API struct {
 func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
 	options.AnswerTimeout = cmp.Or(options.AnswerTimeout, AnswerTimeout)
+	options.MetricsMaxAge = cmp.Or(options.MetricsMaxAge, metricsMaxAge)
 	d := options.Dispatcher
 	a := &API{
 		options: options, health: newHealth(options.Checks, d.Panicked, time.Now),
-		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, tokenUse: d.Seen.Tokens, gate: options.Gate},
+		auth: &authenticator{adminToken: options.AdminToken, metricsToken: options.MetricsToken, tokens: d.Devices, tokenUse: d.Seen.Tokens, gate: options.Gate},
 		mux:  http.NewServeMux(), streams: http.NewServeMux(), largeTurns: fair.NewShares(maxLargeBodies, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators()
 	a.health.register(a.mux)
-	a.mux.Handle("GET /metrics", exposition.Handler(exposition.Sources{options.Metrics, a.health.metrics()}))
+	a.mux.Handle("GET /metrics", a.metricsHandler())
 	return a
 }
 

@@ -47,8 +47,9 @@ func actor(ctx context.Context) string { return operatorOf(ctx).Name }
 
 // authenticator finds the operator of a request by its token.
 type authenticator struct {
-	adminToken string
-	tokens     interface {
+	adminToken, metricsToken string // empty means that there is none
+
+	tokens interface {
 		TokenOf(ctx context.Context, token string) (store.Token, error)
 	}
 	tokenUse *seen.Tokens
@@ -75,10 +76,13 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 	return nil
 }
 
-// tokenOperator returns the operator of a token: the bootstrap token of the configuration, or a token of the ledger.
+// tokenOperator returns the operator of a token: the bootstrap token or the metrics token of the configuration, or a token of the ledger.
 func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operator, error) {
-	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
+	switch {
+	case isToken(a.adminToken, token):
 		return Operator{Name: "bootstrap", Role: roleAdmin}, nil
+	case isToken(a.metricsToken, token):
+		return Operator{Name: "metrics", Role: roleMetrics}, nil
 	}
 	t, err := a.tokens.TokenOf(ctx, token)
 	if err != nil {
@@ -88,6 +92,11 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 		return Operator{Name: t.Device, isDevice: true}, devices.ErrForbidden
 	}
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
+}
+
+// isToken reports whether token is configured, a token of the configuration. If configured is empty, no token is.
+func isToken(configured, token string) bool {
+	return configured != "" && subtle.ConstantTimeCompare([]byte(configured), []byte(token)) == 1
 }
 
 // recordRefusal records refusal, which describes a refused request, in refusals if the status of err is 401, 403 or 429.
@@ -115,13 +124,18 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, is
 		return operator, false, nil
 	}
 	r, _ := humago.Unwrap(ctx)
+	return a.tokenSender(r)
+}
+
+// tokenSender returns the owner of the bearer token of r. The results are those of requestOperator.
+func (a *authenticator) tokenSender(r *http.Request) (operator Operator, isTokenUnknown bool, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
 	if wait := a.gate.LockoutLeft(from, token); wait > 0 {
 		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
 		p.RetryAfter = wait
 		return Operator{From: from}, false, p
 	}
-	operator, err = a.tokenOperator(ctx.Context(), token)
+	operator, err = a.tokenOperator(r.Context(), token)
 	operator.From = from
 	if err == nil {
 		a.gate.RecordAccepted(from, token)

@@ -24,7 +24,7 @@ func (h *health) metrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&healthMetrics{
 		health:     h,
-		states:     reading.New(probeTimeout, probeTimeout, time.Now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil }),
+		states:     reading.New(0, probeTimeout, time.Now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil }),
 		readyDesc:  prometheus.NewDesc("dispatcher_ready", "1: this replica answers /readyz with 200.", nil, nil),
 		upDesc:     prometheus.NewDesc("dispatcher_dependency_up", "1: this replica reaches the server that /readyz checks.", []string{"dependency"}, nil),
 		servedDesc: prometheus.NewDesc("dispatcher_pools_served_ratio", "Share of the pools that Redis serves; 1: all of them, 0: none.", nil, nil),

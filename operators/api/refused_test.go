@@ -10,14 +10,14 @@ import (
 )
 
 // startWithLockout starts the API with a gate that locks out clients that guess tokens, as the product does.
-func startWithLockout(t *testing.T) *testAPI {
+func startWithLockout(t *testing.T, changes ...func(*testOptions)) *testAPI {
 	t.Helper()
-	return startEmbedded(t, func(s *testOptions) {
+	return startEmbedded(t, append(changes, func(s *testOptions) {
 		events, _ := s.api.Store.(gate.Ledger)
 		g := gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: events})
 		s.dispatcher.Registerer.MustRegister(g)
 		s.api.Gate = g
-	})
+	})...)
 }
 
 // TestWrongOperatorTokensAreSlowed checks wrong operator tokens: those at the API and those at the sign-in count

@@ -19,6 +19,7 @@ const (
 	roleOperator = "operator"
 	roleAdmin    = "admin"
 	roleCaller   = credentials.RoleCaller // may only use the operations for callers, on the pools and limit sets of its token
+	roleMetrics  = "metrics"              // may only read /metrics; the role of the metrics token alone
 
 	roleKey    = "role"    // key of the required role in an operation's metadata
 	callersKey = "callers" // key in an operation's metadata: callers may use the operation, too

@@ -170,7 +170,7 @@ func (b *testAPI) newAPI(changes ...func(*testOptions)) *api.API {
 	b.Helper()
 	with := testOptions{
 		api: api.Options{
-			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTimeout: patience, Metrics: b.metrics, Version: "test",
+			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTimeout: patience, Metrics: b.metrics, MetricsMaxAge: time.Nanosecond, Version: "test",
 			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, MaxGuesses: math.MaxInt}),
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{

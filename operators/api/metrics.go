@@ -1,0 +1,54 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/exposition"
+	"github.com/fleetslots/dispatcher/internal/fair"
+	"github.com/fleetslots/dispatcher/operators/gate"
+)
+
+const (
+	metricsMaxAge  = time.Second      // all scrapes within this time get the same text
+	maxScrapes     = 2                // maximum number of scrapes that are answered at once
+	maxScrapeWrite = 10 * time.Second // maximum time in which a client must have read its text
+)
+
+// metricsHandler returns the handler of /metrics. Anybody who reaches the port may send requests to it, so it limits what they cost: the
+// devices use the same CPU.
+func (a *API) metricsHandler() http.HandlerFunc {
+	texts := exposition.Handler(exposition.Sources{a.options.Metrics, a.health.metrics()}, a.options.MetricsMaxAge, a.options.Dispatcher.Panicked)
+	turns := fair.NewSharesWithoutReserve(maxScrapes, maxScrapes)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if p := a.checkScraper(r); p != nil {
+			p.write(w)
+			return
+		}
+		endTurn, ok := turns.TryStart("", false)
+		if !ok {
+			problem(http.StatusServiceUnavailable, codeBusyServer, "two other requests are reading the metrics").write(w)
+			return
+		}
+		defer endTurn()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxScrapeWrite)) // a writer without deadlines has no slow client
+		texts.ServeHTTP(w, r)
+	}
+}
+
+// checkScraper returns the problem with the token of a request for the metrics, or nil if it may read them. If there is a metrics token, only
+// its owner and viewers may.
+func (a *API) checkScraper(r *http.Request) *Problem {
+	if a.options.MetricsToken == "" {
+		return nil
+	}
+	operator, isTokenUnknown, err := a.auth.tokenSender(r)
+	if err == nil && operator.Role != roleMetrics && !operator.May(roleViewer) {
+		err = problem(http.StatusForbidden, codeForbidden, "the metrics token, or a token of the role viewer is needed")
+	}
+	if err == nil {
+		return nil
+	}
+	recordRefusal(r.Context(), a.options.Gate, err, gate.Refusal{EntryPoint: gate.API, Principal: operator.Name, From: operator.From, Detail: "metrics", IsGuess: isTokenUnknown})
+	return asProblem(err)
+}

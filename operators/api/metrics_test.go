@@ -1,0 +1,77 @@
+package api_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Two requests for the metrics are answered at once. A third one is refused, and gets no turn later. A request that ends makes room again.
+func TestTwoScrapesAtOnce(t *testing.T) {
+	t.Parallel()
+	began, release := make(chan struct{}, 1), make(chan struct{})
+	b := startEmbedded(t, func(o *testOptions) {
+		o.api.MetricsMaxAge = time.Hour
+		o.api.Metrics = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			began <- struct{}{}
+			<-release
+			return nil, nil
+		})
+	})
+	answers := make(chan int, 3)
+	scrape := func() {
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/metrics", nil)
+		response, err := http.DefaultTransport.RoundTrip(request)
+		if err != nil {
+			t.Error(err)
+			answers <- 0
+			return
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+		answers <- response.StatusCode
+	}
+	for range 3 {
+		go scrape()
+	}
+	<-began
+	if status := <-answers; status != http.StatusServiceUnavailable {
+		t.Errorf("%d for the third request, want 503", status)
+	}
+	b.call("GET", "/metrics", "", nil).expectProblem(503, "busy_server")
+	close(release)
+	for range 2 {
+		if status := <-answers; status != http.StatusOK {
+			t.Errorf("%d for one of two requests, want 200", status)
+		}
+	}
+	b.call("GET", "/metrics", "", nil).expectStatus(200)
+}
+
+// With a metrics token, /metrics is for its owner and for viewers. The metrics token opens nothing else, and wrong tokens lock the address
+// out as they do at the API.
+func TestMetricsToken(t *testing.T) {
+	t.Parallel()
+	const metricsToken = "of-the-scraper-only"
+	b := startWithLockout(t, func(o *testOptions) { o.api.MetricsToken = metricsToken })
+	viewer, verifier := b.createToken("viewer"), b.createToken("verifier")
+	for _, token := range []string{metricsToken, viewer, adminToken} {
+		b.call("GET", "/metrics", token, nil).expectStatus(200)
+	}
+	b.call("GET", "/metrics", "", nil).expectProblem(401, "unauthenticated")
+	b.call("GET", "/metrics", verifier, nil).expectProblem(403, "forbidden")
+	b.call("GET", "/v1/pools", metricsToken, nil).expectProblem(403, "forbidden")
+	b.call("POST", "/v1/tokens", adminToken, `{"name":"metrics","role":"viewer"}`).expectProblem(409, "already_exists")
+	for range 10 {
+		b.call("GET", "/metrics", "wrong", nil).expectProblem(401, "unauthenticated")
+	}
+	b.call("GET", "/metrics", "wrong", nil).expectProblem(429, "locked_out")
+	b.call("GET", "/metrics", metricsToken, nil).expectStatus(200) // it was accepted from this address before
+}
