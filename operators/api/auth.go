@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"crypto/subtle"
-	"errors"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -59,13 +58,13 @@ type authenticator struct {
 // authorize runs an operation only if the role of the token allows it. An operation without a role is refused for
 // everybody. A live stream of events checks the role again while it runs: see followEvents.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
-	operator, isTokenUnknown, err := a.requestOperator(ctx)
+	operator, err := a.requestOperator(ctx)
 	if err == nil {
 		err = operator.checkRights(ctx)
 	}
 	if err != nil {
 		recordRefusal(ctx.Context(), a.gate, err, gate.Refusal{
-			EntryPoint: gate.API, Principal: operator.Name, IsDevice: operator.isDevice, From: operator.From, Detail: ctx.Operation().OperationID, IsGuess: isTokenUnknown,
+			EntryPoint: gate.API, Principal: operator.Name, IsDevice: operator.isDevice, From: operator.From, Detail: ctx.Operation().OperationID,
 		})
 		return err
 	}
@@ -117,28 +116,28 @@ func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request)
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. isTokenUnknown
-// is true if the token is unknown. If it returns an error, operator still has what is known about the sender.
-func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, isTokenUnknown bool, err error) {
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. If it returns an
+// error, operator still has what is known about the sender.
+func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
-		return operator, false, nil
+		return operator, nil
 	}
 	r, _ := humago.Unwrap(ctx)
 	return a.tokenSender(r)
 }
 
-// tokenSender returns the owner of the bearer token of r. The results are those of requestOperator.
-func (a *authenticator) tokenSender(r *http.Request) (operator Operator, isTokenUnknown bool, err error) {
+// tokenSender returns the owner of the bearer token of r. If it returns an error, operator still has what is known about the sender.
+func (a *authenticator) tokenSender(r *http.Request) (operator Operator, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
-	if wait := a.gate.LockoutLeft(from, token); wait > 0 {
-		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
-		p.RetryAfter = wait
-		return Operator{From: from}, false, p
-	}
-	operator, err = a.tokenOperator(r.Context(), token)
+	lockout, err := a.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func() (err error) {
+		operator, err = a.tokenOperator(r.Context(), token)
+		return err
+	})
 	operator.From = from
-	if err == nil {
-		a.gate.RecordAccepted(from, token)
+	if lockout > 0 {
+		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
+		p.RetryAfter = lockout
+		return operator, p
 	}
-	return operator, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
+	return operator, err
 }

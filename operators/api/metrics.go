@@ -42,13 +42,13 @@ func (a *API) checkScraper(r *http.Request) *Problem {
 	if a.options.MetricsToken == "" {
 		return nil
 	}
-	operator, isTokenUnknown, err := a.auth.tokenSender(r)
+	operator, err := a.auth.tokenSender(r)
 	if err == nil && operator.Role != roleMetrics && !operator.May(roleViewer) {
 		err = problem(http.StatusForbidden, codeForbidden, "the metrics token, or a token of the role viewer is needed")
 	}
 	if err == nil {
 		return nil
 	}
-	recordRefusal(r.Context(), a.options.Gate, err, gate.Refusal{EntryPoint: gate.API, Principal: operator.Name, From: operator.From, Detail: "metrics", IsGuess: isTokenUnknown})
+	recordRefusal(r.Context(), a.options.Gate, err, gate.Refusal{EntryPoint: gate.API, Principal: operator.Name, IsDevice: operator.isDevice, From: operator.From, Detail: "metrics"})
 	return asProblem(err)
 }

@@ -56,7 +56,6 @@ type Refusal struct {
 	IsDevice   bool       // the principal is a device
 	From       netip.Addr // an invalid address means that the address is unknown
 	Detail     string     // operation or path, or the error
-	IsGuess    bool       // the token is unknown, so it counts as a guess
 }
 
 // Ledger records events of refusals. The product uses *store.Store.
@@ -106,45 +105,44 @@ func (g *Gate) ClientAddress(r *http.Request) netip.Addr {
 	return clientAddress(r, g.options.Proxies)
 }
 
-// LockoutLeft returns how long clients at address must not try this token. If it is 0, they may try the token now. An empty token is never
-// accepted, so with it the result is the time that is left for all clients of the address.
-func (g *Gate) LockoutLeft(address netip.Addr, token string) time.Duration {
-	return g.guesses.lockoutLeft(address, token)
+// Attempt is a token that a client presents.
+type Attempt struct {
+	EntryPoint EntryPoint
+	From       netip.Addr
+	Token      string
 }
 
-// RecordAccepted records that this operator's token was accepted from address.
-func (g *Gate) RecordAccepted(address netip.Addr, token string) {
-	g.guesses.recordAccepted(address, token)
+// Try calls check, which looks up the token of attempt, and returns its error. If the error is devices.ErrUnauthenticated, the token counts
+// as a guess. If the address is locked out, Try calls no check and returns for how long. Tokens of one address are looked up one after
+// another, because otherwise tokens that are sent at once would all be checked before the first one counts. A token that was accepted
+// recently is looked up at once, even during a lock-out, except for a sign-in.
+func (g *Gate) Try(ctx context.Context, attempt Attempt, check func() error) (lockout time.Duration, err error) {
+	network := guesserNetwork(attempt.From)
+	isRemembered := attempt.EntryPoint != SignIn
+	if isRemembered && g.guesses.isAccepted(network, attempt.Token) {
+		return 0, check()
+	}
+	one, lockout, err := g.guesses.begin(ctx, network)
+	if one == nil {
+		return lockout, err
+	}
+	isWrong := false
+	defer func() {
+		if g.guesses.end(network, one, isWrong) {
+			g.Refuse(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, From: attempt.From, Detail: "too many wrong tokens"})
+		}
+	}()
+	err = check()
+	isWrong = attempt.Token != "" && errors.Is(err, devices.ErrUnauthenticated)
+	if err == nil && isRemembered {
+		g.guesses.recordAccepted(network, attempt.Token)
+	}
+	return 0, err
 }
 
 // Refuse counts refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is also recorded as an
 // event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
-	g.logRefusal(ctx, refusal)
-	if refusal.IsGuess && g.guesses.recordWrong(refusal.From) {
-		refusal.Reason, refusal.Detail = LockedOut, "too many wrong tokens"
-		g.logRefusal(ctx, refusal)
-	}
-}
-
-// RefuseReport calls Refuse for a report over HTTP that was refused because of cause. device is the id that the sender claims.
-func (g *Gate) RefuseReport(r *http.Request, device string, cause error) {
-	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, IsDevice: true, From: g.ClientAddress(r), Detail: "report"})
-}
-
-// ReasonOf returns the Reason for err, the error with which a device was refused.
-func ReasonOf(err error) Reason {
-	switch {
-	case errors.Is(err, devices.ErrUnauthenticated):
-		return Unauthenticated
-	case errors.Is(err, devices.ErrUnavailable):
-		return Unavailable
-	}
-	return Forbidden
-}
-
-// logRefusal logs a refusal, and records it as an event at the interfaces API and SignIn, if it is the first of its kind in a minute.
-func (g *Gate) logRefusal(ctx context.Context, refusal Refusal) {
 	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()
 	refusal.Principal = cleanText(cmp.Or(refusal.Principal, unknownPrincipal))
 	leftOut, ok := g.samples.shouldLog(refusal)
@@ -163,6 +161,22 @@ func (g *Gate) logRefusal(ctx context.Context, refusal Refusal) {
 	if refusal.EntryPoint == API || refusal.EntryPoint == SignIn {
 		g.record(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, cleanText(refusal.Detail)))
 	}
+}
+
+// RefuseReport calls Refuse for a report over HTTP that was refused because of cause. device is the id that the sender claims.
+func (g *Gate) RefuseReport(r *http.Request, device string, cause error) {
+	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, IsDevice: true, From: g.ClientAddress(r), Detail: "report"})
+}
+
+// ReasonOf returns the Reason for err, the error with which a device was refused.
+func ReasonOf(err error) Reason {
+	switch {
+	case errors.Is(err, devices.ErrUnauthenticated):
+		return Unauthenticated
+	case errors.Is(err, devices.ErrUnavailable):
+		return Unavailable
+	}
+	return Forbidden
 }
 
 // record writes an event with this detail about a refusal, even if the request has ended: a client that disconnects early is recorded,

@@ -2,14 +2,18 @@ package gate_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators/gate"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -38,9 +42,25 @@ func newTestGate(t *testing.T) *testGate {
 	return s
 }
 
-func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, from string, isGuess bool) {
+func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, from string) {
 	s.t.Helper()
-	s.Refuse(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", IsGuess: isGuess})
+	s.Refuse(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools"})
+}
+
+// try presents a token from an address. The only known tokens are those that begin with "good". It returns how long the address is locked
+// out, or -1 if the token was looked up and is unknown.
+func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
+	s.t.Helper()
+	lockout, err := s.Try(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func() error {
+		if strings.HasPrefix(token, "good") {
+			return nil
+		}
+		return devices.ErrUnauthenticated
+	})
+	if err != nil {
+		return -1
+	}
+	return lockout
 }
 
 // expectLogged checks how many lines were logged and how many events were recorded since its last call.
@@ -57,7 +77,7 @@ func TestRefusalsAreSampled(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	for range 50 {
-		s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
+		s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1")
 	}
 	if log := s.log.String(); !strings.Contains(log, "principal=eve") || !strings.Contains(log, "from=192.0.2.1") || !strings.Contains(log, "reason=forbidden") {
 		t.Error(log)
@@ -66,10 +86,10 @@ func TestRefusalsAreSampled(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	s.expectLogged(1, 1)
-	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.2", false) // from another address
+	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.2") // from another address
 	s.expectLogged(1, 1)
 	s.now = s.now.Add(time.Minute)
-	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
+	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1")
 	if !strings.Contains(s.log.String(), "left_out=49") {
 		t.Error(s.log.String())
 	}
@@ -95,10 +115,10 @@ func TestADeviceHidesNoOperator(t *testing.T) {
 func TestDevicesAreNoEvents(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
-	s.refuse(gate.Report, gate.Unauthenticated, "ar-7", "192.0.2.1", false)
-	s.refuse(gate.Broker, gate.Forbidden, "ar-7", "192.0.2.1", false)
+	s.refuse(gate.Report, gate.Unauthenticated, "ar-7", "192.0.2.1")
+	s.refuse(gate.Broker, gate.Forbidden, "ar-7", "192.0.2.1")
 	s.expectLogged(2, 0)
-	s.refuse(gate.SignIn, gate.Unauthenticated, "", "192.0.2.1", true)
+	s.refuse(gate.SignIn, gate.Unauthenticated, "", "192.0.2.1")
 	if s.events[0].Actor != "nobody" {
 		t.Errorf("%+v", s.events)
 	}
@@ -111,13 +131,13 @@ func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	for i := range 500 {
-		s.refuse(gate.API, gate.Unauthenticated, "", fmt.Sprintf("10.0.%d.%d", i/250, i%250), true)
+		s.refuse(gate.API, gate.Unauthenticated, "", fmt.Sprintf("10.0.%d.%d", i/250, i%250))
 	}
 	s.expectLogged(30, 30)
-	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
+	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1")
 	s.expectLogged(1, 1)
 	s.now = s.now.Add(time.Minute)
-	s.refuse(gate.API, gate.Unauthenticated, "", "192.0.2.9", true)
+	s.refuse(gate.API, gate.Unauthenticated, "", "192.0.2.9")
 	if !strings.Contains(s.log.String(), "left_out=470") {
 		t.Error(s.log.String())
 	}
@@ -125,30 +145,91 @@ func TestManyWhoGuessHideNobody(t *testing.T) {
 
 func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	t.Parallel()
+	const from, other = "192.0.2.1", "192.0.2.2"
 	s := newTestGate(t)
-	from, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	s.RecordAccepted(from, "good")
+	s.try(gate.API, from, "good")
 	for range 9 {
-		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
+		s.try(gate.API, from, "x")
 	}
-	s.refuse(gate.API, gate.Unauthenticated, "", from.String(), false) // a request without a token is not a guess
-	if wait := s.LockoutLeft(from, "x"); wait != 0 {
+	s.try(gate.API, from, "") // a request without a token is not a guess
+	s.expectLogged(0, 0)
+	if wait := s.try(gate.SignIn, from, "x"); wait != -1 { // counts together with the guesses at the API
 		t.Errorf("waits %v after nine", wait)
 	}
-	s.expectLogged(1, 1)
-	s.refuse(gate.SignIn, gate.Unauthenticated, "", from.String(), true) // counts together with the guesses at the API
-	s.expectLogged(2, 2)                                                 // the second one is about the lock-out
-	for token, want := range map[string]time.Duration{"x": 10 * time.Minute, "": 10 * time.Minute, "good": 0} {
-		if wait := s.LockoutLeft(from, token); wait != want {
-			t.Errorf("waits %v with %q, want %v", wait, token, want)
+	s.expectLogged(1, 1) // the lock-out
+	for _, test := range []struct {
+		at    gate.EntryPoint
+		token string
+		want  time.Duration
+	}{{gate.API, "x", 10 * time.Minute}, {gate.API, "", 10 * time.Minute}, {gate.API, "good, but new", 10 * time.Minute}, {gate.API, "good", 0}, {gate.SignIn, "good", 10 * time.Minute}} {
+		if wait := s.try(test.at, from, test.token); wait != test.want {
+			t.Errorf("waits %v with %q at %s, want %v", wait, test.token, test.at, test.want)
 		}
 	}
-	if wait := s.LockoutLeft(other, "x"); wait != 0 {
+	if wait := s.try(gate.API, other, "x"); wait != -1 {
 		t.Errorf("another address waits %v", wait)
 	}
 	s.now = s.now.Add(10 * time.Minute)
-	if wait := s.LockoutLeft(from, "x"); wait != 0 {
+	if wait := s.try(gate.API, from, "x"); wait != -1 {
 		t.Errorf("waits %v afterwards", wait)
+	}
+}
+
+// TestGuessesAtOnceLockAnAddressOut checks wrong tokens that arrive at once: only ten are looked up.
+func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
+	t.Parallel()
+	s := newTestGate(t)
+	var group sync.WaitGroup
+	var lookedUp, refused atomic.Int64
+	for range 150 {
+		group.Go(func() {
+			lockout, _ := s.Try(t.Context(), gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}, func() error {
+				lookedUp.Add(1)
+				runtime.Gosched()
+				return devices.ErrUnauthenticated
+			})
+			if lockout > 0 {
+				refused.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	if lookedUp.Load() != 10 || refused.Load() != 140 {
+		t.Errorf("%d guesses looked up and %d refused, want 10 and 140", lookedUp.Load(), refused.Load())
+	}
+}
+
+// TestAGuessThatBreaksOffGivesItsTurnBack checks a client that disconnects while the token of another one is looked up.
+func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
+	t.Parallel()
+	s := newTestGate(t)
+	attempt := gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}
+	_, err := s.Try(t.Context(), attempt, func() error {
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := s.Try(gone, attempt, func() error { t.Error("looked up"); return nil })
+		return err
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if wait := s.try(gate.API, "192.0.2.1", "good"); wait != 0 {
+		t.Errorf("waits %v", wait)
+	}
+}
+
+// TestManyGuessersForgetNoLockout checks a lock-out while more addresses send wrong tokens than are remembered.
+func TestManyGuessersForgetNoLockout(t *testing.T) {
+	t.Parallel()
+	s := newTestGate(t)
+	for range 10 {
+		s.try(gate.API, "192.0.2.1", "x")
+	}
+	for i := range 25_000 {
+		s.try(gate.API, fmt.Sprintf("10.%d.%d.1", i/250, i%250), "x")
+	}
+	if wait := s.try(gate.API, "192.0.2.1", "x"); wait != 10*time.Minute {
+		t.Errorf("waits %v, want 10 m", wait)
 	}
 }
 
@@ -157,14 +238,14 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
-	from := netip.MustParseAddr("192.0.2.1")
-	s.RecordAccepted(from, "good")
+	const from = "192.0.2.1"
+	s.try(gate.API, from, "good")
 	s.now = s.now.Add(time.Hour - time.Minute)
 	for range 10 {
-		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
+		s.try(gate.API, from, "x")
 	}
 	for _, want := range []time.Duration{0, 9 * time.Minute} {
-		if wait := s.LockoutLeft(from, "good"); wait != want {
+		if wait := s.try(gate.API, from, "good"); wait != want {
 			t.Errorf("waits %v, want %v", wait, want)
 		}
 		s.now = s.now.Add(time.Minute)
@@ -175,7 +256,7 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 func TestAStrangersTextIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
-	s.refuse(gate.API, gate.Forbidden, strings.Repeat("\xffé\x00", 10_000), "192.0.2.1", false)
+	s.refuse(gate.API, gate.Forbidden, strings.Repeat("\xffé\x00", 10_000), "192.0.2.1")
 	if e := s.events[0]; len(e.Actor) > 512 || strings.ContainsRune(e.Actor, 0) || strings.ToValidUTF8(e.Actor, "") != e.Actor {
 		t.Errorf("%q", e.Actor)
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
@@ -11,7 +12,7 @@ import (
 )
 
 // After maxGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockoutTime. lockoutTime
-// must not be longer than guessSpan: recordWrong replaces an entry that is older than guessSpan, and with it the lock-out.
+// must not be longer than guessSpan: end replaces an entry that is older than guessSpan, and with it the lock-out.
 const (
 	maxGuesses    = 10
 	guessSpan     = 10 * time.Minute
@@ -26,7 +27,7 @@ type guessCounter struct {
 	maxWrong int
 
 	mu         sync.Mutex
-	byNetwork  map[netip.Prefix]*wrongTokens
+	byNetwork  map[netip.Prefix]*guesser
 	acceptedAt map[acceptedToken]time.Time // time when the token was last accepted
 }
 
@@ -37,16 +38,18 @@ type acceptedToken struct {
 	hash [sha256.Size]byte
 }
 
-// wrongTokens counts the wrong tokens from one address.
-type wrongTokens struct {
-	count       int       // wrong tokens since the time since
-	since       time.Time // time of the first wrong token, or of the latest lock-out
-	lockedUntil time.Time // end of the lock-out; the zero time means that the address is not locked out
+// guesser is one address with wrong tokens, or with a token that is being looked up.
+type guesser struct {
+	turn        chan struct{} // has an element while a token is being looked up: an address cannot have more tokens checked than its limit allows
+	users       int           // tokens that are being looked up or wait for that
+	count       int           // wrong tokens since the time since
+	since       time.Time     // time of the first wrong token, or of the latest lock-out
+	lockedUntil time.Time     // end of the lock-out; the zero time means that the address is not locked out
 }
 
 // newGuessCounter returns a counter that locks an address out after maxWrong wrong tokens.
 func newGuessCounter(now func() time.Time, maxWrong int) *guessCounter {
-	return &guessCounter{now: now, maxWrong: maxWrong, byNetwork: map[netip.Prefix]*wrongTokens{}, acceptedAt: map[acceptedToken]time.Time{}}
+	return &guessCounter{now: now, maxWrong: maxWrong, byNetwork: map[netip.Prefix]*guesser{}, acceptedAt: map[acceptedToken]time.Time{}}
 }
 
 // guesserNetwork returns the range, around address, in which one guesser may own many addresses: for IPv6 a /64, for IPv4 the address
@@ -60,44 +63,58 @@ func guesserNetwork(address netip.Addr) netip.Prefix {
 	return prefix
 }
 
-// lockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now.
-func (g *guessCounter) lockoutLeft(address netip.Addr, token string) time.Duration {
+// isAccepted reports whether the token was accepted from network recently.
+func (g *guessCounter) isAccepted(network netip.Prefix, token string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.byNetwork[guesserNetwork(address)]
-	if one == nil {
-		return 0
-	}
-	wait := max(0, one.lockedUntil.Sub(g.now()))
-	if wait > 0 && g.now().Sub(g.acceptedAt[acceptedToken{guesserNetwork(address), sha256.Sum256([]byte(token))}]) < acceptedFor {
-		return 0
-	}
-	return wait
+	at, ok := g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}]
+	return ok && g.now().Sub(at) < acceptedFor
 }
 
-// recordAccepted records that a token was accepted from address.
-func (g *guessCounter) recordAccepted(address netip.Addr, token string) {
+// recordAccepted records that a token was accepted from network.
+func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.acceptedAt) >= maxRemembered {
 		clear(g.acceptedAt)
 	}
-	g.acceptedAt[acceptedToken{guesserNetwork(address), sha256.Sum256([]byte(token))}] = g.now()
+	g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// recordWrong counts an unknown token from address, and reports whether it locks the address out.
-func (g *guessCounter) recordWrong(address netip.Addr) bool {
+// begin waits until no other token from network is being looked up. If network is locked out then, it returns for how long. Otherwise the
+// caller looks its token up, and calls end. The error is the error of ctx.
+func (g *guessCounter) begin(ctx context.Context, network netip.Prefix) (one *guesser, lockout time.Duration, err error) {
+	one = g.join(network)
+	select {
+	case one.turn <- struct{}{}:
+	case <-ctx.Done():
+		g.leave(network, one)
+		return nil, 0, ctx.Err()
+	}
+	g.mu.Lock()
+	lockout = max(0, one.lockedUntil.Sub(g.now()))
+	g.mu.Unlock()
+	if lockout > 0 {
+		<-one.turn
+		g.leave(network, one)
+		return nil, lockout, nil
+	}
+	return one, 0, nil
+}
+
+// end ends what begin began for one, the guesser of network. It counts the token if it isWrong, and reports whether that locks the network
+// out.
+func (g *guessCounter) end(network netip.Prefix, one *guesser, isWrong bool) (isLockedOut bool) {
+	defer g.leave(network, one)
+	defer func() { <-one.turn }()
+	if !isWrong {
+		return false
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
-	if len(g.byNetwork) >= maxRemembered {
-		g.makeRoom(now)
-	}
-	key := guesserNetwork(address)
-	one := g.byNetwork[key]
-	if one == nil || now.Sub(one.since) > guessSpan {
-		one = &wrongTokens{since: now}
-		g.byNetwork[key] = one
+	if one.count == 0 || now.Sub(one.since) > guessSpan {
+		one.count, one.since = 0, now
 	}
 	one.count++
 	if one.count < g.maxWrong {
@@ -107,18 +124,55 @@ func (g *guessCounter) recordWrong(address netip.Addr) bool {
 	return true
 }
 
-// makeRoom removes expired entries, then any entries, even of locked-out addresses, until there is room for one more.
-func (g *guessCounter) makeRoom(now time.Time) {
-	for key, one := range g.byNetwork {
-		if now.Sub(one.since) > guessSpan && now.After(one.lockedUntil) {
-			delete(g.byNetwork, key)
-		}
+// join returns the guesser of network. The caller must call leave.
+func (g *guessCounter) join(network netip.Prefix) *guesser {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.byNetwork[network]
+	if one == nil {
+		g.makeRoom()
+		one = &guesser{turn: make(chan struct{}, 1)}
+		g.byNetwork[network] = one
 	}
-	for key := range g.byNetwork {
-		if len(g.byNetwork) < maxRemembered {
-			return
+	one.users++
+	return one
+}
+
+// leave ends the use of one, the guesser of network, and forgets it if it has no wrong tokens.
+func (g *guessCounter) leave(network netip.Prefix, one *guesser) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one.users--
+	if one.users == 0 && one.isHarmless(g.now()) && g.byNetwork[network] == one {
+		delete(g.byNetwork, network)
+	}
+}
+
+// isHarmless reports whether the guesser has no wrong tokens that still count, and no lock-out.
+func (o *guesser) isHarmless(now time.Time) bool {
+	return !now.Before(o.lockedUntil) && (o.count == 0 || now.Sub(o.since) > guessSpan)
+}
+
+// makeRoom makes room for more guessers if there is none. It removes harmless ones, then any that are not locked out, and locked-out ones
+// only if all are. It removes a tenth at once, because it reads them all.
+func (g *guessCounter) makeRoom() {
+	if len(g.byNetwork) < maxRemembered {
+		return
+	}
+	now := g.now()
+	for _, mayRemove := range []func(*guesser) bool{
+		func(o *guesser) bool { return o.users == 0 && o.isHarmless(now) },
+		func(o *guesser) bool { return o.users == 0 && !now.Before(o.lockedUntil) },
+		func(*guesser) bool { return true },
+	} {
+		for network, one := range g.byNetwork {
+			if len(g.byNetwork) <= maxRemembered-maxRemembered/10 {
+				return
+			}
+			if mayRemove(one) {
+				delete(g.byNetwork, network)
+			}
 		}
-		delete(g.byNetwork, key)
 	}
 }
 

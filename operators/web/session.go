@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
@@ -249,17 +251,22 @@ func (d *authenticator) startSession(
 	if d.gate.IsProxied(r) {
 		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
-	if form.Wait = d.gate.LockoutLeft(from, ""); form.Wait > 0 {
+	var secret string
+	lockout, err := d.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func() (err error) {
+		if secret, err = open(r.Context(), credential); errors.Is(err, errSignedOut) && !form.Link {
+			return fmt.Errorf("%w: %w", devices.ErrUnauthenticated, err) // counts as a guess
+		}
+		return err
+	})
+	switch {
+	case lockout > 0:
 		refusal.Reason = gate.LockedOut
 		d.gate.Refuse(r.Context(), refusal)
-		form.Proxy = d.gate.IsProxied(r)
+		form.Wait, form.Proxy = lockout, d.gate.IsProxied(r)
 		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
-	}
-	secret, err := open(r.Context(), credential)
-	switch {
 	case errors.Is(err, errSignedOut):
-		refusal.Reason, refusal.IsGuess = gate.Unauthenticated, !form.Link
+		refusal.Reason = gate.Unauthenticated
 		d.gate.Refuse(r.Context(), refusal)
 		form.Wrong = true
 		d.showSignIn(rw, r, http.StatusUnauthorized, form)
