@@ -6,15 +6,18 @@ import (
 )
 
 // OpenSession stores a session of the dashboard. secretHash is the SHA-256 of the secret of the session, tokenHash is the SHA-256 of the
-// secret of the operator token that the session uses, and lifetime is the duration of the session. It also deletes expired sessions.
-func (s credentials) OpenSession(ctx context.Context, secretHash, tokenHash []byte, lifetime time.Duration) error {
+// secret of the operator token that the session uses, and lifetime is the duration of the session. It records that actor, the owner of the
+// token, signed in from the address from. It also deletes expired sessions.
+func (s credentials) OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
 			return err
 		}
-		_, err := tx.exec(ctx, `INSERT INTO web_sessions (hash, token_hash, expires_at) VALUES ($1, $2, {now} + $3 * {ms})`,
-			secretHash, tokenHash, lifetime.Milliseconds())
-		return err
+		if _, err := tx.exec(ctx, `INSERT INTO web_sessions (hash, token_hash, expires_at) VALUES ($1, $2, {now} + $3 * {ms})`,
+			secretHash, tokenHash, lifetime.Milliseconds()); err != nil {
+			return err
+		}
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_in", Actor: actor, Detail: "from=" + from})
 	})
 }
 
@@ -24,10 +27,13 @@ func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash 
 	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
 }
 
-// CloseSession deletes the session whose secret has this SHA-256. It is no error if there is no such session.
-func (s credentials) CloseSession(ctx context.Context, secretHash []byte) error {
+// CloseSession deletes the session whose secret has this SHA-256, and records that actor signed out from the address from. If there is no
+// such session, it records nothing and returns no error.
+func (s credentials) CloseSession(ctx context.Context, actor, from string, secretHash []byte) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash)
-		return err
+		if deleted, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash); err != nil || deleted == 0 {
+			return err
+		}
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_out", Actor: actor, Detail: "from=" + from})
 	})
 }

@@ -87,16 +87,16 @@ func TestWebSessions(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		secret, ended, token := []byte("hash of a secret"), []byte("of another one"), []byte("hash of a token")
-		l.must(l.OpenSession(l.Context(), ended, token, -time.Second))
-		l.must(l.OpenSession(l.Context(), secret, token, time.Hour))
+		l.must(l.OpenSession(l.Context(), "alice", "192.0.2.1", ended, token, -time.Second))
+		l.must(l.OpenSession(l.Context(), "alice", "192.0.2.1", secret, token, time.Hour))
 		if got, err := l.Session(l.Context(), secret); err != nil || string(got) != string(token) {
 			l.Errorf("session: %q, %v", got, err)
 		}
 		if _, err := l.Session(l.Context(), ended); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("a session that has ended: %v", err)
 		}
-		l.must(l.CloseSession(l.Context(), secret))
-		l.must(l.CloseSession(l.Context(), secret))
+		l.must(l.CloseSession(l.Context(), "alice", "192.0.2.2", secret))
+		l.must(l.CloseSession(l.Context(), "alice", "192.0.2.2", secret))
 		if _, err := l.Session(l.Context(), secret); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("a session that was closed: %v", err)
 		}

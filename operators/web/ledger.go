@@ -17,11 +17,12 @@ type Ledger interface {
 }
 
 // sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, tokenHash of the secret of its
-// operator token. The lifetime of a session begins with OpenSession; reading the session does not extend it.
+// operator token. The lifetime of a session begins with OpenSession; reading the session does not extend it. The log gets the actor and the
+// address, from, of each sign-in and sign-out.
 type sessionStore interface {
-	OpenSession(ctx context.Context, secretHash, tokenHash []byte, lifetime time.Duration) error
+	OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error
 	Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) // errNotFound if there is none
-	CloseSession(ctx context.Context, secretHash []byte) error
+	CloseSession(ctx context.Context, actor, from string, secretHash []byte) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound if there is none
 }
 

@@ -29,6 +29,8 @@ const (
 	sessionLife = 12 * time.Hour
 	// sessionCheckLifetime is the lifetime of a cached check of a session. The streams of one session share the check.
 	sessionCheckLifetime = 5 * time.Second
+	// bootstrapName is the name of the operator with the token of the configuration.
+	bootstrapName = "bootstrap"
 )
 
 // errSignedOut means that the request has no valid session: there is none, its token was revoked, or the
@@ -64,7 +66,7 @@ func hashOf(token string) []byte {
 
 // openWithToken signs in with an operator token and returns the secret of the new session. It returns
 // errSignedOut if the token is unknown or lacks the role viewer.
-func (s *sessions) openWithToken(ctx context.Context, token string) (secret string, err error) {
+func (s *sessions) openWithToken(ctx context.Context, from netip.Addr, token string) (secret string, err error) {
 	hash := hashOf(token)
 	who, err := s.tokenOwner(ctx, hash)
 	if err != nil {
@@ -73,27 +75,28 @@ func (s *sessions) openWithToken(ctx context.Context, token string) (secret stri
 	if !who.May("viewer") {
 		return "", errSignedOut
 	}
-	return s.openSession(ctx, hash)
+	return s.openSession(ctx, who.Name, from, hash)
 }
 
 // openWithLink signs in with linkSecret, the secret of the sign-in link, as the bootstrap operator, and returns the secret of the new
 // session. The link can be used only once; after that, openWithLink returns errSignedOut.
-func (s *sessions) openWithLink(ctx context.Context, linkSecret string) (secret string, err error) {
+func (s *sessions) openWithLink(ctx context.Context, from netip.Addr, linkSecret string) (secret string, err error) {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
 	if s.link == "" || subtle.ConstantTimeCompare([]byte(linkSecret), []byte(s.link)) == 0 {
 		return "", errSignedOut
 	}
-	if secret, err = s.openSession(ctx, s.adminHash); err == nil {
+	if secret, err = s.openSession(ctx, bootstrapName, from, s.adminHash); err == nil {
 		s.link = ""
 	}
 	return secret, err
 }
 
-// openSession stores a new session of the operator token with this hash and returns the secret of the session.
-func (s *sessions) openSession(ctx context.Context, tokenHash []byte) (secret string, err error) {
+// openSession stores a new session of the operator token with this hash and returns the secret of the session. actor is the owner of the
+// token, who signs in from the address from.
+func (s *sessions) openSession(ctx context.Context, actor string, from netip.Addr, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
-	return secret, s.ledger.OpenSession(ctx, hashOf(secret), tokenHash, sessionLife)
+	return secret, s.ledger.OpenSession(ctx, actor, from.String(), hashOf(secret), tokenHash, sessionLife)
 }
 
 // tokenOwner returns the operator that owns the token with this hash. If there is no such token, or the token
@@ -103,7 +106,7 @@ func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, e
 		return api.Operator{}, errSignedOut
 	}
 	if s.adminHash != nil && subtle.ConstantTimeCompare(hash, s.adminHash) == 1 {
-		return api.Operator{Name: "bootstrap", Role: "admin"}, nil
+		return api.Operator{Name: bootstrapName, Role: "admin"}, nil
 	}
 	t, err := s.ledger.TokenByHash(ctx, hash)
 	switch {
@@ -146,10 +149,17 @@ func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Opera
 	return who, err
 }
 
-// closeSession ends a session.
-func (s *sessions) closeSession(ctx context.Context, secret string) error {
+// closeSession ends a session, whose operator signs out from the address from. It does nothing if no operator is signed in with the session.
+func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret string) error {
 	s.recentChecks.Delete(sha256.Sum256([]byte(secret)))
-	return s.ledger.CloseSession(ctx, hashOf(secret))
+	who, err := s.sessionOperator(ctx, secret)
+	if errors.Is(err, errSignedOut) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.ledger.CloseSession(ctx, who.Name, from.String(), hashOf(secret))
 }
 
 // authenticator signs visitors of the dashboard in and out.
@@ -244,7 +254,7 @@ func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
 // form again. A wrong token counts as a guess by the sender's address. A wrong link does not count: any web page can make a browser follow
 // a link, and nobody can guess its 256 bits.
 func (d *authenticator) startSession(
-	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, credential string) (secret string, err error), credential string,
+	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, from netip.Addr, credential string) (secret string, err error), credential string,
 ) {
 	from := d.gate.ClientAddress(r)
 	refusal := gate.Refusal{EntryPoint: gate.SignIn, From: from, Detail: "sign-in"}
@@ -253,7 +263,7 @@ func (d *authenticator) startSession(
 	}
 	var secret string
 	lockout, err := d.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func() (err error) {
-		if secret, err = open(r.Context(), credential); errors.Is(err, errSignedOut) && !form.Link {
+		if secret, err = open(r.Context(), from, credential); errors.Is(err, errSignedOut) && !form.Link {
 			return fmt.Errorf("%w: %w", devices.ErrUnauthenticated, err) // counts as a guess
 		}
 		return err
@@ -284,7 +294,7 @@ func (d *authenticator) startSession(
 // signOut ends the session of the visitor.
 func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if err := d.sessions.closeSession(r.Context(), cookie.Value); err != nil {
+		if err := d.sessions.closeSession(r.Context(), d.gate.ClientAddress(r), cookie.Value); err != nil {
 			d.sendError(rw, r, err)
 			return
 		}

@@ -91,6 +91,27 @@ func TestSignInIsNeeded(t *testing.T) {
 	}
 }
 
+// TestSignInsAreEvents checks the audit log: a sign-in and a sign-out have one event each, with the operator and the address. A wrong token
+// and a second sign-out have none.
+func TestSignInsAreEvents(t *testing.T) {
+	t.Parallel()
+	b := startSignedOut(t)
+	secret, _ := b.createToken("viewer")
+	b.postForm("/sign-in", url.Values{"token": {"wrong"}}, nil)
+	cookie := b.signIn(secret)
+	b.postForm("/sign-out", nil, nil, cookie)
+	b.postForm("/sign-out", nil, nil, cookie)
+	for _, kind := range []string{"access.signed_in", "access.signed_out"} {
+		var events struct {
+			Events []struct{ Actor, Detail string }
+		}
+		b.callAPI("GET", "/v1/events?kind="+kind+"&actor=viewer+of+the+test", nil, &events)
+		if len(events.Events) != 1 || events.Events[0].Detail != "from=127.0.0.1" {
+			t.Errorf("%s: %v", kind, events)
+		}
+	}
+}
+
 func TestSessionEnds(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
