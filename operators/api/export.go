@@ -234,14 +234,8 @@ func cellText(value json.RawMessage) string {
 		var text string
 		_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		return escapeFormula(text)
+	case '{', '[':
+		return escapeJSONFormula(string(value))
 	}
 	return string(value)
-}
-
-// escapeFormula prevents a spreadsheet from interpreting text of a device as a formula.
-func escapeFormula(text string) string {
-	if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) {
-		return "'" + text
-	}
-	return text
 }

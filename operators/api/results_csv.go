@@ -95,7 +95,7 @@ func (t *resultTable) header() []string {
 			names = append(names, "output")
 			continue
 		}
-		names = append(names, "output."+field)
+		names = append(names, escapeFormula("output."+field)) // devices choose the names of the fields
 	}
 	if t.hasRest {
 		names = append(names, "output")

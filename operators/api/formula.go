@@ -1,0 +1,42 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+)
+
+// escapeFormula returns text as a cell that no spreadsheet interprets as a formula. The cell gets an apostrophe where it begins like a formula,
+// and where a part behind a semicolon, a tab or a line break does: a spreadsheet that does not split lines at commas sees such a part as a
+// cell, even if the CSV cell is in quotes.
+func escapeFormula(text string) string {
+	if text != "" && strings.ContainsRune("\t\r\n", rune(text[0])) {
+		return "'" + text[:1] + escapeFormula(text[1:])
+	}
+	return escapeFormulas(text, true, func(r rune) string { return "'" + string(r) })
+}
+
+// escapeJSONFormula returns text, a JSON object or list, with the same value and without a part that a spreadsheet interprets as a formula.
+func escapeJSONFormula(text string) string {
+	return escapeFormulas(text, false, func(r rune) string { return fmt.Sprintf(`\u%04x`, r) })
+}
+
+// escapeFormulas replaces the first character of each formula in text by the result of escape. If isStart is true, text itself may be a
+// formula.
+func escapeFormulas(text string, isStart bool, escape func(rune) string) string {
+	const formulaStarts, separators = "=+-@", ";\t\r\n"
+	if !strings.ContainsAny(text, formulaStarts) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if isStart && strings.ContainsRune(formulaStarts, r) {
+			out.WriteString(escape(r))
+			isStart = false
+			continue
+		}
+		// A spreadsheet may remove spaces and quotes at the start of a cell.
+		isStart = strings.ContainsRune(separators, r) || isStart && (r == ' ' || r == '"')
+		out.WriteRune(r)
+	}
+	return out.String()
+}
