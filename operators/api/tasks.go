@@ -87,9 +87,17 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 	}, nil
 }
 
+// maxHolderName is the maximum length in bytes of @CALLER/HOLDER, the name of a caller's holder: the name of a token has at most 200
+// characters of at most 4 bytes, the name of a holder at most 64.
+const maxHolderName = 1 + 4*200 + 1 + 64
+
 // checkNames returns an error for an invalid device id or pool name in a filter. An empty name is not checked.
 func checkNames(device, pool string) error {
-	if device != "" && !store.IsCaller(device) {
+	if store.IsCaller(device) {
+		if len(device) > maxHolderName {
+			return invalid("device: at most %d bytes", maxHolderName)
+		}
+	} else if device != "" {
 		if _, err := devices.ParseID(device); err != nil {
 			return err
 		}

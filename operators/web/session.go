@@ -235,11 +235,14 @@ func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, stat
 	d.writeTemplate(rw, r, status, "sign-in", form)
 }
 
-// localPath returns path if it is a path of this site, and otherwise "/".
+// maxNextPath is the maximum length in bytes of the path to which a sign-in leads: a longer Location would be refused by browsers and proxies.
+const maxNextPath = 4 << 10
+
+// localPath returns path if it is a path of this site with at most maxNextPath bytes, and otherwise "/".
 func localPath(path string) string {
 	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers remove some of these characters
 	u, err := url.Parse(path)
-	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
+	if err != nil || unsafe || len(path) > maxNextPath || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
 		return "/"
 	}
 	return path

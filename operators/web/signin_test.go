@@ -112,6 +112,23 @@ func TestSignInsAreEvents(t *testing.T) {
 	}
 }
 
+// TestAFormCannotMakeALongLocation checks forms with 70,000 characters in a field that becomes a part of the header Location.
+func TestAFormCannotMakeALongLocation(t *testing.T) {
+	t.Parallel()
+	b := startSignedOut(t)
+	long := strings.Repeat("a", 70_000)
+	admin := b.signIn(adminToken)
+	for field, value := range map[string]string{"device": "@" + long, "pool": long, "kind": long, "error": long} {
+		status, text, _ := b.postForm("/retry-tasks", url.Values{field: {value}}, nil, admin)
+		if status/100 != 4 || !strings.Contains(text, field) || !strings.Contains(text, "at most") && !strings.Contains(text, "&lt;=") {
+			t.Errorf("%s of 70,000 characters: %d %.2000s", field, status, text)
+		}
+	}
+	if status, text, _ := b.postForm("/sign-in", url.Values{"token": {adminToken}, "next": {"/" + long}}, nil); status != http.StatusSeeOther || !strings.Contains(text, "Location: /\r\n") {
+		t.Errorf("a next page of 70,000 characters: %d %.300s", status, text)
+	}
+}
+
 func TestSessionEnds(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
