@@ -128,6 +128,9 @@ func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
 	if err := os.MkdirAll(options.Data, 0o700); err != nil {
 		return err
 	}
+	if err := checkFolder(options.Data); err != nil {
+		return err
+	}
 	lock, err := os.OpenFile(filepath.Join(options.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -141,6 +144,25 @@ func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
 	}
 	d.FleetToken, err = readOrCreateToken(filepath.Join(options.Data, "fleet-token"))
 	return err
+}
+
+// checkFolder refuses a folder that every user of the machine may write to, and one in which a file of dev is a link or a folder: another
+// user may have put it there, so that dev writes or reads elsewhere.
+func checkFolder(folder string) error {
+	info, err := os.Stat(folder)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("--data %s: every user of this machine may write to it (mode %03o); use another folder, or run chmod o-w", folder, info.Mode().Perm())
+	}
+	for _, name := range []string{"lock", "admin-token", "fleet-token", "ledger.db", "ledger.db-wal", "ledger.db-shm"} {
+		info, err := os.Lstat(filepath.Join(folder, name))
+		if err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("--data %s: %s is a link or no file; remove it", folder, name)
+		}
+	}
+	return nil
 }
 
 // readOrCreateToken reads a token from the file at path. If there is no token, it creates one and stores it.

@@ -47,6 +47,38 @@ func occupiedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// TestDevRefusesAFolderOfOthers checks a data folder in which other users may plant files: dev refuses it, and a link in its folder, and
+// creates nothing behind the link.
+func TestDevRefusesAFolderOfOthers(t *testing.T) {
+	t.Parallel()
+	start := func(data string) error {
+		d, err := NewDev(t.Context(), devOptions(data))
+		if err == nil {
+			err = d.app.cleanup.closeAll(context.WithoutCancel(t.Context()))
+		}
+		return err
+	}
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil { //nolint:gosec // the test is about this mode
+		t.Fatal(err)
+	}
+	if err := start(open); err == nil || !strings.Contains(err.Error(), "mode 777") {
+		t.Errorf("a folder of mode 777: %v", err)
+	}
+	for _, name := range []string{"lock", "admin-token", "fleet-token", "ledger.db", "ledger.db-wal"} {
+		data, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "target")
+		if err := os.Symlink(elsewhere, filepath.Join(data, name)); err != nil {
+			t.Fatal(err)
+		}
+		if err := start(data); err == nil || !strings.Contains(err.Error(), name+" is a link") {
+			t.Errorf("%s is a link: %v", name, err)
+		}
+		if _, err := os.Lstat(elsewhere); !os.IsNotExist(err) {
+			t.Errorf("%s: a file was created behind the link", name)
+		}
+	}
+}
+
 func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(o *DevOptions, address string, moves bool){
