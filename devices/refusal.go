@@ -11,6 +11,7 @@ import (
 var (
 	ErrUnauthenticated = errors.New("unknown credential")           // or the report has no credential at all
 	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for this device
+	ErrLockedOut       = errors.New("too many wrong credentials")   // of this device, from the address of the sender
 	ErrIncomplete      = errors.New("the body is incomplete")       // the network cut the body; it is no fault of the device
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // no result of the report was acknowledged
 )
@@ -37,6 +38,7 @@ func Refusals() []ReportRefusal {
 		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, "body_incomplete", "body: incomplete", ""},
 		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, "unauthenticated", "a valid bearer token is required", ""},
 		{ErrForbidden, http.StatusForbidden, ReasonForbidden, true, "forbidden", "this token may not do that", "unknown, blocked or revoked"},
+		{ErrLockedOut, http.StatusTooManyRequests, ReasonForbidden, true, "locked_out", "too many wrong tokens of this device from this address: send again after Retry-After", ""},
 		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, true, "unavailable", "the ledger cannot be reached; send again", ""},
 	}
 }

@@ -19,11 +19,14 @@ const transport = "http" // label in metrics
 
 // Options configures Reports. Handler, OnRefused and Logger are required.
 type Options struct {
-	Handler     devices.Handler
-	OnRefused   func(r *http.Request, device string, err error) // called for each refusal with ReasonForbidden
-	Logger      *slog.Logger
-	LongPollMax time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
-	MaxReports  int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
+	Handler   devices.Handler
+	OnRefused func(r *http.Request, device string, err error) // called for each refusal with ReasonForbidden
+	Logger    *slog.Logger
+
+	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate does.
+	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
+	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
+	MaxReports   int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
 }
 
 // Reports answers reports of devices. It uses plain net/http because with a million devices
@@ -38,6 +41,11 @@ type Reports struct {
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
 func New(options Options) *Reports {
 	options.MaxReports = cmp.Or(options.MaxReports, 512)
+	if options.Authenticate == nil {
+		options.Authenticate = func(r *http.Request, device devices.ID, token string) (devices.Caller, error) {
+			return options.Handler.Authenticate(r.Context(), device, token)
+		}
+	}
 	return &Reports{Options: options, inProgress: make(chan struct{}, options.MaxReports), bodies: newBodyLimiter(options.MaxReports)}
 }
 
@@ -114,7 +122,7 @@ func (h *Reports) authenticate(request *http.Request, device devices.ID) (device
 		return devices.Caller{}, err
 	}
 	defer h.leave()
-	return h.Handler.Authenticate(request.Context(), device, bearer(request))
+	return h.Authenticate(request, device, bearer(request))
 }
 
 // extendWriteDeadline extends the write deadline of response by wait, because the server's deadline is meant for requests that are
@@ -150,7 +158,7 @@ type problem struct {
 func Refuse(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {
 	body, _ := json.Marshal(problem{"about:blank", http.StatusText(refusal.Status), refusal.Status, refusal.Code, refusal.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
 	switch refusal.Status {
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		response.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	case http.StatusUnauthorized:
 		response.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)

@@ -2,10 +2,12 @@ package app
 
 import (
 	"bytes"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
@@ -75,4 +77,62 @@ func TestRefusedSessionsAreSeen(t *testing.T) {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
+}
+
+// TestGuessesOfDeviceTokensAreSlowed checks wrong tokens of devices that share an address: after ten, further tokens of the same device are
+// refused without a look at the ledger. Other devices, and tokens that were accepted before, are not affected.
+func TestGuessesOfDeviceTokensAreSlowed(t *testing.T) {
+	t.Parallel()
+	i, _ := startDev(t, t.TempDir())
+	tokens := map[string]string{}
+	for _, device := range []string{"victim", "cold", "other"} {
+		var made struct{ Token string }
+		if err := json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"`+device+`"}`), &made); err != nil {
+			t.Fatal(err)
+		}
+		tokens[device] = made.Token
+	}
+	report := func(device, token string) int {
+		status, _ := i.call(t, http.MethodPost, "/v1/devices/"+device+"/report", token, `{}`)
+		return status
+	}
+	if status := report("victim", tokens["victim"]); status != http.StatusOK {
+		t.Fatalf("a report: %d", status)
+	}
+	for _, device := range []string{"victim", "cold"} {
+		var group sync.WaitGroup
+		var wrong, lockedOut atomic.Int64
+		for range 150 {
+			group.Go(func() {
+				switch report(device, "wrong") {
+				case http.StatusUnauthorized:
+					wrong.Add(1)
+				case http.StatusTooManyRequests:
+					lockedOut.Add(1)
+				}
+			})
+		}
+		group.Wait()
+		if wrong.Load() != 10 || lockedOut.Load() != 140 {
+			t.Errorf("150 wrong tokens of %s at once: %d answered 401 and %d 429, want 10 and 140", device, wrong.Load(), lockedOut.Load())
+		}
+	}
+	for _, test := range []struct {
+		device, token string
+		want          int
+	}{
+		{"victim", tokens["victim"], http.StatusOK}, // in the cache
+		{"cold", tokens["cold"], http.StatusTooManyRequests},
+		{"other", tokens["other"], http.StatusOK}, // another device at this address, its first report
+		{"new", i.fleet, http.StatusOK},
+		{"cold", i.fleet, http.StatusOK}, // accepted from this address before
+	} {
+		if status := report(test.device, test.token); status != test.want {
+			t.Errorf("%s: %d, want %d", test.device, status, test.want)
+		}
+	}
+	i.callOperator(t, http.MethodGet, "/v1/pools", "") // operators at this address are not locked out
+	eventually(t, "the counted refusals", func() bool {
+		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_refusals_total{at="report",reason="locked_out"} 283`+"\n"))
+	})
 }

@@ -189,6 +189,19 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
+// authenticateReport returns the caller of the report r, whose path names device. Guesses of the token are limited; a token of the device that
+// is in the cache is not affected by them.
+func (a *App) authenticateReport(r *http.Request, device devices.ID, token string) (caller devices.Caller, err error) {
+	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
+		return caller, nil
+	}
+	err = a.gate.TryReport(r, device, token, func() (err error) {
+		caller, err = a.dispatcher.Authenticate(r.Context(), device, token)
+		return err
+	})
+	return caller, err
+}
+
 // refuseSession reports to the gate the session of a device that the embedded broker refused.
 func (a *App) refuseSession(ctx context.Context, refused broker.RefusedSession) {
 	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(refused.Err), Principal: refused.User, IsDevice: true, Detail: refused.Err.Error()}

@@ -129,7 +129,7 @@ func kindOfStatus(status int) answerKind {
 		return answered
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return refused
-	case http.StatusUnauthorized, http.StatusForbidden:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 		return forbidden
 	default:
 		return failed

@@ -1,5 +1,5 @@
-// Package gate handles clients without a valid token: it locks out addresses that guess operators' tokens, and counts,
-// logs and records refusals.
+// Package gate handles clients without a valid token: it locks out addresses that guess tokens, and counts, logs and
+// records refusals.
 package gate
 
 import (
@@ -76,9 +76,9 @@ type Options struct {
 type Gate struct {
 	*prometheus.CounterVec
 
-	options Options
-	guesses *guessCounter
-	samples refusalSamples
+	options            Options
+	operators, devices *guessCounter // guesses of tokens of operators, and of devices
+	samples            refusalSamples
 }
 
 // New returns a gate that has counted no refusals.
@@ -90,7 +90,8 @@ func New(options Options) *Gate {
 		CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dispatcher_refusals_total", Help: "Requests and sessions refused because of the caller.",
 		}, []string{"at", "reason"}),
-		options: options, guesses: newGuessCounter(options.Now, cmp.Or(options.MaxGuesses, maxGuesses)), samples: refusalSamples{now: options.Now, byGroup: map[sampleGroup]*throttle.Samples[sampleKey]{}},
+		options: options, operators: newGuessCounter(options.Now, cmp.Or(options.MaxGuesses, maxGuesses)), devices: newGuessCounter(options.Now, maxGuesses),
+		samples: refusalSamples{now: options.Now, byGroup: map[sampleGroup]*throttle.Samples[sampleKey]{}},
 	}
 	for _, at := range []EntryPoint{API, SignIn, Report, Broker} { // so that each series exists from the start, with the value 0
 		for _, reason := range []Reason{Unauthenticated, Forbidden, LockedOut, Unavailable} {
@@ -110,34 +111,48 @@ type Attempt struct {
 	EntryPoint EntryPoint
 	From       netip.Addr
 	Token      string
+	Device     string // at the entry point Report, the device that the client claims to be; otherwise empty
 }
 
 // Try calls check, which looks up the token of attempt, and returns its error. If the error is devices.ErrUnauthenticated, the token counts
-// as a guess. If the address is locked out, Try calls no check and returns for how long. Tokens of one address are looked up one after
-// another, because otherwise tokens that are sent at once would all be checked before the first one counts. A token that was accepted
-// recently is looked up at once, even during a lock-out, except for a sign-in.
+// as a guess. If the address (at the entry point Report: this device at this address) is locked out, Try calls no check and returns for how
+// long. Tokens that are locked out together are looked up one after another, because otherwise tokens that are sent at once would all be
+// checked before the first one counts. A token that was accepted recently is looked up at once, even during a lock-out, except for a sign-in.
 func (g *Gate) Try(ctx context.Context, attempt Attempt, check func() error) (lockout time.Duration, err error) {
-	network := guesserNetwork(attempt.From)
+	guesses, key := g.operators, guesserKey{guesserNetwork(attempt.From), attempt.Device}
+	if attempt.EntryPoint == Report {
+		guesses = g.devices
+	}
 	isRemembered := attempt.EntryPoint != SignIn
-	if isRemembered && g.guesses.isAccepted(network, attempt.Token) {
+	if isRemembered && guesses.isAccepted(key.network, attempt.Token) {
 		return 0, check()
 	}
-	one, lockout, err := g.guesses.begin(ctx, network)
+	one, lockout, err := guesses.begin(ctx, key)
 	if one == nil {
 		return lockout, err
 	}
 	isWrong := false
 	defer func() {
-		if g.guesses.end(network, one, isWrong) {
-			g.Refuse(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, From: attempt.From, Detail: "too many wrong tokens"})
+		if guesses.end(key, one, isWrong) {
+			g.Refuse(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, Principal: attempt.Device, IsDevice: attempt.Device != "", From: attempt.From, Detail: "too many wrong tokens"})
 		}
 	}()
 	err = check()
 	isWrong = attempt.Token != "" && errors.Is(err, devices.ErrUnauthenticated)
 	if err == nil && isRemembered {
-		g.guesses.recordAccepted(network, attempt.Token)
+		guesses.recordAccepted(key.network, attempt.Token)
 	}
 	return 0, err
+}
+
+// TryReport calls check, which looks up the token of a report over HTTP. It returns devices.ErrLockedOut, without a call of check, if too many
+// wrong tokens of this device came from the address.
+func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check func() error) error {
+	lockout, err := g.Try(r.Context(), Attempt{EntryPoint: Report, From: g.ClientAddress(r), Token: token, Device: string(device)}, check)
+	if lockout > 0 {
+		return devices.ErrLockedOut
+	}
+	return err
 }
 
 // Refuse counts refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is also recorded as an
@@ -173,6 +188,8 @@ func ReasonOf(err error) Reason {
 	switch {
 	case errors.Is(err, devices.ErrUnauthenticated):
 		return Unauthenticated
+	case errors.Is(err, devices.ErrLockedOut):
+		return LockedOut
 	case errors.Is(err, devices.ErrUnavailable):
 		return Unavailable
 	}

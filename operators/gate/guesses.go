@@ -21,14 +21,21 @@ const (
 	maxRemembered = 10_000    // maximum number of remembered addresses, and of remembered good tokens
 )
 
-// guessCounter counts wrong tokens by address, in this replica.
+// guessCounter counts wrong tokens by guesserKey, in this replica.
 type guessCounter struct {
 	now      func() time.Time
 	maxWrong int
 
 	mu         sync.Mutex
-	byNetwork  map[netip.Prefix]*guesser
+	byKey      map[guesserKey]*guesser
 	acceptedAt map[acceptedToken]time.Time // time when the token was last accepted
+}
+
+// guesserKey identifies what is locked out together: an address or, for tokens of devices, one device at an address. A fleet may share one
+// address, so wrong tokens of one device must not lock out the others.
+type guesserKey struct {
+	network netip.Prefix
+	device  string // empty for tokens of operators
 }
 
 // acceptedToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser
@@ -38,7 +45,7 @@ type acceptedToken struct {
 	hash [sha256.Size]byte
 }
 
-// guesser is one address with wrong tokens, or with a token that is being looked up.
+// guesser is a guesserKey with wrong tokens, or with a token that is being looked up.
 type guesser struct {
 	turn        chan struct{} // has an element while a token is being looked up: an address cannot have more tokens checked than its limit allows
 	users       int           // tokens that are being looked up or wait for that
@@ -49,7 +56,7 @@ type guesser struct {
 
 // newGuessCounter returns a counter that locks an address out after maxWrong wrong tokens.
 func newGuessCounter(now func() time.Time, maxWrong int) *guessCounter {
-	return &guessCounter{now: now, maxWrong: maxWrong, byNetwork: map[netip.Prefix]*guesser{}, acceptedAt: map[acceptedToken]time.Time{}}
+	return &guessCounter{now: now, maxWrong: maxWrong, byKey: map[guesserKey]*guesser{}, acceptedAt: map[acceptedToken]time.Time{}}
 }
 
 // guesserNetwork returns the range, around address, in which one guesser may own many addresses: for IPv6 a /64, for IPv4 the address
@@ -81,14 +88,14 @@ func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// begin waits until no other token from network is being looked up. If network is locked out then, it returns for how long. Otherwise the
+// begin waits until no other token of key is being looked up. If key is locked out then, it returns for how long. Otherwise the
 // caller looks its token up, and calls end. The error is the error of ctx.
-func (g *guessCounter) begin(ctx context.Context, network netip.Prefix) (one *guesser, lockout time.Duration, err error) {
-	one = g.join(network)
+func (g *guessCounter) begin(ctx context.Context, key guesserKey) (one *guesser, lockout time.Duration, err error) {
+	one = g.join(key)
 	select {
 	case one.turn <- struct{}{}:
 	case <-ctx.Done():
-		g.leave(network, one)
+		g.leave(key, one)
 		return nil, 0, ctx.Err()
 	}
 	g.mu.Lock()
@@ -96,16 +103,16 @@ func (g *guessCounter) begin(ctx context.Context, network netip.Prefix) (one *gu
 	g.mu.Unlock()
 	if lockout > 0 {
 		<-one.turn
-		g.leave(network, one)
+		g.leave(key, one)
 		return nil, lockout, nil
 	}
 	return one, 0, nil
 }
 
-// end ends what begin began for one, the guesser of network. It counts the token if it isWrong, and reports whether that locks the network
+// end ends what begin began for one, the guesser of key. It counts the token if it isWrong, and reports whether that locks key
 // out.
-func (g *guessCounter) end(network netip.Prefix, one *guesser, isWrong bool) (isLockedOut bool) {
-	defer g.leave(network, one)
+func (g *guessCounter) end(key guesserKey, one *guesser, isWrong bool) (isLockedOut bool) {
+	defer g.leave(key, one)
 	defer func() { <-one.turn }()
 	if !isWrong {
 		return false
@@ -124,27 +131,27 @@ func (g *guessCounter) end(network netip.Prefix, one *guesser, isWrong bool) (is
 	return true
 }
 
-// join returns the guesser of network. The caller must call leave.
-func (g *guessCounter) join(network netip.Prefix) *guesser {
+// join returns the guesser of key. The caller must call leave.
+func (g *guessCounter) join(key guesserKey) *guesser {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.byNetwork[network]
+	one := g.byKey[key]
 	if one == nil {
 		g.makeRoom()
 		one = &guesser{turn: make(chan struct{}, 1)}
-		g.byNetwork[network] = one
+		g.byKey[key] = one
 	}
 	one.users++
 	return one
 }
 
-// leave ends the use of one, the guesser of network, and forgets it if it has no wrong tokens.
-func (g *guessCounter) leave(network netip.Prefix, one *guesser) {
+// leave ends the use of one, the guesser of key, and forgets it if it has no wrong tokens.
+func (g *guessCounter) leave(key guesserKey, one *guesser) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one.users--
-	if one.users == 0 && one.isHarmless(g.now()) && g.byNetwork[network] == one {
-		delete(g.byNetwork, network)
+	if one.users == 0 && one.isHarmless(g.now()) && g.byKey[key] == one {
+		delete(g.byKey, key)
 	}
 }
 
@@ -156,7 +163,7 @@ func (o *guesser) isHarmless(now time.Time) bool {
 // makeRoom makes room for more guessers if there is none. It removes harmless ones, then any that are not locked out, and locked-out ones
 // only if all are. It removes a tenth at once, because it reads them all.
 func (g *guessCounter) makeRoom() {
-	if len(g.byNetwork) < maxRemembered {
+	if len(g.byKey) < maxRemembered {
 		return
 	}
 	now := g.now()
@@ -165,12 +172,12 @@ func (g *guessCounter) makeRoom() {
 		func(o *guesser) bool { return o.users == 0 && !now.Before(o.lockedUntil) },
 		func(*guesser) bool { return true },
 	} {
-		for network, one := range g.byNetwork {
-			if len(g.byNetwork) <= maxRemembered-maxRemembered/10 {
+		for key, one := range g.byKey {
+			if len(g.byKey) <= maxRemembered-maxRemembered/10 {
 				return
 			}
 			if mayRemove(one) {
-				delete(g.byNetwork, network)
+				delete(g.byKey, key)
 			}
 		}
 	}
