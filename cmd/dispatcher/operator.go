@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -58,7 +59,7 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
 		}
 		c := &console{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), isJSON: o.output == outputJSON}
-		client, err := o.connect(func(err error, wait time.Duration) { c.note("%v; retrying in %s", err, wait) })
+		client, err := o.connect(c)
 		if err != nil {
 			return err
 		}
@@ -66,18 +67,36 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects. The client calls onRetry before it sends a request again. connect
-// sends nothing yet.
-func (o *operatorFlags) connect(onRetry func(error, time.Duration)) (*operators.Client, error) {
-	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, OnRetry: onRetry})
+// connect returns a client for the server that destination selects. It writes to c each time before the client sends a request again, and
+// a warning if others can read the token. If c is nil, it writes nothing. connect sends nothing yet.
+func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
+	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {
 		return nil, err
 	}
-	c, err := operators.New(config)
+	if c != nil {
+		config.OnRetry = func(err error, wait time.Duration) { c.note("%v; retrying in %s", err, wait) }
+		if config.Token != "" {
+			c.warnOfPlainHTTP(config.URL)
+		}
+	}
+	client, err := operators.New(config)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--url, DISPATCHER_URL: %w", err)}
 	}
-	return c, nil
+	return client, nil
+}
+
+// warnOfPlainHTTP writes a warning if a token that is sent to address is readable on the network: address begins with http:// and is not a
+// loopback address.
+func (c *console) warnOfPlainHTTP(address string) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" {
+		return
+	}
+	if host, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !host.Unmap().IsLoopback()) {
+		c.note("Warning: the token is sent to %s without encryption; use https://", u.Host)
+	}
 }
 
 // destination returns config with the URL and the token of the server. The first of these selects the

@@ -179,3 +179,25 @@ func (d *operatorDesk) eventually(what string, isTrue func() bool) {
 		}
 	}
 }
+
+// TestATokenInClearIsWarnedOf checks a command that sends its token over http:// to another machine: it writes one warning, without the token.
+// The address 0.0.0.0 leads to this machine, but a command cannot know that of an address in general.
+func TestATokenInClearIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	d := newOperatorDesk(t)
+	d.runCommand("", "pools", "list").expectExit(0).expectNoErrors()
+	result := d.runCommand("", "pools", "list", "--url", strings.Replace(d.url, "127.0.0.1", "0.0.0.0", 1)).expectExit(0).expectErrors("Warning: the token is sent to 0.0.0.0:", "https://")
+	if strings.Count(result.errText, "\n") != 1 || strings.Contains(result.errText, d.token) {
+		t.Errorf("standard error: %q", result.errText)
+	}
+	for address, want := range map[string]bool{
+		"http://dispatch.example:8080": true, "http://10.0.0.1": true, "http://[2001:db8::1]:80": true, "https://dispatch.example": false,
+		"http://localhost:8080": false, "http://127.0.0.2": false, "http://[::1]:8080": false, "http://[::ffff:127.0.0.1]": false,
+	} {
+		var errs bytes.Buffer
+		(&console{errs: &errs}).warnOfPlainHTTP(address)
+		if got := errs.Len() > 0; got != want {
+			t.Errorf("%s: warning %t, want %t", address, got, want)
+		}
+	}
+}

@@ -146,6 +146,9 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, isIdle bool) error
 	if err := chooseServer(&config); err != nil {
 		return err
 	}
+	for address := range strings.SplitSeq(config.URL, ",") {
+		(&console{errs: cmd.ErrOrStderr()}).warnOfPlainHTTP(strings.TrimSpace(address))
+	}
 	own := config.Credentials == simulator.CredentialsOwn
 	if config.OperatorToken == "" && (own || !isIdle) || config.FleetToken == "" && !own {
 		return usageError{errors.New(missingTokensText)}

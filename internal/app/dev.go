@@ -89,6 +89,8 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
 	opened.add("mqtt", mqttListener.Close)
+	warnOfNetwork(ctx, options.Logger, "--listen", httpListener.Addr())
+	warnOfNetwork(ctx, options.Logger, "--mqtt-listen", mqttListener.Addr())
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
 	b, err := d.openEmbedded(ctx, options, &opened)
@@ -267,6 +269,13 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 		}
 	}
 	return nil, err
+}
+
+// warnOfNetwork logs a warning if other machines can reach address, which the flag named in flag has set.
+func warnOfNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
+	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())
+	}
 }
 
 // WriteBanner writes to out what this server is and how to use it, with command lines to paste.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -75,6 +76,33 @@ func TestDevRefusesAFolderOfOthers(t *testing.T) {
 		}
 		if _, err := os.Lstat(elsewhere); !os.IsNotExist(err) {
 			t.Errorf("%s: a file was created behind the link", name)
+		}
+	}
+}
+
+// TestDevWarnsOfTheNetwork checks the addresses of dev: it warns of each that other machines can reach.
+func TestDevWarnsOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		http, mqtt string
+		want       []string
+	}{{"127.0.0.1:0", "[::1]:0", nil}, {"0.0.0.0:0", "127.0.0.1:0", []string{"flag=--listen "}}, {":0", "0.0.0.0:0", []string{"flag=--listen ", "flag=--mqtt-listen "}}} {
+		o, log := devOptions(t.TempDir()), &lockedLog{}
+		o.Listen, o.MQTT, o.Logger = test.http, test.mqtt, slog.New(slog.NewTextHandler(log, nil))
+		d, err := NewDev(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.app.cleanup.closeAll(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Count(log.text.String(), "other machines can reach this address"); got != len(test.want) {
+			t.Errorf("%s and %s: %d warnings, want %d: %s", test.http, test.mqtt, got, len(test.want), log.text.String())
+		}
+		for _, flag := range test.want {
+			if log.lacksLine(flag, "level=WARN") {
+				t.Errorf("%s and %s: no warning with %s", test.http, test.mqtt, flag)
+			}
 		}
 	}
 }
