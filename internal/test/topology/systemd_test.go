@@ -51,6 +51,11 @@ func TestUnitFitsTheProgram(t *testing.T) {
 	if len(u["Environment"]) != len(credentials) || len(credentials) == 0 {
 		t.Errorf("%d variables for %d credentials", len(u["Environment"]), len(credentials))
 	}
+	for name, want := range map[string]string{"ProcSubset": "pid", "MemoryMax": "4G", "TasksMax": "512"} {
+		if !slices.Equal(u[name], []string{want}) {
+			t.Errorf("%s=%s, want %s", name, u[name], want)
+		}
+	}
 	if stop, err := time.ParseDuration(u["TimeoutStopSec"][0]); err != nil || stop <= 10*time.Second {
 		t.Errorf("TimeoutStopSec=%s, want more than the 10 s that ending may take", u["TimeoutStopSec"])
 	}
