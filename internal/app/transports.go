@@ -195,8 +195,8 @@ func (a *App) authenticateReport(r *http.Request, device devices.ID, token strin
 	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
 		return caller, nil
 	}
-	err = a.gate.TryReport(r, device, token, func() (err error) {
-		caller, err = a.dispatcher.Authenticate(r.Context(), device, token)
+	err = a.gate.TryReport(r, device, token, func(ctx context.Context) (err error) {
+		caller, err = a.dispatcher.Authenticate(ctx, device, token)
 		return err
 	})
 	return caller, err

@@ -129,8 +129,8 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, er
 // tokenSender returns the owner of the bearer token of r. If it returns an error, operator still has what is known about the sender.
 func (a *authenticator) tokenSender(r *http.Request) (operator Operator, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
-	lockout, err := a.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func() (err error) {
-		operator, err = a.tokenOperator(r.Context(), token)
+	lockout, err := a.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func(ctx context.Context) (err error) {
+		operator, err = a.tokenOperator(ctx, token)
 		return err
 	})
 	operator.From = from

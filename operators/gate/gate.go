@@ -118,14 +118,14 @@ type Attempt struct {
 // as a guess. If the address (at the entry point Report: this device at this address) is locked out, Try calls no check and returns for how
 // long. Tokens that are locked out together are looked up one after another, because otherwise tokens that are sent at once would all be
 // checked before the first one counts. A token that was accepted recently is looked up at once, even during a lock-out, except for a sign-in.
-func (g *Gate) Try(ctx context.Context, attempt Attempt, check func() error) (lockout time.Duration, err error) {
+func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Context) error) (lockout time.Duration, err error) {
 	guesses, key := g.operators, guesserKey{guesserNetwork(attempt.From), attempt.Device}
 	if attempt.EntryPoint == Report {
 		guesses = g.devices
 	}
 	isRemembered := attempt.EntryPoint != SignIn
 	if isRemembered && guesses.isAccepted(key.network, attempt.Token) {
-		return 0, check()
+		return 0, check(ctx)
 	}
 	one, lockout, err := guesses.begin(ctx, key)
 	if one == nil {
@@ -137,7 +137,7 @@ func (g *Gate) Try(ctx context.Context, attempt Attempt, check func() error) (lo
 			g.Refuse(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, Principal: attempt.Device, IsDevice: attempt.Device != "", From: attempt.From, Detail: "too many wrong tokens"})
 		}
 	}()
-	err = check()
+	err = check(ctx)
 	isWrong = attempt.Token != "" && errors.Is(err, devices.ErrUnauthenticated)
 	if err == nil && isRemembered {
 		guesses.recordAccepted(key.network, attempt.Token)
@@ -147,7 +147,7 @@ func (g *Gate) Try(ctx context.Context, attempt Attempt, check func() error) (lo
 
 // TryReport calls check, which looks up the token of a report over HTTP. It returns devices.ErrLockedOut, without a call of check, if too many
 // wrong tokens of this device came from the address.
-func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check func() error) error {
+func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check func(context.Context) error) error {
 	lockout, err := g.Try(r.Context(), Attempt{EntryPoint: Report, From: g.ClientAddress(r), Token: token, Device: string(device)}, check)
 	if lockout > 0 {
 		return devices.ErrLockedOut

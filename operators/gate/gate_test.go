@@ -51,7 +51,7 @@ func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, fro
 // out, or -1 if the token was looked up and is unknown.
 func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
 	s.t.Helper()
-	lockout, err := s.Try(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func() error {
+	lockout, err := s.Try(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func(context.Context) error {
 		if strings.HasPrefix(token, "good") {
 			return nil
 		}
@@ -183,7 +183,7 @@ func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
 	var lookedUp, refused atomic.Int64
 	for range 150 {
 		group.Go(func() {
-			lockout, _ := s.Try(t.Context(), gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}, func() error {
+			lockout, _ := s.Try(t.Context(), gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}, func(context.Context) error {
 				lookedUp.Add(1)
 				runtime.Gosched()
 				return devices.ErrUnauthenticated
@@ -204,10 +204,10 @@ func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	attempt := gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}
-	_, err := s.Try(t.Context(), attempt, func() error {
+	_, err := s.Try(t.Context(), attempt, func(context.Context) error {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := s.Try(gone, attempt, func() error { t.Error("looked up"); return nil })
+		_, err := s.Try(gone, attempt, func(context.Context) error { t.Error("looked up"); return nil })
 		return err
 	})
 	if !errors.Is(err, context.Canceled) {

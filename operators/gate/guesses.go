@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// After maxGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockoutTime. lockoutTime
-// must not be longer than guessSpan: end replaces an entry that is older than guessSpan, and with it the lock-out.
+// After maxGuesses wrong tokens with one guesserKey within guessSpan, the key is locked out for the time lockoutTime.
 const (
 	maxGuesses    = 10
 	guessSpan     = 10 * time.Minute

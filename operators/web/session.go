@@ -265,8 +265,8 @@ func (d *authenticator) startSession(
 		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
 	var secret string
-	lockout, err := d.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func() (err error) {
-		if secret, err = open(r.Context(), from, credential); errors.Is(err, errSignedOut) && !form.Link {
+	lockout, err := d.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func(ctx context.Context) (err error) {
+		if secret, err = open(ctx, from, credential); errors.Is(err, errSignedOut) && !form.Link {
 			return fmt.Errorf("%w: %w", devices.ErrUnauthenticated, err) // counts as a guess
 		}
 		return err

@@ -196,7 +196,7 @@ func (b *testReplica) signInVisitors(next http.Handler) http.Handler {
 	b.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
 	hash := sha256.Sum256([]byte(secret))
-	if err := b.store.OpenSession(b.Context(), "bootstrap", "unknown", hash[:], token[:], time.Hour); err != nil {
+	if err := b.store.OpenSession(b.Context(), "the suite", "unknown", hash[:], token[:], time.Hour); err != nil {
 		b.Fatal(err)
 	}
 	b.visitorCookie = http.Cookie{Name: "__Host-dispatcher", Value: secret}

@@ -17,9 +17,9 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a caller's token for a limit set opens the pool of the same name",
 		},
 		{
-			Package: "operators/api", Func: "authenticator.requestOperator",
-			Old:    `token != "" && errors.Is(err, devices.ErrUnauthenticated)`,
-			New:    `token != "" && errors.Is(err, devices.ErrForbidden)`,
+			Package: "operators/gate", Func: "Gate.Try",
+			Old:    `attempt.Token != "" && errors.Is(err, devices.ErrUnauthenticated)`,
+			New:    `attempt.Token != "" && errors.Is(err, devices.ErrForbidden)`,
 			Breaks: "a wrong operator token does not count towards the lock-out of its address",
 		},
 		{
@@ -119,7 +119,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a client behind a trusted proxy chooses the address for which its wrong tokens count",
 		},
 		{
-			Package: "operators/gate", Func: "Gate.logRefusal",
+			Package: "operators/gate", Func: "Gate.Refuse",
 			Old:    `refusal.EntryPoint == API || refusal.EntryPoint == SignIn`,
 			New:    `refusal.EntryPoint == API`,
 			Breaks: "a refused sign-in leaves no event",
