@@ -282,7 +282,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
 		b.createPool("a", 9, minute)
-		for _, id := range []string{"registered", "silent", "quiet", "sleeps", "deleted"} {
+		for _, id := range []string{"registered", "silent", "quiet", "sleeps", "noisy", "deleted"} {
 			_, _, err := b.Devices.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
 			b.must(err)
 		}
@@ -290,13 +290,15 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		b.must(err)
 		_, err = b.store.EnsureDevices(b.ctx, "revoked")
 		b.must(err)
-		b.createBatch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "sleeps", "deleted")
+		b.createBatch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "sleeps", "noisy", "deleted")
 		now, err := b.store.Clock(b.ctx)
 		b.must(err)
 		b.must(b.store.TouchDevices(b.ctx, map[string]store.LastReport{
 			"silent": {At: now.Add(-3*time.Hour - minute)}, "quiet": {At: now.Add(-30 * time.Second)}, "revoked": {At: now},
-			"sleeps": {At: now.Add(-3*time.Hour - minute), QuietUntil: now},
+			"sleeps": {At: now.Add(-3*time.Hour - minute), QuietUntil: now}, "noisy": {At: now},
 		}))
+		_, err = b.store.RecordNoisy(b.ctx, "noisy", "rate=900/s")
+		b.must(err)
 		b.must(b.store.MarkOwnTokens(b.ctx, "revoked"))
 		for device, want := range map[string]struct {
 			code decision.Code
@@ -307,6 +309,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 			"silent":     {decision.CodeDeviceSilent, "last reported 3 h ago"},
 			"quiet":      {decision.CodeNextReport, "next report of device quiet"},
 			"sleeps":     {decision.CodeNextReport, "next report of device sleeps"},
+			"noisy":      {decision.CodeDeviceNoisy, "reports far too often"},
 			"deleted":    {decision.CodeDeviceDeleted, "was deleted"},
 			"revoked":    {decision.CodeRevoked, "no valid token"},
 		} {

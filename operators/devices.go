@@ -29,6 +29,7 @@ type Device struct {
 	Created    Time              `json:"created_at"`
 	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
 	QuietUntil *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
+	NoisyAt    *Time             `json:"noisy_at" nullable:"true" doc:"When the device was last recorded as reporting far too often; null: never. While the excess lasts, it is updated every minute"`
 	Mark       *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
@@ -109,6 +110,7 @@ type DeviceFilter struct {
 	Tags     []string `query:"tag,explode" maxItems:"64" doc:"A tag as name:value; if repeated, the device must have all of them"`
 	Profile  string   `query:"profile" maxLength:"64" doc:"Only devices with this profile"`
 	Blocked  string   `query:"blocked" enum:"true,false"`
+	Noisy    string   `query:"noisy" enum:"true,false" doc:"true: only devices with noisy_at within the last 5 minutes; false: only the others"`
 	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
 	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
 	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that have been silent for this time (see quiet_until), or never reported"`
@@ -117,7 +119,7 @@ type DeviceFilter struct {
 
 // query returns the query parameters of the filter.
 func (f DeviceFilter) query() url.Values {
-	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS), "recent", decimalOrEmpty(int64(f.Recent)))
+	q := Query("profile", f.Profile, "blocked", f.Blocked, "noisy", f.Noisy, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS), "recent", decimalOrEmpty(int64(f.Recent)))
 	q["tag"] = f.Tags
 	return q
 }

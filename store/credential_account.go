@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -56,6 +57,40 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 		return 0, fmt.Errorf("applying changes of accounts: %w", err)
 	}
 	return applied, applyErr
+}
+
+// SuspendAccount calls disable, which disables the account of a device at the MQTT broker. Before that it commits an account change that
+// enables the account after the duration, so that the account is enabled again even if this replica fails. isSuspended is false, and nothing
+// changes, if the device is blocked or not registered, or if another change of its account is not applied yet.
+func (s credentials) SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error) {
+	var recorded int64
+	err = s.write(ctx, func(tx session) (err error) {
+		recorded, err = tx.exec(ctx, `
+			INSERT INTO account_changes (device, wanted, changed_at) SELECT id, 'enabled', {now} + $2 * {ms} FROM devices WHERE id = $1 AND blocked IS FALSE
+			ON CONFLICT (device) DO NOTHING`, device, duration.Milliseconds())
+		return err
+	})
+	if err == nil && recorded > 0 {
+		err = s.write(ctx, func(tx session) error {
+			if err := tx.credentials().lockAccounts(ctx); err != nil {
+				return err
+			}
+			// The lock of the row makes a later change of the account wait until the account is disabled.
+			_, err := queryOne(ctx, tx, singleColumn[string], `SELECT device FROM account_changes WHERE device = $1 AND wanted = 'enabled' AND changed_at > {now} {lock}`, device)
+			if errors.Is(err, ErrNotFound) { // an operator changed the account in the meantime
+				recorded = 0
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return disable(ctx)
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("suspending the account of %s: %w", device, err)
+	}
+	return recorded > 0, nil
 }
 
 // applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is the error of apply, after which the transaction

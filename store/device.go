@@ -27,6 +27,7 @@ type Device struct {
 	CreatedAt  time.Time
 	LastSeen   *time.Time // accurate to SeenPrecision; nil means never
 	QuietUntil *time.Time // as in LastReport; nil means never seen
+	NoisyAt    *time.Time // when the device was last recorded as reporting too often; nil means never. See NoisyFor
 	Reach      Reach      // how the device can be notified, as of about LastSeen
 }
 
@@ -75,7 +76,7 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
-	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.reach`
+	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach`
 
 // deviceDest returns destinations that accept NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
@@ -85,6 +86,7 @@ func deviceDest(d *Device) []any {
 		instant{&d.CreatedAt},
 		optionalTime{&d.LastSeen},
 		optionalTime{&d.QuietUntil},
+		optionalTime{&d.NoisyAt},
 		opt(&d.Reach),
 	}
 }
@@ -104,6 +106,7 @@ type DeviceFilter struct {
 	Tags    map[string]string // the device has all these tags
 	Profile string
 	Blocked *bool
+	Noisy   *bool  // the device was recorded as noisy within NoisyFor
 	Prefix  string // prefix of the ids
 	After   string // only devices with id > After
 	Limit   int    // default 100, at most 1000
@@ -165,6 +168,7 @@ func (f DeviceFilter) where(q *query) error {
 	if f.Blocked != nil {
 		q.where("d.blocked = %s", *f.Blocked)
 	}
+	f.whereNoisy(q)
 	return nil
 }
 

@@ -37,6 +37,7 @@ func addDeviceFilters(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringToString("tag", nil, "only devices with all of these tags: area=330100,city=hz")
 	flags.String("blocked", "", "true: only blocked devices; false: only devices that are not blocked")
+	flags.String("noisy", "", "true: only devices that reported far too often within the last 5 minutes; false: only other devices")
 	flags.String("profile", "", "only devices with this profile")
 	flags.String("prefix", "", "only devices whose id begins with this text")
 	flags.String("part", "", "only devices whose id contains this text, ignoring case; not with --silent-for")
@@ -44,11 +45,12 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.Lookup("silent-for").DefValue = "" // the help shows no default
 	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
 	complete(command, "blocked", "true", "false")
+	complete(command, "noisy", "true", "false")
 }
 
 // deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of them.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "blocked", "prefix", "part", "profile")
+	q := flagQuery(flags, "blocked", "noisy", "prefix", "part", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
 		q.Set("recent", strconv.Itoa(recent))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
@@ -35,6 +36,12 @@ const (
 	handshakeTimeout    = 10 * time.Second // from accepting a connection to its CONNECT
 	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
+
+	// A client that publishes more often is read more slowly, so that TCP slows it down. Without this bound, its messages would fill the
+	// queue of the dispatcher's client, and messages of other devices would be dropped.
+	publishRate  = 200 // messages a second of all connections of one device
+	publishBurst = 400
+	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time
 )
 
 // Credentials are the user name and password of the dispatcher's own client.
@@ -103,6 +110,7 @@ func New(options Options) (*Broker, error) {
 	b := &Broker{server: newServer(options.Logger), listener: newListener(options.Listener), cancel: cancel}
 	err := errors.Join(
 		b.server.AddHook(&rules{authenticate: authenticate, onRefused: onRefused, internal: options.Internal}, nil),
+		b.server.AddHook(&slowdown{limiter: pace.New(pace.Options{Rate: publishRate, Burst: publishBurst}), internalUser: options.Internal.User, stopped: life.Done()}, nil),
 		b.server.AddListener(listeners.NewNet("mqtt", b.listener)),
 	)
 	if err != nil {

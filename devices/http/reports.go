@@ -4,6 +4,8 @@ package http
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
 )
 
 const transport = "http" // label in metrics
@@ -26,6 +29,7 @@ type Options struct {
 	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate does.
 	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
 	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
+	Pace         *pace.Limiter // limits the reports of each device; nil means no limit
 	MaxReports   int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
 }
 
@@ -73,6 +77,9 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	caller, err := h.authenticate(request, device)
 	if err != nil {
 		return devices.Reply{}, err
+	}
+	if !h.Pace.Take(device, caller.Via) {
+		return devices.Reply{}, errOverRate
 	}
 	body, err := h.bodies.read(response, request, caller)
 	if err != nil {
@@ -169,13 +176,17 @@ func Refuse(response http.ResponseWriter, refusal devices.ReportRefusal, after t
 // refuse answers the report in request, which began at started, with the refusal for err, and counts it.
 func (h *Reports) refuse(response http.ResponseWriter, request *http.Request, err error, started time.Time) {
 	refusal, device := devices.RefusalOf(err), request.PathValue("device")
-	if refusal.Status >= http.StatusInternalServerError {
+	reason, isOverRate := refusal.Code, errors.Is(err, errOverRate)
+	if isOverRate {
+		reason = pace.OverRate
+	}
+	if refusal.Status >= http.StatusInternalServerError && !isOverRate {
 		h.Logger.WarnContext(request.Context(), "report not answered", "device", device, "err", err)
 	}
 	if refusal.Reason == devices.ReasonForbidden {
 		h.OnRefused(request, device, err)
 	}
-	h.Handler.CountReport(transport, refusal.Code, time.Since(started))
+	h.Handler.CountReport(transport, reason, time.Since(started))
 	Refuse(response, refusal, h.Handler.AfterRefusal(refusal.Reason))
 }
 
@@ -185,6 +196,10 @@ func writeResponse(response http.ResponseWriter, status int, contentType string,
 	response.WriteHeader(status)
 	_, _ = response.Write(body)
 }
+
+// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It is wrapped so that no other
+// busyError equals it.
+var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
 
 // busyError returns the error for a report that is refused because the server is busy. detail says with what.
 func busyError(detail string) error {

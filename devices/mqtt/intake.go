@@ -11,14 +11,21 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
+// maxWaitingPerDevice is the maximum number of reports of one device that wait for a worker. Without this bound, one device could fill the
+// queue of its worker, and the other devices of this worker would be refused.
+const maxWaitingPerDevice = 4
+
 // receivedReport is a received message that the handler has not handled yet.
 type receivedReport struct {
-	device devices.ID
-	body   []byte
-	ack    func() // acknowledges the message to the broker
+	device     devices.ID
+	body       []byte
+	ack        func() // acknowledges the message to the broker
+	endWaiting func() // ends the count of the report by maxWaitingPerDevice
 }
 
 // intake distributes received messages to workers. All messages of one device go to the same
@@ -28,6 +35,7 @@ type intake struct {
 	outbox  *outbox
 	seed    maphash.Seed
 	queues  []chan receivedReport // one for each worker
+	waiting *fair.Shares          // the reports in the queues, by device
 	workers rescue.ReportingGroup
 	cancel  context.CancelFunc // cancels the contexts of the handler
 
@@ -38,6 +46,7 @@ type intake struct {
 // newIntake returns an intake whose workers do not run yet. Replies are sent through outbox.
 func newIntake(options Options, outbox *outbox) *intake {
 	in := &intake{options: options, workers: rescue.ReportingGroup{OnPanic: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
+	in.waiting = fair.NewSharesWithoutReserve(options.Workers*options.Queue+options.Workers, maxWaitingPerDevice)
 	for range options.Workers {
 		in.queues = append(in.queues, make(chan receivedReport, options.Queue))
 	}
@@ -50,6 +59,7 @@ func (in *intake) start(ctx context.Context) {
 	for _, queue := range in.queues {
 		in.workers.Go("handling reports", func() {
 			for r := range queue {
+				r.endWaiting()
 				in.work(ctx, r, queue)
 			}
 		})
@@ -88,6 +98,7 @@ func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedRepor
 				<-done
 				return
 			}
+			next.endWaiting()
 			in.refuse(next, devices.ReasonUnavailable)
 		}
 	}
@@ -104,6 +115,8 @@ func (in *intake) receive(received paho.Message) {
 	case received.Retained():
 		in.countUnhandled("retained") // was sent at an unknown time and may be outdated
 		received.Ack()
+	case !in.options.Pace.Take(device, devices.ViaSession):
+		in.refuseOften(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
 	default:
 		in.enqueue(receivedReport{device: device, body: truncateBody(received.Payload()), ack: received.Ack})
 	}
@@ -118,19 +131,35 @@ func truncateBody(body []byte) []byte {
 	return bytes.Clone(body[:devices.MaxBody+1])
 }
 
-// enqueue puts a report into the queue of its worker, or refuses it if the queue is full. After stop it drops the report
-// without an acknowledgement.
+// enqueue puts a report into the queue of its worker. It refuses the report if the queue is full, or if maxWaitingPerDevice reports of the
+// device wait. After stop it drops the report without an acknowledgement.
 func (in *intake) enqueue(report receivedReport) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	if in.stopped {
 		return
 	}
+	var mayWait bool
+	if report.endWaiting, mayWait = in.waiting.TryStart(string(report.device), false); !mayWait {
+		in.refuseOften(report, string(devices.ReasonBusyServer))
+		return
+	}
 	select {
 	case in.queues[maphash.String(in.seed, string(report.device))%uint64(len(in.queues))] <- report:
 	default:
-		in.refuse(report, devices.ReasonBusyServer)
+		report.endWaiting()
+		in.refuseOften(report, string(devices.ReasonBusyServer))
 	}
+}
+
+// refuseOften acknowledges a report of a device that may be refused many times a second, and counts it under this reason. It answers at
+// most one such report of the device a second, and does not decode the other reports.
+func (in *intake) refuseOften(report receivedReport, reason string) {
+	in.countUnhandled(reason)
+	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
+		in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, devices.ReasonBusyServer)))
+	}
+	report.ack()
 }
 
 // refuse acknowledges a report and answers it with reason in place of the handler. It does not wait for room in the outbox.

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
@@ -41,6 +42,7 @@ type Options struct {
 	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 of it, a silent broker after 1.75. Default 10 s
 	BusyAfter     time.Duration // report_after_ms of a device that this package refuses, +- 50 %; default 10 s
 
+	Pace        *pace.Limiter   // limits the reports of each device; nil means no limit
 	Handler     devices.Handler // called concurrently, but for one device in the order of arrival
 	Logger      *slog.Logger    // default: no log
 	OnConnected func()          // called after each successful subscription, when reports begin to arrive; optional

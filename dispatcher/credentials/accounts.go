@@ -125,6 +125,22 @@ func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
+// SuspendAccount disables the account of device at the broker for the duration. It does nothing if the broker has no accounts, or if
+// store.SuspendAccount refuses.
+func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, duration time.Duration) error {
+	if r.accounts.Accounts == nil || r.accounts.AsksLedger() {
+		return nil
+	}
+	if err := r.accounts.acquireTurn(ctx, turnLimit); err != nil {
+		return err
+	}
+	defer r.accounts.releaseTurn()
+	ctx, cancel := context.WithTimeout(ctx, accountLimit)
+	defer cancel()
+	_, err := r.accounts.ledger.SuspendAccount(ctx, string(device), duration, func(ctx context.Context) error { return r.accounts.Disable(ctx, device) })
+	return err //nolint:wrapcheck // the store says what it was doing
+}
+
 // ApplyAccountChanges updates at the broker the accounts of devices that were blocked, unblocked or deleted. It
 // returns how many it changed, and ends with the first error. The ledger moves the change that failed behind the
 // other changes, and a later call tries it again.

@@ -58,6 +58,7 @@ type importLedger interface {
 // accountLedger applies the recorded changes of accounts at the broker.
 type accountLedger interface {
 	ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply store.ApplyAccount) (applied int, err error)
+	SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error)
 }
 
 // admissionLedger registers devices when they report, and records the first use of their own tokens.

@@ -131,6 +131,7 @@ func codeTexts() []codeText {
 		{CodeDeviceUnknown, "device not registered", "check their names; if the names are right, register the devices: dispatcher devices import -f FILE; or cancel the tasks: dispatcher tasks cancel TASK"},
 		{CodeDeviceUnseen, "never reported", "check whether the devices run, and have their tokens and the address of this dispatcher"},
 		{CodeDeviceSilent, "device silent", "check whether the devices run and reach the dispatcher: a task is granted only to a report of its device"},
+		{CodeDeviceNoisy, "device reports too often", "repair the devices: dispatcher devices list --noisy true"},
 		{CodeNextReport, "granted with the next report", NothingToDo},
 		{CodeCancelling, "about to be cancelled", NothingToDo},
 		{CodeExpiring, "about to expire", "set a later not_after or a longer max_wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},

@@ -91,7 +91,7 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns all obstacles of the waiting task in view as causes, and after them a cause if its device does not report. task
+// explainWaiting returns all obstacles of the waiting task in view as causes, and after them a cause if its device does not report or reports too often. task
 // is the same task as a candidate; facts are the facts that view does not contain.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
@@ -122,6 +122,9 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	}
 	if silent, is := x.deviceSilent(); is {
 		causes = append(causes, silent)
+	}
+	if view.Device != nil && view.Device.IsNoisy(view.Now) {
+		causes = append(causes, x.deviceNoisy())
 	}
 	switch {
 	case len(causes) == 0:

@@ -17,6 +17,7 @@ const (
 	CodeDeviceDeleted Code = "device_deleted"
 	CodeDeviceUnseen  Code = "device_unseen"
 	CodeDeviceSilent  Code = "device_silent"
+	CodeDeviceNoisy   Code = "device_noisy"
 	CodeNextReport    Code = "next_report"
 )
 
@@ -249,6 +250,16 @@ func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, formatAgo(x.Now.Sub(x.lastReport.At)), FormatTime(x.lastReport.At)),
 		Remedy: "check whether the device runs and reaches the dispatcher: a task is granted only to a report of its device",
 	}, true
+}
+
+// deviceNoisy returns the cause of a device that reports so often that most of its reports are refused before they are read.
+func (x causeWriter) deviceNoisy() Cause {
+	return Cause{
+		Code: CodeDeviceNoisy,
+		Detail: fmt.Sprintf("device %s reports far too often, recorded at %s: its reports above the limit are refused with busy_server, also a report that could start the task",
+			x.Task.Device, FormatTime(*x.Device.NoisyAt)),
+		Remedy: "repair the device; its event device.noisy has the rate",
+	}
 }
 
 // silentSince returns the time from which the silence of the device counts. It is later than the last report if the

@@ -15,6 +15,7 @@ import (
 
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/devices/pace"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
@@ -62,6 +63,7 @@ type App struct {
 	semaphore  *slots.Semaphore
 	dispatcher *dispatcher.Dispatcher
 	gate       *gate.Gate
+	pace       *pace.Limiter // nil if the reports of a device are not limited
 	api        *api.API
 	web        *web.Web      // nil if the dashboard is off
 	accounts   *provisioning // nil if provisioning is off
@@ -83,7 +85,8 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a := &App{config: config, log: log, semaphore: slots.New(servers.redis.Client), transports: connections}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
-	metrics.MustRegister(a.gate)
+	a.pace = pace.New(config.pace())
+	metrics.MustRegister(a.gate, noisyDevices(a.pace))
 	seen := seen.NewList(servers.redis.Client)
 	board := parked.New(servers.redis.Client, servers.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
@@ -99,7 +102,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Dispatcher: a.dispatcher, Store: servers.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
 		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(servers), Version: version, Logger: throttled,
 		Metrics: exposition.Sources{metrics, newStateMetrics(servers.store, log, a.dispatcher.Panicked)}, MetricsToken: config.MetricsToken,
-		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Authenticate: a.authenticateReport, OnRefused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
+		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Pace: a.pace, Authenticate: a.authenticateReport, OnRefused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
 	a.presence = newPresence(servers.store, version, time.Now())
 	a.web = a.newWeb(servers, version)
@@ -111,7 +114,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	options.Handler, options.Logger, options.Panicked = a.dispatcher, throttle.NewLogger(a.log, time.Now), a.dispatcher.Panicked
+	options.Handler, options.Pace, options.Logger, options.Panicked = a.dispatcher, a.pace, throttle.NewLogger(a.log, time.Now), a.dispatcher.Panicked
 	options.OnConnected = a.accounts.onConnected
 	client, err := mqtt.New(options)
 	a.mqtt = client

@@ -45,6 +45,7 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
+		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyWatch(servers.store).record, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.updatePages, quiet: true},
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},

@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
@@ -24,13 +25,14 @@ type Config struct {
 	PostgresDSN string `koanf:"postgres_dsn"`
 	RedisURL    string `koanf:"redis_url"`
 
-	MQTTURL       string `koanf:"mqtt_url"`
-	MQTTUser      string `koanf:"mqtt_user"`
-	MQTTPassword  string `koanf:"mqtt_password"`
-	MQTTProvision string `koanf:"mqtt_provision"`
-	MQTTCAFile    string `koanf:"mqtt_ca_file"`
-	MQTTCertFile  string `koanf:"mqtt_cert_file"`
-	MQTTKeyFile   string `koanf:"mqtt_key_file"`
+	MQTTURL       string        `koanf:"mqtt_url"`
+	MQTTUser      string        `koanf:"mqtt_user"`
+	MQTTPassword  string        `koanf:"mqtt_password"`
+	MQTTProvision string        `koanf:"mqtt_provision"`
+	MQTTSuspend   time.Duration `koanf:"mqtt_suspend"`
+	MQTTCAFile    string        `koanf:"mqtt_ca_file"`
+	MQTTCertFile  string        `koanf:"mqtt_cert_file"`
+	MQTTKeyFile   string        `koanf:"mqtt_key_file"`
 
 	HTTPListen     string `koanf:"http_listen"`
 	OperatorListen string `koanf:"operator_listen"`
@@ -48,6 +50,8 @@ type Config struct {
 	LeaseMargin       time.Duration `koanf:"lease_margin"`
 	LeaseMin          time.Duration `koanf:"lease_min"`
 	ReportPeriod      time.Duration `koanf:"report_period"`
+	ReportRate        string        `koanf:"report_rate"`
+	ReportBurst       string        `koanf:"report_burst"`
 	LongPollMax       time.Duration `koanf:"long_poll_max"`
 	UrgentShare       string        `koanf:"urgent_share"`
 	Retention         string        `koanf:"retention"`
@@ -75,7 +79,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.checkValue(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validatePace(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // CheckComplete returns an error if a setting that Serve needs is missing.
@@ -131,6 +135,27 @@ func (c Config) validateUrgentShare() error {
 		return errors.New("urgent_share: must be a whole percentage between 1% and 100%, such as 10%")
 	}
 	return nil
+}
+
+// pace returns the limiter options of the settings report_rate and report_burst.
+func (c Config) pace() pace.Options {
+	rate, _ := strconv.Atoi(c.ReportRate) // Validate has checked both
+	burst, _ := strconv.Atoi(c.ReportBurst)
+	return pace.Options{Rate: rate, Burst: burst}
+}
+
+// validatePace returns an error if the setting report_rate or report_burst is invalid.
+func (c Config) validatePace() error {
+	var errs []error
+	for _, s := range []struct {
+		key, value string
+		min, max   int
+	}{{"report_rate", c.ReportRate, 0, 1000}, {"report_burst", c.ReportBurst, 1, 10_000}} {
+		if n, err := strconv.Atoi(s.value); s.value != "" && (err != nil || n < s.min || n > s.max) {
+			errs = append(errs, fmt.Errorf("%s: must be a whole number between %d and %d", s.key, s.min, s.max))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.

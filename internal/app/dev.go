@@ -120,6 +120,7 @@ func (d *DevServer) config(options DevOptions) Config {
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
 		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: options.ReportPeriod, LongPollMax: time.Minute,
+		ReportRate: "20", ReportBurst: "100",
 		MQTTProvision: provisionOff, Web: webOn, Migrate: "on", LogFormat: "text", LogLevel: "info",
 	}
 }

@@ -410,6 +410,7 @@ CREATE TABLE limit_sets (
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. Both are null until the first report.
+-- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
 CREATE TABLE devices (
     id         text COLLATE "C" PRIMARY KEY,
     blocked    boolean NOT NULL DEFAULT false,
@@ -420,7 +421,8 @@ CREATE TABLE devices (
     reach      smallint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL,
     last_seen  timestamptz,
-    quiet_until timestamptz
+    quiet_until timestamptz,
+    noisy_at   timestamptz
 ) WITH (fillfactor = 50);
 -- Used to select the devices of a new batch by their tags.
 CREATE INDEX devices_tags ON devices USING gin (tags jsonb_path_ops);
@@ -432,6 +434,8 @@ CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
 -- Used to subtract the blocked devices from the number of waiting devices. Few devices are blocked, so this
 -- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
+-- Used to list the noisy devices. Few devices were ever noisy, so this index is small.
+CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 
 -- Devices that were deleted and have not been registered again since. A deleted device may still be connected
 -- to an MQTT broker. If it sends a report over this connection, the report must not register it again.

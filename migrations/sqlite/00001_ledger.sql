@@ -407,6 +407,7 @@ CREATE TABLE limit_sets (
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. Both are null until the first report.
+-- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -417,7 +418,8 @@ CREATE TABLE devices (
     reach      INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     last_seen  INTEGER,
-    quiet_until INTEGER
+    quiet_until INTEGER,
+    noisy_at   INTEGER
 );
 -- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
@@ -426,6 +428,8 @@ CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
 -- Used to subtract the blocked devices from the number of waiting devices. Few devices are blocked, so this
 -- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
+-- Used to list the noisy devices. Few devices were ever noisy, so this index is small.
+CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 
 -- Devices that were deleted and have not been registered again since. A deleted device may still be connected
 -- to an MQTT broker. If it sends a report over this connection, the report must not register it again.

@@ -145,6 +145,7 @@ func showDevice(device store.Device) operators.Device {
 	return operators.Device{
 		ID: device.ID, Blocked: device.Blocked, OwnToken: device.OwnToken, Tags: tags, Profile: device.Profile, Attributes: attributes,
 		Created: apiTime(device.CreatedAt), LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
+		NoisyAt: apiTimePointer(device.NoisyAt),
 	}
 }
 
@@ -173,18 +174,23 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 		}
 		f.Tags[name] = value
 	}
-	if q.Blocked != "" {
-		blocked := q.Blocked == "true"
-		f.Blocked = &blocked
-	}
+	f.Blocked, f.Noisy = optionalBool(q.Blocked), optionalBool(q.Noisy)
 	return f, nil
+}
+
+// optionalBool returns the value of text, which is true or false, or nil if text is empty.
+func optionalBool(text string) *bool {
+	if text == "" {
+		return nil
+	}
+	return new(text == "true")
 }
 
 // listRecent returns the registered devices among the devices that reported most recently. It reads on through the list, because
 // some of its devices may have been deleted.
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
-	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.IDPart != "" || in.SilentMS != 0 || in.Token != "" {
-		return page, invalid("recent: not together with tag, profile, blocked, prefix, part, silent_for_ms or page_token")
+	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Noisy != "" || in.Prefix != "" || in.IDPart != "" || in.SilentMS != 0 || in.Token != "" {
+		return page, invalid("recent: not together with tag, profile, blocked, noisy, prefix, part, silent_for_ms or page_token")
 	}
 	sightings, err := d.recentDevices.Newest(ctx)
 	if err != nil {

@@ -1,0 +1,104 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/pace"
+)
+
+const (
+	// noisyRewriteEvery is the interval at which the ledger is told again that a device is still noisy. It is shorter than store.NoisyFor.
+	noisyRewriteEvery = time.Minute
+	// maxNoisyWrites is the maximum number of noisy devices that one run of the pass writes. The other devices follow in the next runs.
+	maxNoisyWrites = 100
+)
+
+// noisyLedger records noisy devices. *store.Store implements it.
+type noisyLedger interface {
+	RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error)
+}
+
+// noisyWatch records the noisy devices of this replica, which exceed their limit of reports, in the ledger.
+type noisyWatch struct {
+	limiter *pace.Limiter
+	limit   string // reports a second, for people
+	ledger  noisyLedger
+	suspend func(ctx context.Context, device devices.ID) error // disables the account of the device at the broker for a while; nil if accounts are not suspended
+	log     *slog.Logger
+	now     func() time.Time
+
+	written map[string]time.Time // by device and way to authenticate: when the noisy device was last written
+}
+
+// newNoisyWatch returns the noisyWatch of this replica.
+func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
+	w := &noisyWatch{limiter: a.pace, limit: a.config.ReportRate, ledger: ledger, log: a.log, now: time.Now}
+	if a.config.MQTTProvision == provisionDynsec && a.config.MQTTSuspend > 0 {
+		w.suspend = func(ctx context.Context, device devices.ID) error {
+			return a.dispatcher.Devices.SuspendAccount(ctx, device, a.config.MQTTSuspend)
+		}
+	}
+	return w
+}
+
+// record is a pass that writes the noisy devices that were not written for noisyRewriteEvery. A device that could not be written is written
+// in the next run.
+func (w *noisyWatch) record(ctx context.Context) (err error) {
+	noisy, now, writes := w.limiter.Noisy(), w.now(), 0
+	written := make(map[string]time.Time, len(noisy))
+	for _, n := range noisy {
+		key := viaName(n.Via) + " " + string(n.Device)
+		at, found := w.written[key]
+		if isDue := !found || now.Sub(at) >= noisyRewriteEvery; isDue && writes < maxNoisyWrites {
+			writes++
+			failed := w.write(ctx, n)
+			at, found, err = now, failed == nil, errors.Join(err, failed)
+		}
+		if found {
+			written[key] = at
+		}
+	}
+	w.written = written
+	return err
+}
+
+// write records one noisy device in the ledger, and suspends its account if it reports over MQTT.
+func (w *noisyWatch) write(ctx context.Context, noisy pace.NoisyDevice) error {
+	via := viaName(noisy.Via)
+	isNew, err := w.ledger.RecordNoisy(ctx, string(noisy.Device), fmt.Sprintf("rate=%d/s limit=%s/s via=%s", noisy.Rate, w.limit, via))
+	if err != nil {
+		return err //nolint:wrapcheck // the store says what it was doing
+	}
+	if isNew {
+		w.log.WarnContext(ctx, "a device reports too often; its reports above the limit are refused", "device", noisy.Device, "rate", noisy.Rate, "limit", w.limit, "via", via)
+	}
+	if w.suspend == nil || noisy.Via != devices.ViaSession {
+		return nil
+	}
+	return w.suspend(ctx, noisy.Device)
+}
+
+// viaName returns the name of the way in which a device authenticates, for people.
+func viaName(via devices.Via) string {
+	switch via {
+	case devices.ViaSession:
+		return "mqtt"
+	case devices.ViaFleetToken:
+		return "fleet_token"
+	}
+	return "own_token"
+}
+
+// noisyDevices returns a metric with the number of devices that are noisy at this replica.
+func noisyDevices(limiter *pace.Limiter) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dispatcher_devices_noisy", Help: "Devices that have reported more often than report_rate for 10 s without a break.",
+	}, func() float64 { return float64(len(limiter.Noisy())) })
+}
