@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
@@ -87,33 +89,67 @@ func (s *noisySite) connect(t *testing.T) {
 	}
 }
 
-// floodOverMQTT lets each noisy device publish reports with this QoS as fast as the broker reads them. The returned function stops the
-// devices and returns the number of reports that they sent.
-func (s *noisySite) floodOverMQTT(t *testing.T, noisy int, qos byte) (stop func() int64) {
+// flood lets each noisy device report: over MQTT with the QoS via, or over one HTTP connection if via is http. If pause is 0, a device
+// reports as fast as it can. Otherwise it pauses after each reportsPerWrite reports. The returned function stops the devices and returns the
+// number of reports that they sent.
+func (s *noisySite) flood(t *testing.T, noisy int, via string, pause time.Duration) (stop func() int64) {
 	t.Helper()
 	var sent atomic.Int64
 	var wait sync.WaitGroup
+	stopped := make(chan struct{})
 	var conns []net.Conn
 	for _, id := range noisyNames(noisy) {
-		conn := s.openRawSession(t, id)
-		conns = append(conns, conn)
-		reports := rawReports(id, qos)
-		wait.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+		send := s.senderOverHTTP(id)
+		if via != "http" {
+			conn := s.openRawSession(t, id)
+			reports := rawReports(id, via[0]-'0')
+			wait.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+			send = func() error {
+				_, err := conn.Write(reports)
+				return err
+			}
+			conns = append(conns, conn)
+		}
 		wait.Go(func() {
-			for {
-				if _, err := conn.Write(reports); err != nil {
-					return
-				}
+			for send() == nil {
 				sent.Add(reportsPerWrite)
+				select {
+				case <-stopped:
+					return
+				case <-time.After(pause):
+				}
 			}
 		})
 	}
 	return func() int64 {
+		close(stopped)
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
 		wait.Wait()
 		return sent.Load()
+	}
+}
+
+// senderOverHTTP returns a function that sends reportsPerWrite reports over one connection, one after the other.
+func (s *noisySite) senderOverHTTP(id string) (send func() error) {
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	return func() error {
+		for range reportsPerWrite {
+			request, err := http.NewRequest(http.MethodPost, s.url+"/v1/devices/"+id+"/report", strings.NewReader(`{"id":"again"}`))
+			if err != nil {
+				return err
+			}
+			request.Header.Set("Authorization", "Bearer "+s.fleet)
+			response, err := client.Do(request)
+			if err != nil {
+				return err
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			response.Body.Close()
+		}
+		client.CloseIdleConnections()
+		return nil
 	}
 }
 
@@ -148,42 +184,6 @@ func rawReports(id string, qos byte) []byte {
 		_ = report.Write(&out)
 	}
 	return out.Bytes()
-}
-
-// floodOverHTTP lets each noisy device send reports over one HTTP connection, one after the other without pause.
-func (s *noisySite) floodOverHTTP(t *testing.T, noisy int) (stop func() int64) {
-	t.Helper()
-	var sent atomic.Int64
-	var wait sync.WaitGroup
-	stopped := make(chan struct{})
-	for _, id := range noisyNames(noisy) {
-		wait.Go(func() {
-			client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-			defer client.CloseIdleConnections()
-			for {
-				select {
-				case <-stopped:
-					return
-				default:
-				}
-				request, _ := http.NewRequest(http.MethodPost, s.url+"/v1/devices/"+id+"/report", strings.NewReader(`{"id":"again"}`))
-				request.Header.Set("Authorization", "Bearer "+s.fleet)
-				response, err := client.Do(request)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, response.Body)
-				response.Body.Close()
-				sent.Add(1)
-			}
-		})
-	}
-	return func() int64 {
-		close(stopped)
-		wait.Wait()
-		return sent.Load()
-	}
 }
 
 // answered has the answers that quiet devices got.
@@ -233,12 +233,15 @@ func (a *answered) add(reply devices.Reply, took time.Duration, arrived bool) {
 	a.reasons[reply.Reason]++
 }
 
-// reportOnce sends a report with this id, and waits at most 10 s for its answer.
+// quietPatience is the time for which a quiet device waits for an answer before it reports again.
+const quietPatience = 10 * time.Second
+
+// reportOnce sends a report with this id, and waits for its answer.
 func (m *mqttDevice) reportOnce(t *testing.T, id string) (reply devices.Reply, took time.Duration, arrived bool) {
 	t.Helper()
 	began := time.Now()
 	m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(`{"id":%q}`, id))
-	for left := 10 * time.Second; left > 0; left = 10*time.Second - time.Since(began) {
+	for left := quietPatience; left > 0; left = quietPatience - time.Since(began) {
 		if reply, arrived = m.replyWithin(t, left); arrived && reply.Re == id {
 			return reply, time.Since(began), true
 		}
@@ -246,39 +249,106 @@ func (m *mqttDevice) reportOnce(t *testing.T, id string) (reply devices.Reply, t
 	return reply, 0, false
 }
 
+// waitForNoisy waits until the events name all noisy devices, and checks that they name no other device, and that the list of noisy devices
+// and the metrics agree.
+func (s *noisySite) waitForNoisy(t *testing.T, noisy int) {
+	t.Helper()
+	var list operators.EventList
+	eventually(t, "an event device.noisy of each noisy device", func() bool {
+		list = operators.EventList{}
+		if err := json.Unmarshal(s.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""), &list); err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Events) >= noisy
+	})
+	var named []string
+	for _, e := range list.Events {
+		named = append(named, e.Device)
+	}
+	slices.Sort(named)
+	want := noisyNames(noisy)
+	if slices.Sort(want); !slices.Equal(named, want) {
+		t.Errorf("events name %v, want %v", named, want)
+	}
+	t.Log(list.Events[0].Detail)
+	for _, quiet := range []string{"true", "false"} {
+		found := bytes.Contains(s.callOperator(t, http.MethodGet, "/v1/devices?noisy="+quiet, ""), []byte(`"noisy-0"`))
+		if found != (quiet == "true") {
+			t.Errorf("noisy-0 among the devices with noisy=%s: %t", quiet, found)
+		}
+	}
+	metrics := s.callOperator(t, http.MethodGet, "/metrics", "")
+	if !bytes.Contains(metrics, fmt.Appendf(nil, "\ndispatcher_devices_noisy %d\n", noisy)) || !bytes.Contains(metrics, []byte(`reason="over_rate"`)) {
+		t.Errorf("the metrics do not show %d noisy devices and their refused reports", noisy)
+	}
+}
+
+// TestNoisyDeviceHarmsNobody checks devices that report far too often: all reports of other devices are answered, none with busy_server, and
+// the events name the noisy devices. The durations are logged. Without -short, the noisy devices report without pause.
 func TestNoisyDeviceHarmsNobody(t *testing.T) {
+	t.Parallel()
+	const paced = 20 * time.Millisecond // 5,000 reports a second
 	sites := map[string]func(*testing.T, int) *noisySite{"mosquitto": serveNoisySite, "embedded": embedNoisySite}
 	for _, test := range []struct {
-		site  string
-		via   string
-		noisy int
+		site, via string
+		noisy     int
+		pause     time.Duration
 	}{
-		{"mosquitto", "1", 1}, {"mosquitto", "0", 1}, {"mosquitto", "http", 1},
-		{"embedded", "1", 1}, {"embedded", "0", 1},
-		{"mosquitto", "1", 20}, {"mosquitto", "0", 20}, {"mosquitto", "http", 20},
-		{"embedded", "1", 20}, {"embedded", "0", 20}, {"embedded", "http", 20},
+		{"mosquitto", "1", 1, paced}, {"embedded", "1", 1, paced}, {"mosquitto", "http", 1, paced},
+		{"mosquitto", "1", 1, 0}, {"mosquitto", "0", 1, 0}, {"mosquitto", "http", 1, 0}, {"mosquitto", "http", 20, 0},
+		{"embedded", "1", 1, 0}, {"embedded", "0", 1, 0}, {"embedded", "1", 20, 0}, {"embedded", "0", 20, 0}, {"embedded", "http", 20, 0},
 	} {
-		t.Run(fmt.Sprint(test.site, " ", test.via, " ", test.noisy), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, %d over %s, %s", test.site, test.noisy, test.via, test.pause), func(t *testing.T) {
+			if test.pause > 0 {
+				t.Parallel()
+			} else if testing.Short() {
+				t.Skip("floods the machine")
+			}
 			s := sites[test.site](t, test.noisy)
-			before := s.reportQuietly(t)
-			began := time.Now()
-			var stop func() int64
-			if test.via == "http" {
-				stop = s.floodOverHTTP(t, test.noisy)
-			} else {
-				stop = s.floodOverMQTT(t, test.noisy, test.via[0]-'0')
-			}
+			before, began := s.reportQuietly(t), time.Now()
+			stop := s.flood(t, test.noisy, test.via, test.pause)
+			defer func() {
+				t.Logf("%.0f reports a second", float64(stop())/time.Since(began).Seconds())
+			}()
 			during := s.reportQuietly(t)
-			time.Sleep(time.Until(began.Add(12 * time.Second)))
-			rate := float64(stop()) / time.Since(began).Seconds()
-			var m []string
-			for _, line := range strings.Split(string(s.callOperator(t, http.MethodGet, "/metrics", "")), "\n") {
-				if strings.HasPrefix(line, "dispatcher_reports_total") {
-					m = append(m, line[24:])
-				}
+			t.Logf("p90 %s, during the excess %s, max %s", before.p90(), during.p90(), slices.Max(during.took))
+			if during.lost > 0 || during.reasons[devices.ReasonNone] != quietDevices*quietReports {
+				t.Errorf("%d reports of quiet devices were lost; the others were told %v", during.lost, during.reasons)
 			}
-			t.Logf("%.0f/s; p90 %s -> %s, max %s; lost %d, %v; %v", rate, before.p90(), during.p90(), slices.Max(during.took), during.lost, during.reasons, m)
-			t.Logf("%s", s.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""))
+			s.waitForNoisy(t, test.noisy)
 		})
+	}
+}
+
+// TestNoisyDeviceIsSuspendedAtTheBroker checks a broker whose accounts the dispatcher manages: the account of a noisy device is disabled for
+// a while, and then enabled again. Its reports over HTTP are answered in the meantime.
+func TestNoisyDeviceIsSuspendedAtTheBroker(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t, "DISPATCHER_MQTT_SUSPEND=8s")
+	token := p.createDevice(t, "noisy-0")
+	s := &noisySite{instance: p.instance, mqttURL: "mqtt://" + p.broker.Addr, tokens: map[string]string{"noisy-0": token}}
+	conn := s.openRawSession(t, "noisy-0")
+	defer conn.Close()
+	reports := rawReports("noisy-0", 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	for isOpen := true; isOpen; {
+		_, _ = conn.Write(reports)
+		select {
+		case <-ended:
+			isOpen = false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if status, body := p.call(t, http.MethodPost, "/v1/devices/noisy-0/report", token, `{}`); status != http.StatusOK {
+		t.Errorf("over HTTP: %d %s", status, body)
+	}
+	p.waitUntilRefused(t, "noisy-0", token)
+	eventually(t, "the account is enabled again", func() bool { return connectDevice(t, p.broker.Addr, "noisy-0", token).err == nil })
+	if events := p.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""); !bytes.Contains(events, []byte(`via=mqtt`)) {
+		t.Errorf("events %s", events)
 	}
 }
