@@ -61,13 +61,15 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 
 // SuspendAccount calls disable, which disables the account of a device at the MQTT broker. Before that it commits an account change that
 // enables the account after the duration, so that the account is enabled again even if this replica fails. isSuspended is false, and nothing
-// changes, if the device is blocked or not registered, or if another change of its account is not applied yet.
+// changes, if the device is blocked or not registered, or if another change of its account is not applied yet. If the account is suspended
+// already, or an earlier call of disable failed, the suspension begins again.
 func (s credentials) SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error) {
 	var recorded int64
 	err = s.write(ctx, func(tx session) (err error) {
 		recorded, err = tx.exec(ctx, `
 			INSERT INTO account_changes (device, wanted, changed_at) SELECT id, 'enabled', {now} + $2 * {ms} FROM devices WHERE id = $1 AND blocked IS FALSE
-			ON CONFLICT (device) DO NOTHING`, device, duration.Milliseconds())
+			ON CONFLICT (device) DO UPDATE SET changed_at = excluded.changed_at
+				WHERE account_changes.wanted = 'enabled' AND account_changes.stage = 0 AND account_changes.changed_at > {now}`, device, duration.Milliseconds())
 		return err
 	})
 	if err == nil && recorded > 0 {

@@ -80,17 +80,20 @@ func TestSuspendedAccountIsEnabledAgain(t *testing.T) {
 		if _, err := suspend("a", errBroker); !errors.Is(err, errBroker) || disabled != 1 {
 			l.Errorf("%v, disabled %d times", err, disabled)
 		}
-		if is, err := suspend("a", nil); is || err != nil || disabled != 1 {
-			l.Errorf("with a pending change: suspended %t, %v", is, err)
+		if is, err := suspend("a", nil); !is || err != nil || disabled != 2 {
+			l.Errorf("after a failure: suspended %t, %v", is, err)
 		}
 		if early := l.applyChanges(); early != nil {
 			l.Errorf("applied before the end: %v", early)
 		}
 		l.exec(`UPDATE account_changes SET changed_at = {now}`)
+		if is, err := suspend("a", nil); is || err != nil || disabled != 2 {
+			l.Errorf("with a change that is due: suspended %t, %v", is, err)
+		}
 		if due := l.applyChanges(); !slices.Equal(due, []store.AccountChange{{Device: "a", Wanted: store.AccountEnabled}}) {
 			l.Errorf("applied at the end: %v", due)
 		}
-		if is, err := suspend("a", nil); !is || err != nil || disabled != 2 {
+		if is, err := suspend("a", nil); !is || err != nil || disabled != 3 {
 			l.Errorf("again: suspended %t, %v", is, err)
 		}
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
