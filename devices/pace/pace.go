@@ -46,7 +46,7 @@ func New(options Options) *Limiter {
 		return nil
 	}
 	if options.Now == nil {
-		options.Now = time.Now //nolint:forbidigo // the default of the injected clock
+		options.Now = time.Now
 	}
 	options.Burst = max(options.Burst, 1)
 	l := &Limiter{options: options, interval: time.Second / time.Duration(options.Rate), seed: maphash.MakeSeed()}

@@ -14,9 +14,10 @@ const session = devices.ViaSession
 // testClock is the injected clock of a Limiter.
 type testClock struct{ now time.Time }
 
-func newLimiter(rate, burst int) (*pace.Limiter, *testClock) {
+// newLimiter returns a limiter of 20 reports a second.
+func newLimiter(burst int) (*pace.Limiter, *testClock) {
 	c := &testClock{time.Unix(1000, 0)}
-	return pace.New(pace.Options{Rate: rate, Burst: burst, Now: func() time.Time { return c.now }}), c
+	return pace.New(pace.Options{Rate: 20, Burst: burst, Now: func() time.Time { return c.now }}), c
 }
 
 // takeMany sends n reports of device, one after each interval, and returns the number of accepted ones.
@@ -32,7 +33,7 @@ func (c *testClock) takeMany(l *pace.Limiter, device devices.ID, n int, interval
 
 func TestRateAndBurst(t *testing.T) {
 	t.Parallel()
-	l, c := newLimiter(20, 100)
+	l, c := newLimiter(100)
 	if got := c.takeMany(l, "a", 1000, 0); got != 100 {
 		t.Errorf("%d of 1000 reports at once were accepted, want the burst of 100", got)
 	}
@@ -54,7 +55,7 @@ func TestRateAndBurst(t *testing.T) {
 
 func TestOneRefusalASecondIsAnswered(t *testing.T) {
 	t.Parallel()
-	l, c := newLimiter(20, 1)
+	l, c := newLimiter(1)
 	answered := 0
 	for range 10_000 {
 		if !l.Take("a", session) && l.MayAnswer("a", session) {
@@ -69,7 +70,7 @@ func TestOneRefusalASecondIsAnswered(t *testing.T) {
 
 func TestNoisyAfterTenSecondsOfExcess(t *testing.T) {
 	t.Parallel()
-	l, c := newLimiter(20, 100)
+	l, c := newLimiter(100)
 	c.takeMany(l, "burst", 1000, 0)
 	c.takeMany(l, "a", 10_000, time.Millisecond)
 	if noisy := l.Noisy(); noisy != nil {
@@ -91,7 +92,7 @@ func TestNoisyAfterTenSecondsOfExcess(t *testing.T) {
 // TestDeviceWithinItsRateIsNeverNoisy checks a device that sends a burst, and then reports a little below its rate.
 func TestDeviceWithinItsRateIsNeverNoisy(t *testing.T) {
 	t.Parallel()
-	l, c := newLimiter(20, 100)
+	l, c := newLimiter(100)
 	c.takeMany(l, "a", 110, 0)
 	if got := c.takeMany(l, "a", 15*60, time.Second/15); got != 15*60-1 || l.Noisy() != nil {
 		t.Errorf("%d of 900 were accepted, want all but the first; noisy %v", got, l.Noisy())
@@ -102,7 +103,7 @@ func TestDeviceWithinItsRateIsNeverNoisy(t *testing.T) {
 // bucket is empty stays limited.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	l, c := newLimiter(20, 100)
+	l, c := newLimiter(100)
 	most := 0
 	for n := range 1_000_000 {
 		l.Take(devices.ID(fmt.Sprint("d-", n)), session)
