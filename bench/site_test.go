@@ -75,7 +75,7 @@ func (s *testbed) startReplicas(replicas int) {
 		s.startServer(path, []string{"serve"}, "/readyz", func(addr string) []string {
 			return append(s.brokerSetting("DISPATCHER_MQTT_URL=mqtt://"),
 				"DISPATCHER_POSTGRES_DSN="+s.dsn, "DISPATCHER_REDIS_URL="+s.redis.URL(), "DISPATCHER_HTTP_LISTEN="+addr,
-				"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=warn", "DISPATCHER_REPORT_RATE=0")
+				"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=warn", "DISPATCHER_REPORT_RATE=0", "DISPATCHER_REGISTRATION_RATE=0")
 		})
 	}
 }

@@ -49,5 +49,5 @@ const (
 type Caller struct {
 	Device ID
 	Via    Via
-	Token  [sha256.Size]byte // ViaOwnToken: the hash of the device's token. ViaLease: the hash of the caller's token, if it has a token
+	Token  [sha256.Size]byte // ViaOwnToken, ViaFleetToken: the hash of the token. ViaLease: the hash of the caller's token, if it has a token
 }

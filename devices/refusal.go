@@ -14,13 +14,16 @@ var (
 	ErrLockedOut       = errors.New("too many wrong credentials")   // of this device, from the address of the sender
 	ErrIncomplete      = errors.New("the body is incomplete")       // the network cut the body; it is no fault of the device
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // no result of the report was acknowledged
+	// ErrRegistrationRate is returned for an unknown device if too many unknown devices were registered just before.
+	ErrRegistrationRate = errors.New("too many unknown devices at once")
 )
 
 // ReportRefusal is the answer to a report that is refused as a whole.
 type ReportRefusal struct {
 	Err           error  // the error to which this is the answer
 	Status        int    // HTTP status
-	Reason        Reason // reason of the reply on a transport without statuses; also determines when the device reports again
+	Reason        Reason // reason of the reply on a transport without statuses
+	DelayAs       Reason // determines when the device reports again
 	MayResend     bool   // the device may send the same report again
 	Code          string // for programs
 	Detail        string // for people
@@ -32,14 +35,15 @@ type ReportRefusal struct {
 // detail replace those of the row.
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
-		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},
-		{&Error{Reason: ReasonTooLarge}, http.StatusRequestEntityTooLarge, ReasonTooLarge, false, "", "", ""},
-		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, true, "busy_server", "", ""},
-		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, true, "body_incomplete", "body: incomplete", ""},
-		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, true, "unauthenticated", "a valid bearer token is required", ""},
-		{ErrForbidden, http.StatusForbidden, ReasonForbidden, true, "forbidden", "this token may not do that", "unknown, blocked or revoked"},
-		{ErrLockedOut, http.StatusTooManyRequests, ReasonForbidden, true, "locked_out", "too many wrong tokens of this device from this address: send again after Retry-After", ""},
-		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, true, "unavailable", "the ledger cannot be reached; send again", ""},
+		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, ReasonInvalid, false, "", "", ""},
+		{&Error{Reason: ReasonTooLarge}, http.StatusRequestEntityTooLarge, ReasonTooLarge, ReasonTooLarge, false, "", "", ""},
+		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, ReasonBusyServer, true, "busy_server", "", ""},
+		{ErrIncomplete, http.StatusRequestTimeout, ReasonInvalid, ReasonInvalid, true, "body_incomplete", "body: incomplete", ""},
+		{ErrUnauthenticated, http.StatusUnauthorized, ReasonForbidden, ReasonForbidden, true, "unauthenticated", "a valid bearer token is required", ""},
+		{ErrForbidden, http.StatusForbidden, ReasonForbidden, ReasonForbidden, true, "forbidden", "this token may not do that", "unknown, blocked or revoked"},
+		{ErrRegistrationRate, http.StatusServiceUnavailable, ReasonBusyServer, ReasonNone, true, "registration_rate", "too many unknown devices at once; send again", ""},
+		{ErrLockedOut, http.StatusTooManyRequests, ReasonForbidden, ReasonForbidden, true, "locked_out", "too many wrong tokens of this device from this address: send again after Retry-After", ""},
+		{ErrUnavailable, http.StatusServiceUnavailable, ReasonUnavailable, ReasonUnavailable, true, "unavailable", "the ledger cannot be reached; send again", ""},
 	}
 }
 

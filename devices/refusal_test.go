@@ -65,3 +65,13 @@ func TestRefusalOfAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestAnUnknownDeviceWaitsAPeriod checks the refusal of a device that may register later: it reports again after a whole report period, so
+// that many such devices do not load the server.
+func TestAnUnknownDeviceWaitsAPeriod(t *testing.T) {
+	t.Parallel()
+	r := devices.RefusalOf(fmt.Errorf("admitting: %w", devices.ErrRegistrationRate))
+	if r.Status != 503 || r.Reason != devices.ReasonBusyServer || r.DelayAs != devices.ReasonNone || r.Code != "registration_rate" {
+		t.Errorf("%+v", r)
+	}
+}

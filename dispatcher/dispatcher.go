@@ -46,6 +46,8 @@ type Config struct {
 	FleetTokens []string              // no token, one token, or two tokens during a rotation
 	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
+	RegistrationRate credentials.RegistrationRate // limits the registration of unknown devices; the zero value means that there is no limit
+
 	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000
 
 	Logger     *slog.Logger          // by default, logs are discarded
@@ -84,7 +86,7 @@ func New(config Config) *Dispatcher {
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,
-		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
+		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Rate: config.RegistrationRate, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	if config.Marks != nil {
 		d.Marks = marks.New(marks.Config{

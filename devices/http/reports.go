@@ -187,7 +187,7 @@ func (h *Reports) refuse(response http.ResponseWriter, request *http.Request, er
 		h.OnRefused(request, device, err)
 	}
 	h.Handler.CountReport(transport, reason, time.Since(started))
-	Refuse(response, refusal, h.Handler.AfterRefusal(refusal.Reason))
+	Refuse(response, refusal, h.Handler.AfterRefusal(refusal.DelayAs))
 }
 
 func writeResponse(response http.ResponseWriter, status int, contentType string, body []byte) {

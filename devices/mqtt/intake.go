@@ -214,7 +214,7 @@ func (in *intake) decide(ctx context.Context, received receivedReport) (reply de
 	}
 	if err != nil {
 		refusal := devices.RefusalOf(err)
-		reply = refusal.Reply(decoded.ID, handler.AfterRefusal(refusal.Reason))
+		reply = refusal.Reply(decoded.ID, handler.AfterRefusal(refusal.DelayAs))
 		if reply.Reason == devices.ReasonUnavailable {
 			in.options.Logger.WarnContext(ctx, "report not answered", "device", received.device, "err", err)
 		}

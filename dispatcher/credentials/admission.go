@@ -35,13 +35,13 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 			return admitted, devices.ErrForbidden
 		}
 		if r.config.FleetMode == FleetEnroll {
-			return r.enroll(ctx, caller.Device)
+			return r.enroll(ctx, caller)
 		}
 	}
 	if view.Device != nil {
 		return admitted, nil
 	}
-	return r.register(ctx, caller.Device)
+	return r.register(ctx, caller)
 }
 
 // IsStillAdmitted reports whether a caller that was admitted may still act for its device, according to view, which was read from the
@@ -134,10 +134,11 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 	return nil
 }
 
-// enroll returns a new token for the device. If the reply is lost, the device can ask again until it has used
-// a token of its own; then a new token replaces the lost one.
-func (r *Registry) enroll(ctx context.Context, device devices.ID) (Admission, error) {
-	admitted, err := r.register(ctx, device)
+// enroll returns a new token for the caller's device. If the reply is lost, the device can ask again until it has used a token of its own;
+// then a new token replaces the lost one. Each call counts as a registration, because each one changes an account at the broker.
+func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
+	device := caller.Device
+	admitted, err := r.register(ctx, caller)
 	if err != nil {
 		return admitted, err
 	}

@@ -34,7 +34,7 @@ func (r *Registry) authenticate(
 	}
 	for _, fleet := range r.config.FleetTokens {
 		if subtle.ConstantTimeCompare([]byte(fleet), []byte(token)) == 1 {
-			return devices.Caller{Device: device, Via: devices.ViaFleetToken}, nil
+			return devices.Caller{Device: device, Via: devices.ViaFleetToken, Token: HashToken(token)}, nil
 		}
 	}
 	caller := devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
@@ -91,7 +91,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 		return devices.ErrForbidden
 	case view.Deleted:
 		// A session cannot register a deleted device again, but a fleet token can.
-		back, err := r.ensure(ctx, device)
+		back, err := r.ensure(ctx, caller)
 		if err == nil && back.Blocked {
 			err = devices.ErrForbidden
 		}

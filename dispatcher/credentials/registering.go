@@ -39,15 +39,19 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// register registers the device with this id and returns its Admission, without a new token.
-func (r *Registry) register(ctx context.Context, id devices.ID) (Admission, error) {
-	device, err := r.ensure(ctx, id)
+// register registers the caller's device and returns its Admission, without a new token.
+func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
+	device, err := r.ensure(ctx, caller)
 	return Admission{Device: &device}, err
 }
 
-// ensure returns the registered device with this id, and registers it if necessary.
-func (r *Registry) ensure(ctx context.Context, id devices.ID) (store.Device, error) {
-	device, err := r.registerCalls.Do(ctx, struct{}{}, string(id))
+// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant has
+// registered too many devices just before.
+func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
+	if err := r.registrations.take(registrantOf(caller)); err != nil {
+		return store.Device{}, err
+	}
+	device, err := r.registerCalls.Do(ctx, struct{}{}, string(caller.Device))
 	if err != nil {
 		return device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
 	}

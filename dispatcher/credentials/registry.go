@@ -82,6 +82,7 @@ type Config struct {
 
 	FleetTokens []string  // zero, one or two tokens (two during a rotation)
 	FleetMode   FleetMode // what a fleet token may do
+	Rate        RegistrationRate
 
 	Logger   *slog.Logger
 	Panicked rescue.PanicHandler
@@ -95,6 +96,7 @@ type Registry struct {
 	cache         *tokenCache
 	registerCalls *registerCalls
 	ownTokenCalls *ownTokenCalls
+	registrations *registrationLimit
 }
 
 // New returns a Registry with this configuration.
@@ -102,5 +104,6 @@ func New(config Config) *Registry {
 	return &Registry{
 		config: config, accounts: newAccounts(config.Accounts, config.Ledger), cache: newTokenCache(config.Ledger, config.Now),
 		registerCalls: newRegisterCalls(config.Ledger, config.Panicked), ownTokenCalls: newOwnTokenCalls(config.Ledger, config.Panicked),
+		registrations: newRegistrationLimit(config.Rate, config.Now),
 	}
 }

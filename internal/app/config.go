@@ -15,6 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
@@ -44,6 +45,9 @@ type Config struct {
 	AdminToken     string `koanf:"admin_token"`
 	FleetToken     string `koanf:"fleet_token"` // one token, or two tokens separated by a comma
 	FleetTokenMode string `koanf:"fleet_token_mode"`
+
+	RegistrationRate  string `koanf:"registration_rate"`
+	RegistrationBurst string `koanf:"registration_burst"`
 
 	ReapInterval      time.Duration `koanf:"reap_interval"`
 	ReconcileInterval time.Duration `koanf:"reconcile_interval"`
@@ -79,7 +83,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.checkValue(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validatePace(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validatePace(), c.validateTokens(), c.validateRegistrations(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // CheckComplete returns an error if a setting that Serve needs is missing.
@@ -158,6 +162,9 @@ func (c Config) validatePace() error {
 	return errors.Join(errs...)
 }
 
+// maxRegistrations is the maximum of registration_rate and of registration_burst.
+const maxRegistrations = 1_000_000
+
 // minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.
 const minTokenLength = 16
 
@@ -179,6 +186,27 @@ func (c Config) validateTokens() error {
 		}
 		if t == c.AdminToken {
 			errs = append(errs, errors.New("fleet_token: must differ from admin_token"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// registrationRate returns the rate at which unknown devices are registered.
+func (c Config) registrationRate() credentials.RegistrationRate {
+	perSecond, _ := strconv.Atoi(c.RegistrationRate) // Validate has checked both
+	burst, _ := strconv.Atoi(c.RegistrationBurst)
+	return credentials.RegistrationRate{PerSecond: perSecond, Burst: burst}
+}
+
+// validateRegistrations returns an error if the rate of registrations is invalid.
+func (c Config) validateRegistrations() error {
+	var errs []error
+	for _, s := range []struct {
+		key, value string
+		least      int
+	}{{"registration_rate", c.RegistrationRate, 0}, {"registration_burst", c.RegistrationBurst, 1}} {
+		if n, err := strconv.Atoi(s.value); s.value != "" && (err != nil || n < s.least || n > maxRegistrations) {
+			errs = append(errs, fmt.Errorf("%s: must be a whole number between %d and %d", s.key, s.least, maxRegistrations))
 		}
 	}
 	return errors.Join(errs...)

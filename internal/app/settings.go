@@ -85,6 +85,8 @@ func Settings() []Setting {
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two separated by a comma, that any device may use; at least 16 characters each"},
 		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: the fleet token acts for any device; enroll: a device can only use it to get a token of its own"},
+		{Key: "registration_rate", Default: "10", Help: "unknown devices that one fleet token, or all MQTT sessions together, may register a second, at each replica; 0: no limit"},
+		{Key: "registration_burst", Default: "1000", Help: "unknown devices that may be registered at once, before registration_rate applies; at least 1"},
 		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Min: time.Second, Max: time.Minute},
 		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Min: time.Second, Max: 5 * time.Minute},
 		{Key: "lease_margin", Default: "10s", Help: "safety margin that is subtracted from the working time of every lease, at most a fifth of the lease", Min: 0, Max: 5 * time.Minute},

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
@@ -52,6 +54,28 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUnknownDevicesAreRefusedBeyondTheRate sends the first reports of unknown devices faster than the fleet token may register them. A refused
+// device is not registered and is asked to report again after a report period. A registered device is served as before.
+func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
+	t.Parallel()
+	var elapsed atomic.Int64 // seconds of the dispatcher's clock
+	b := startEmbedded(t, func(s *testOptions) {
+		s.dispatcher.RegistrationRate = credentials.RegistrationRate{PerSecond: 1, Burst: 2}
+		s.dispatcher.Now = func() time.Time { return time.Unix(elapsed.Load(), 0) }
+	})
+	for _, device := range []string{"d-1", "d-2", "d-1"} {
+		b.sendReport(device, `{}`).expectStatus(200)
+	}
+	refused := b.sendReport("d-3", `{}`)
+	refused.expectProblem(503, "registration_rate")
+	if after := refused.header.Get("Retry-After"); after != "30" {
+		t.Errorf("Retry-After: %s, want 30", after)
+	}
+	b.call("GET", "/v1/devices/d-3", adminToken, nil).expectStatus(404)
+	elapsed.Add(1)
+	b.sendReport("d-3", `{}`).expectStatus(200)
 }
 
 // TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each contains a result that would end

@@ -161,7 +161,7 @@ func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	}
 	plain := servers.Program{}
 	r := startReplicaBinary(t, plain.Path(t), servers.StartPostgres(t).NewDatabase(t), servers.StartRedis(t).URL(),
-		"DISPATCHER_FLEET_TOKEN="+fleetToken+","+anotherFleetToken, "DISPATCHER_FLEET_TOKEN_MODE=any")
+		"DISPATCHER_FLEET_TOKEN="+fleetToken+","+anotherFleetToken, "DISPATCHER_FLEET_TOKEN_MODE=any", "DISPATCHER_REGISTRATION_RATE=0")
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	x := &attack{T: t, ctx: ctx, url: "http://" + r.addr, unfinished: map[string]int{}, answers: map[string]int{}, endAttack: cancel}

@@ -60,7 +60,7 @@ func newRowServers(t *testing.T, r row, period time.Duration) *rowServers {
 	addr := servers.FreeAddr(t)
 	program := startReplica(t, addr, map[string]string{
 		"DISPATCHER_POSTGRES_DSN": ledger.NewDatabase(t), "DISPATCHER_REDIS_URL": cache.URL(), "DISPATCHER_MQTT_URL": broker.URL,
-		"DISPATCHER_HTTP_LISTEN": addr, "DISPATCHER_ADMIN_TOKEN": adminToken, "DISPATCHER_FLEET_TOKEN": fleetToken,
+		"DISPATCHER_HTTP_LISTEN": addr, "DISPATCHER_ADMIN_TOKEN": adminToken, "DISPATCHER_FLEET_TOKEN": fleetToken, "DISPATCHER_REGISTRATION_RATE": "0",
 		"DISPATCHER_REPORT_PERIOD": period.String(), "DISPATCHER_LEASE_MIN": "100ms", "DISPATCHER_REAP_INTERVAL": "1s",
 		"DISPATCHER_LOG_LEVEL": "debug",
 	})
