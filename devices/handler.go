@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"crypto/sha256"
+	"net/netip"
 	"time"
 )
 
@@ -49,5 +50,6 @@ const (
 type Caller struct {
 	Device ID
 	Via    Via
+	From   netip.Addr        // ViaFleetToken: the address of the sender; invalid if the transport does not know it
 	Token  [sha256.Size]byte // ViaOwnToken, ViaFleetToken: the hash of the token. ViaLease: the hash of the caller's token, if it has a token
 }

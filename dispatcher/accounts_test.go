@@ -13,6 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -210,7 +211,7 @@ func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
-	r := credentials.New(credentials.Config{Ledger: shortStagingStore{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	r := credentials.New(credentials.Config{Ledger: shortStagingStore{b.store}, Accounts: a, Now: time.Now, Meters: meters.New(nil), Logger: slog.New(slog.DiscardHandler)})
 	fails := func(ctx context.Context, list []store.NewDevice, want error) {
 		t.Helper()
 		if _, err := r.ImportDevices(ctx, "op", list, store.RefuseExisting, 0); !errors.Is(err, want) {
@@ -255,7 +256,7 @@ func (u unknownOutcomeStore) ImportDevices(
 func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
-	r := credentials.New(credentials.Config{Ledger: unknownOutcomeStore{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	r := credentials.New(credentials.Config{Ledger: unknownOutcomeStore{b.store}, Accounts: a, Now: time.Now, Meters: meters.New(nil), Logger: slog.New(slog.DiscardHandler)})
 	if _, err := r.ImportDevices(b.ctx, "op", newDevices(10), store.RefuseExisting, 0); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("imported: %v", err)
 	}

@@ -76,7 +76,10 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 			_, err := b.Devices.ImportDevices(b.ctx, "op", []store.NewDevice{{ID: "d1"}}, store.RefuseExisting, 0)
 			b.must(err)
 		},
-		"enroll": func(b *testBench) { b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil)) },
+		"enroll": func(b *testBench) {
+			b.registerDevices("d1")
+			b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil))
+		},
 	}
 	for name, back := range ways {
 		t.Run(name, func(t *testing.T) {

@@ -86,7 +86,7 @@ func New(config Config) *Dispatcher {
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,
-		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Rate: config.RegistrationRate, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
+		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Rate: config.RegistrationRate, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	if config.Marks != nil {
 		d.Marks = marks.New(marks.Config{

@@ -100,11 +100,12 @@ func (b *testBench) expectSessionReason(device string, want devices.Reason) devi
 // registerDevices registers devices that report over a session at the broker.
 func (b *testBench) registerDevices(names ...string) {
 	b.t.Helper()
-	for _, name := range names {
-		if _, err := b.store.EnsureDevices(b.ctx, name); err != nil {
-			b.t.Fatal(err)
-		}
+	all := make([]store.Registration, len(names))
+	for i, name := range names {
+		all[i] = store.Registration{Device: name, Registrant: "fleet:test"}
 	}
+	_, err := b.store.RegisterDevices(b.ctx, all...)
+	b.must(err)
 }
 
 // awaitWoken waits until exactly these devices were woken. A device is listed once for each of its offers.

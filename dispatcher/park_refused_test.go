@@ -33,10 +33,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	b := newLightBench(t)
 	b.createPool("a", 1, minute)
 	b.createBatch("a", nil, "d1", "d2", "d3")
-	_, err := b.store.EnsureDevices(b.ctx, "blocked")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.registerDevices("blocked")
 	if err := b.Devices.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,7 @@ func newInterruptedPool(t *testing.T) interruptedPool {
 			names[i] = fmt.Sprintf("%s-%02d", kind, i)
 		}
 		if half == 1 {
-			_, err := b.store.EnsureDevices(b.ctx, names...)
-			b.must(err)
+			b.registerDevices(names...)
 		}
 		for bit := range 6 { // nearly every device has its own set of batches, and each set needs a call of the semaphore
 			var own []string

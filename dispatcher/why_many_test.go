@@ -167,8 +167,7 @@ func TestWhyOfASample(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Sprintf("d%04d", i)
 	}
-	_, err := b.store.EnsureDevices(b.ctx, names[:600]...)
-	b.must(err)
+	b.registerDevices(names[:600]...)
 	b.pauseBatch(b.createBatch("a", nil, names...), "")
 	b.createBatch("a", nil, names[:401]...)
 	b.reconcile()

@@ -288,8 +288,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 		}
 		_, err := b.Devices.DeleteDevice(b.ctx, "ann", "deleted", false)
 		b.must(err)
-		_, err = b.store.EnsureDevices(b.ctx, "revoked")
-		b.must(err)
+		b.registerDevices("revoked")
 		b.createBatch("a", nil, "unknown", "registered", "silent", "revoked", "quiet", "sleeps", "noisy", "deleted")
 		now, err := b.store.Clock(b.ctx)
 		b.must(err)

@@ -21,7 +21,7 @@ type Event struct {
 	Token  int64  `json:"token" doc:"The fencing token of a grant"`
 	Detail string `json:"detail"`
 
-	ActorKind string `json:"actor_kind" doc:"device, operator, program (a part of the dispatcher), or unknown: the sender of a request without a known token"`
+	ActorKind string `json:"actor_kind" doc:"device, operator, program (a part of the dispatcher), registrant (a fleet token, or a session at an MQTT broker), or unknown: the sender of a request without a known token"`
 }
 
 // EventList is a page of events.
@@ -34,7 +34,7 @@ type EventList struct {
 type EventFilter struct {
 	Kind      string `query:"kind" maxLength:"64"`
 	Actor     string `query:"actor" maxLength:"200"`
-	ActorKind string `query:"actor_kind" enum:"device,operator,program,unknown"`
+	ActorKind string `query:"actor_kind" enum:"device,operator,program,registrant,unknown"`
 	Pool      string `query:"pool"`
 	Batch     int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
 	Task      int64  `query:"task" minimum:"0" maximum:"9007199254740991"`

@@ -51,15 +51,12 @@ func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, 
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a device a token, whose secret has the SHA-256 tokenHash, at the request of the device, and registers the device if
-// necessary. setAccount gives the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token
-// that the device never used, because the reply was lost, the new token replaces it. It returns ErrExists if the device has used a token
-// of its own, or if an operator gave it one: then only an operator can add a token.
+// EnrollDevice gives a registered device a token, whose secret has the SHA-256 tokenHash, at the request of the device. setAccount gives
+// the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token that the device never used,
+// because the reply was lost, the new token replaces it. It returns ErrExists if the device has used a token of its own, or if an operator
+// gave it one: then only an operator can add a token. It returns ErrNotFound if the device is not registered.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().ensure(ctx, []string{id}); err != nil {
-			return err
-		}
 		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
 		if err != nil {
 			return err

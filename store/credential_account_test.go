@@ -195,11 +195,14 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	if _, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), fails); !errors.Is(err, errBroker) {
 		l.Fatalf("created: %v", err)
 	}
-	if err := l.EnrollDevice(l.Context(), "a", []byte("1"), fails); !errors.Is(err, errBroker) {
-		l.Fatalf("enrolled: %v", err)
-	}
 	if l.countRows("devices")+l.countRows("tokens")+l.countRows("events") != 0 {
 		l.Fatal("something is left behind")
+	}
+	if err := l.enroll("enrolling", []byte("1"), fails); !errors.Is(err, errBroker) {
+		l.Fatalf("enrolled: %v", err)
+	}
+	if l.countRows("tokens")+l.countEvents("device.enrolled") != 0 {
+		l.Fatal("a token is left behind")
 	}
 	var enabled []bool
 	works := func(_ context.Context, on bool) error {

@@ -46,8 +46,8 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 			{func() {
 				rotate(store.NewDevice{ID: "i1", Hash: []byte("3")}, store.NewDevice{ID: "i2", Hash: []byte("4")})
 			}, []string{"1 of i1", "2 of i2"}},
-			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a1"), nil)) }, nil},
-			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1 of a"}},
+			{func() { l.must(l.enroll("a", []byte("a1"), nil)) }, nil},
+			{func() { l.must(l.enroll("a", []byte("a2"), nil)) }, []string{"a1 of a"}},
 			{func() { l.rotateToken("a3", time.Hour) }, []string{"a2 of a"}},
 			{func() { l.rotateToken("a4", 0) }, []string{"a2 of a", "a3 of a"}},
 			{func() { l.rotateToken("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // Two tokens have ended and are deleted.

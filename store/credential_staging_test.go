@@ -129,7 +129,7 @@ func TestAStageIsOvertaken(t *testing.T) {
 			_, err := l.CreateDevice(l.Context(), "op", "d-1", store.DeviceSpec{}, []byte("1"), nothing)
 			return err
 		},
-		"enrol": func(l *ledger) error { return l.EnrollDevice(l.Context(), "d-1", []byte("1"), nothing) },
+		"enrol": func(l *ledger) error { return l.enroll("d-1", []byte("1"), nothing) },
 		"another import, later": func(l *ledger) error {
 			l.exec(`UPDATE account_changes SET changed_at = {now}`)
 			l.stageAccounts(newDevices(1, 2, "b"), store.RefuseExisting, time.Hour)

@@ -75,10 +75,10 @@ func nullList(values []string) any {
 
 // releaseTokenName takes the name away from an expired token, so that a new token can have this name. It returns ErrExists if a part of the
 // dispatcher, the token of the configuration or the sender without a token has the name: kindOfActor and fields such as paused_by identify
-// an actor by the name alone. If a valid token has the name, the INSERT of the new token fails later, because of the unique key on names.
+// an actor by the name alone. So does registered_by of a device. If a valid token has the name, the INSERT of the new token fails later, because of the unique key on names.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
-	if slices.ContainsFunc(append(programActors(), "bootstrap", "metrics", unknownActor), isReserved) {
+	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
 		return fmt.Errorf("name %s is reserved: %w", name, ErrExists)
 	}
 	_, err := s.exec(ctx, `UPDATE tokens SET revoked_at = expires_at WHERE name = $1 AND device = '' AND revoked_at IS NULL AND expires_at <= {now}`, name)

@@ -29,6 +29,8 @@ type Device struct {
 	QuietUntil *time.Time // as in LastReport; nil means never seen
 	NoisyAt    *time.Time // when the device was last recorded as reporting too often; nil means never. See NoisyFor
 	Reach      Reach      // how the device can be notified, as of about LastSeen
+
+	RegisteredBy string // name of an operator token, or as in Registration
 }
 
 // Revoked reports whether the device has used a token of its own and has no valid token left.
@@ -76,7 +78,7 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
-	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach`
+	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by`
 
 // deviceDest returns destinations that accept NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
@@ -88,6 +90,7 @@ func deviceDest(d *Device) []any {
 		optionalTime{&d.QuietUntil},
 		optionalTime{&d.NoisyAt},
 		opt(&d.Reach),
+		opt(&d.RegisteredBy),
 	}
 }
 

@@ -200,13 +200,13 @@ func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap tim
 // insert registers the devices that are not registered yet, and returns their rows.
 func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, singleColumn[string], `
-		INSERT INTO devices (id, tags, attributes, created_at, profile)
-		SELECT device, tags{json}, '{}', {now}, nullif(profile, '') FROM {imports} WHERE TRUE ORDER BY n
-		ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(p.rows))
+		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
+		SELECT device, tags{json}, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n
+		ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(p.rows), p.actor)
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.rowsFor(created), p.devices().finishRegistration(ctx, created)
+	return p.rowsFor(created), p.devices().finishRegistration(ctx, namesInput(created))
 }
 
 // update changes the devices of registered, which are registered already.

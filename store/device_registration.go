@@ -2,58 +2,102 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 )
 
-// EnsureDevices returns the devices with these ids, in the order of ids, and registers each device that is not registered yet. It
-// registers all missing devices in one transaction, or none.
-func (s devices) EnsureDevices(ctx context.Context, ids ...string) (registered []Device, err error) {
+// The names of registrants that are not operators. No operator token can have such a name.
+const (
+	FleetTokenPrefix  = "fleet:"  // a fleet token: followed by the first digits of its hash
+	SessionRegistrant = "session" // a session at an MQTT broker
+)
+
+// Registration asks to register a device because it has reported.
+type Registration struct {
+	Device     string `json:"name"`
+	Registrant string `json:"registrant"` // the fleet token or the session with which the device reported
+	Detail     string `json:"detail"`     // detail of the event
+	Blocked    bool   `json:"blocked"`    // the device is blocked until an operator unblocks it
+}
+
+// Registered is a registered device. IsNew reports whether the call registered it.
+type Registered struct {
+	Device
+
+	IsNew bool
+}
+
+// RegisterDevices returns the devices of all, in the order of all, and registers each device that is not registered yet. It registers all
+// missing devices in one transaction, or none.
+func (s devices) RegisterDevices(ctx context.Context, all ...Registration) (registered []Registered, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		registered, err = tx.devices().ensure(ctx, ids)
+		registered, err = tx.devices().ensure(ctx, all)
 		return err
 	})
 	return registered, err
 }
 
-// ensure registers each device in ids that is not registered yet, and returns all devices in the order of ids.
-func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
+// newcomerRow is a Registration, as a statement reads it from {newcomers}.
+type newcomerRow struct {
+	N int `json:"n"`
+	Registration
+}
+
+// newcomerRows returns a row for each device of all.
+func newcomerRows(all []Registration) []newcomerRow {
+	byID := make(map[string]Registration, len(all))
+	for _, r := range all {
+		byID[r.Device] = r
+	}
+	rows := make([]newcomerRow, 0, len(byID))
 	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
-	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		rows = append(rows, newcomerRow{len(rows), byID[id]})
+	}
+	return rows
+}
+
+// ensure registers those of all that are not registered, and returns the devices in the order of all.
+func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered, error) {
+	rows := newcomerRows(all)
 	created, err := collect(ctx, s.session, singleColumn[string], `
-		INSERT INTO devices (id, tags, attributes, created_at)
-		SELECT name, '{}', '{}', {now} FROM {names} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, namesInput(ordered))
+		INSERT INTO devices (id, blocked, tags, attributes, created_at, registered_by)
+		SELECT name, blocked, '{}', '{}', {now}, registrant FROM {newcomers} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(rows))
 	if err != nil {
 		return nil, err
 	}
 	if len(created) > 0 {
-		if err := s.finishRegistration(ctx, created, step{"recording", `
-			INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, 'device.created', name, 'device', name FROM {names} WHERE TRUE ORDER BY n`}); err != nil {
+		isOld := func(r newcomerRow) bool { return !slices.Contains(created, r.Device) }
+		if err := s.finishRegistration(ctx, toJSONInput(slices.DeleteFunc(slices.Clone(rows), isOld)), step{"recording", `
+			INSERT INTO events (at, kind, actor, actor_kind, device, detail)
+			SELECT {now}, 'device.created', registrant, 'registrant', name, detail FROM {newcomers} WHERE TRUE ORDER BY n`}); err != nil {
 			return nil, err
 		}
 	}
-	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name`, namesInput(ordered))
+	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, toJSONInput(rows))
 	if err != nil {
 		return nil, err
 	}
-	return devicesInOrder(ids, found)
+	return registeredInOrder(all, found, created)
 }
 
-// devicesInOrder returns the found devices in the order of ids. It returns ErrNotFound if one of ids is missing in found, because its
-// device was deleted after the INSERT.
-func devicesInOrder(ids []string, found []Device) ([]Device, error) {
-	byID := make(map[string]Device, len(found))
+// registeredInOrder returns the found devices in the order of all. created has the ids of the new devices. It returns ErrNotFound if a
+// device of all is missing in found, because it was deleted after the INSERT.
+func registeredInOrder(all []Registration, found []Device, created []string) ([]Registered, error) {
+	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
-		byID[d.ID] = d
+		byID[d.ID] = Registered{d, slices.Contains(created, d.ID)}
 	}
-	all := make([]Device, len(ids))
-	for i, id := range ids {
-		d, there := byID[id]
+	registered := make([]Registered, len(all))
+	for i, r := range all {
+		d, there := byID[r.Device]
 		if !there {
 			return nil, ErrNotFound
 		}
-		all[i] = d
+		registered[i] = d
+		byID[r.Device] = Registered{Device: d.Device} // a device that is named twice is new only once
 	}
-	return all, nil
+	return registered, nil
 }
 
 // register registers the device id with these settings for the operator actor, unless it is registered; created reports whether it did.
@@ -66,23 +110,24 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 		return false, err
 	}
 	n, err := s.exec(ctx, `
-		INSERT INTO devices (id, tags, attributes, created_at, profile) VALUES ($1, $2, '{}', {now}, nullif($3, '')) ON CONFLICT DO NOTHING`,
-		id, text, spec.Profile)
+		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
+		VALUES ($1, $2, '{}', {now}, nullif($3, ''), $4) ON CONFLICT DO NOTHING`, id, text, spec.Profile, actor)
 	if err != nil || n == 0 {
 		return false, err
 	}
-	if err := s.finishRegistration(ctx, []string{id}); err != nil {
+	if err := s.finishRegistration(ctx, namesInput([]string{id})); err != nil {
 		return false, err
 	}
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// finishRegistration must be called for newly registered devices (ids), in the transaction of their INSERT. It blocks a device again if
-// the device was blocked when it was deleted, and runs steps. Its statement must come after the INSERT: if the INSERT had to wait for a
-// concurrent deletion, only a later statement reads what the deletion wrote.
-func (s devicesIn) finishRegistration(ctx context.Context, ids []string, steps ...step) error {
-	return s.runSteps(ctx, "names", namesInput(ids), append([]step{
-		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},
-		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`},
+// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. rows is their JSON array for
+// {newcomers}; the members n and name are enough. It blocks a device again if the device was blocked when it was deleted, and runs steps.
+// Its statement must come after the INSERT: if the INSERT had to wait for a concurrent deletion, only a later statement reads what the
+// deletion wrote.
+func (s devicesIn) finishRegistration(ctx context.Context, rows string, steps ...step) error {
+	return s.runSteps(ctx, "newcomers", rows, append([]step{
+		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {newcomers} JOIN deleted_devices g ON g.id = newcomers.name WHERE g.blocked)`},
+		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {newcomers})`},
 	}, steps...))
 }

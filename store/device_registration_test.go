@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -48,14 +49,13 @@ func TestDevicesThatComeTogether(t *testing.T) {
 	})
 }
 
-// createdEvents returns the devices of all events device.created. The actor of each event must be the device itself
-// or op.
+// createdEvents returns the devices of all events device.created. The actor of each event must be fleet:test or op.
 func (l *ledger) createdEvents() (ids []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"})
 	l.must(err)
 	for _, e := range events {
-		if e.Actor != e.Device && e.Actor != "op" {
+		if e.Actor != "fleet:test" && e.Actor != "op" {
 			l.Errorf("%s came by %s", e.Device, e.Actor)
 		}
 		ids = append(ids, e.Device)
@@ -85,4 +85,40 @@ func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
 	if got := l.createdEvents(); !slices.Equal(slices.Sorted(slices.Values(got)), names) {
 		l.Errorf("%d events: %q", len(got), got)
 	}
+}
+
+// TestARegistrationNamesItsRegistrant checks that a device and its event name who registered the device, that a device that is registered
+// already keeps its registrant, and that a device is new only once.
+func TestARegistrationNamesItsRegistrant(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		_, err := l.CreateDevice(l.Context(), "ann", "made", store.DeviceSpec{}, []byte("1"), nil)
+		l.must(err)
+		stolen := func(id string) store.Registration {
+			return store.Registration{Device: id, Registrant: "fleet:0badcafe", Detail: "from=192.0.2.7", Blocked: id == "quarantined"}
+		}
+		registered, err := l.RegisterDevices(l.Context(), stolen("new"), stolen("made"), stolen("new"), stolen("quarantined"))
+		l.must(err)
+		for i, want := range []struct {
+			by             string
+			isNew, blocked bool
+		}{{"fleet:0badcafe", true, false}, {"ann", false, false}, {"fleet:0badcafe", false, false}, {"fleet:0badcafe", true, true}} {
+			if got := registered[i]; got.RegisteredBy != want.by || got.IsNew != want.isNew || got.Blocked != want.blocked {
+				l.Errorf("%d: %+v, want %+v", i, got, want)
+			}
+		}
+		events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created", Device: "new"})
+		l.must(err)
+		if len(events) != 1 || events[0].Actor != "fleet:0badcafe" || events[0].Detail != "from=192.0.2.7" {
+			l.Errorf("events: %+v", events)
+		}
+		if events, err = l.Events(l.Context(), store.EventFilter{Actor: "fleet:0badcafe"}); err != nil || len(events) != 2 {
+			l.Errorf("events of the token: %+v, %v", events, err)
+		}
+		for _, name := range []string{"fleet:0badcafe", "Session"} { // no operator can pose as a registrant
+			if _, err := l.CreateToken(l.Context(), "op", store.Token{Name: name, Role: "viewer"}, []byte(name)); !errors.Is(err, store.ErrExists) {
+				l.Errorf("token %s: %v", name, err)
+			}
+		}
+	})
 }

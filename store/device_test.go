@@ -20,7 +20,7 @@ func TestDevices(t *testing.T) {
 		tags := map[string]string{"region": "ar", "quote": `"<é>`}
 		d, err := l.CreateDevice(l.Context(), "op", "m:1", store.DeviceSpec{Tags: tags}, []byte("hash-1"), nil)
 		l.must(err)
-		want := store.Device{ID: "m:1", HasToken: true, Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt}
+		want := store.Device{ID: "m:1", HasToken: true, Tags: tags, Attributes: json.RawMessage(`{}`), CreatedAt: d.CreatedAt, RegisteredBy: "op"}
 		if diff := cmp.Diff(want, d); diff != "" || d.CreatedAt.IsZero() {
 			l.Fatal(diff)
 		}
@@ -69,12 +69,12 @@ func TestDeviceTokens(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		hash := []byte{0, 1, 0xff, '\\', 'x', 0}
-		l.must(l.EnrollDevice(l.Context(), "a", hash, nil))
+		l.must(l.enroll("a", hash, nil))
 		token, err := l.TokenByHash(l.Context(), hash)
 		if err != nil || token.Device != "a" || token.Role != "" {
 			l.Fatalf("token %+v, %v", token, err)
 		}
-		l.must(l.EnrollDevice(l.Context(), "a", []byte("the reply with the first was lost"), nil))
+		l.must(l.enroll("a", []byte("the reply with the first was lost"), nil))
 		if _, err := l.TokenByHash(l.Context(), hash); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("the token that was replaced: %v", err)
 		}
@@ -87,7 +87,7 @@ func TestDeviceTokens(t *testing.T) {
 		if d, err := l.Device(l.Context(), "a"); err != nil || !d.OwnToken {
 			l.Fatalf("device %+v, %v after its first use", d, err)
 		}
-		if err := l.EnrollDevice(l.Context(), "a", []byte("3"), nil); !errors.Is(err, store.ErrExists) {
+		if err := l.enroll("a", []byte("3"), nil); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("enrolled again: %v", err)
 		}
 		l.rotateToken("rotated", time.Hour)
@@ -108,7 +108,7 @@ func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		for i := range 20 {
-			l.must(l.EnrollDevice(l.Context(), "a", fmt.Append(nil, i), nil))
+			l.must(l.enroll("a", fmt.Append(nil, i), nil))
 		}
 		if n := l.countEvents("device.enrolled"); n != 1 {
 			l.Errorf("%d events device.enrolled, want 1", n)

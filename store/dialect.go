@@ -99,18 +99,19 @@ func forbiddenSettings() []forbiddenSetting {
 // the JSON members. The first column must be a number that is never negative.
 func inputs() map[string]string {
 	return map[string]string{
-		"ids":      "id bigint",
-		"points":   "batch bigint, at bigint",
-		"names":    "n bigint, name text",
-		"claims":   "n bigint, task bigint, device text, pool text, slot bigint, lease text",
-		"reported": "n bigint, task bigint, token bigint, device text, lease_ms bigint",
-		"seen":     "at_ms bigint, device text, quiet_ms bigint, reach smallint",
-		"imports":  "n bigint, device text, tags text, hash text, profile text",
-		"changed":  "n bigint, device text, tags text, profile text, detail text",
-		"lapses":   "lease_ms bigint, before_ms bigint",
-		"news":     "batch bigint, device text, pool text",
-		"ends":     "task bigint, reason text",
-		"openings": "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
+		"ids":       "id bigint",
+		"points":    "batch bigint, at bigint",
+		"names":     "n bigint, name text",
+		"newcomers": "n bigint, name text, registrant text, detail text, blocked boolean",
+		"claims":    "n bigint, task bigint, device text, pool text, slot bigint, lease text",
+		"reported":  "n bigint, task bigint, token bigint, device text, lease_ms bigint",
+		"seen":      "at_ms bigint, device text, quiet_ms bigint, reach smallint",
+		"imports":   "n bigint, device text, tags text, hash text, profile text",
+		"changed":   "n bigint, device text, tags text, profile text, detail text",
+		"lapses":    "lease_ms bigint, before_ms bigint",
+		"news":      "batch bigint, device text, pool text",
+		"ends":      "task bigint, reason text",
+		"openings":  "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",
 		"endings": "task bigint, token bigint, cause text, output text, dropped bigint, error text, state text, counted bigint," +
 			" returned bigint, delay_ms bigint, event text, actor text, actor_kind text",
 	}

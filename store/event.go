@@ -18,7 +18,9 @@ const (
 	ActorDevice   ActorKind = "device"   // a device, or a holder of a caller's lease
 	ActorOperator ActorKind = "operator" // the owner of an operator token
 	ActorProgram  ActorKind = "program"  // a part of the dispatcher
-	ActorUnknown  ActorKind = "unknown"  // the sender of a request without a known token
+	// ActorRegistrant is a fleet token, or all sessions at an MQTT broker: see Registration.
+	ActorRegistrant ActorKind = "registrant"
+	ActorUnknown    ActorKind = "unknown" // the sender of a request without a known token
 )
 
 // unknownActor is the name of an actor of the kind ActorUnknown.

@@ -56,15 +56,16 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 			want   []string
 		}{
 			"reaper": {store.EventFilter{Actor: "reaper"}, []string{
-				"device.created device reaper", "task.granted device reaper", "task.lapsed program reaper", "task.granted device reaper", "task.succeeded device reaper",
+				"task.granted device reaper", "task.lapsed program reaper", "task.granted device reaper", "task.succeeded device reaper",
 			}},
 			"the pass reaper": {store.EventFilter{Actor: "reaper", ActorKind: store.ActorProgram}, []string{"task.lapsed program reaper"}},
 			"programs":        {store.EventFilter{ActorKind: store.ActorProgram}, []string{"task.lapsed program reaper"}},
 			"the device carol": {store.EventFilter{Actor: "carol", ActorKind: store.ActorDevice}, []string{
-				"device.created device carol", "task.granted device carol", "access.refused device carol",
+				"task.granted device carol", "access.refused device carol",
 			}},
 			"the operator carol":  {store.EventFilter{Actor: "carol", ActorKind: store.ActorOperator}, []string{"task.cancel_asked operator carol", "batch.paused operator carol"}},
 			"operators of device": {store.EventFilter{Device: "carol", ActorKind: store.ActorOperator}, []string{"task.cancel_asked operator carol"}},
+			"registrants":         {store.EventFilter{Device: "carol", ActorKind: store.ActorRegistrant}, []string{"device.created registrant fleet:test"}},
 			"unknown":             {store.EventFilter{ActorKind: store.ActorUnknown}, []string{"access.refused unknown nobody"}},
 		} {
 			if got := l.actorsOf(test.filter); !slices.Equal(got, test.want) {
@@ -81,7 +82,7 @@ func TestDevicesActAsDevices(t *testing.T) {
 	runOnEachDialect(t, func(l *ledger) {
 		const device = "canceller"
 		l.putPool("p", 4)
-		l.must(l.EnrollDevice(l.Context(), device, []byte("hash"), nil))
+		l.must(l.enroll(device, []byte("hash"), nil))
 		_, tasks := l.queueBatch(store.Batch{Pool: "p"}, device, device)
 		send := func(g store.Grant, cause store.EndCause, isDropped bool) {
 			l.Helper()
@@ -95,7 +96,7 @@ func TestDevicesActAsDevices(t *testing.T) {
 		send(l.mustGrant(tasks[1], device, "p", 0), store.BySuccess, true)
 		send(store.Grant{Task: 999, Token: late.Token}, store.BySuccess, false)
 		want := []string{
-			"device.created", "device.enrolled", "task.granted", "result.late", "result.output_dropped", "task.succeeded_late",
+			"device.enrolled", "task.granted", "result.late", "result.output_dropped", "task.succeeded_late",
 			"task.granted", "task.succeeded", "result.output_dropped", "result.unknown",
 		}
 		for i := range want {

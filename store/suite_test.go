@@ -78,6 +78,28 @@ func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 	}
 }
 
+// EnsureDevices registers those of ids that are not registered, as fleet:test, and returns the devices in the order of ids.
+func (l *ledger) EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error) {
+	all := make([]store.Registration, len(ids))
+	for i, id := range ids {
+		all[i] = store.Registration{Device: id, Registrant: "fleet:test"}
+	}
+	registered, err := l.RegisterDevices(ctx, all...)
+	found := make([]store.Device, len(registered))
+	for i, r := range registered {
+		found[i] = r.Device
+	}
+	return found, err
+}
+
+// enroll registers the device id if necessary, and gives it a token.
+func (l *ledger) enroll(id string, hash []byte, set store.SetAccount) error {
+	if _, err := l.EnsureDevices(l.Context(), id); err != nil {
+		return err
+	}
+	return l.EnrollDevice(l.Context(), id, hash, set)
+}
+
 func (l *ledger) must(err error) {
 	l.Helper()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ const transport = "http" // label in metrics
 type Options struct {
 	Handler   devices.Handler
 	OnRefused func(r *http.Request, device string, err error) // called for each refusal with ReasonForbidden
+	AddressOf func(r *http.Request) netip.Addr                // returns the address of the sender; nil means that it is not known
 	Logger    *slog.Logger
 
 	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate does.
@@ -129,7 +131,11 @@ func (h *Reports) authenticate(request *http.Request, device devices.ID) (device
 		return devices.Caller{}, err
 	}
 	defer h.leave()
-	return h.Authenticate(request, device, bearer(request))
+	caller, err := h.Authenticate(request, device, bearer(request))
+	if caller.Via == devices.ViaFleetToken && h.AddressOf != nil {
+		caller.From = h.AddressOf(request)
+	}
+	return caller, err
 }
 
 // extendWriteDeadline extends the write deadline of response by wait, because the server's deadline is meant for requests that are

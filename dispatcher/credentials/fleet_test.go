@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -32,7 +33,7 @@ func (f *fleetLedger) ChangedTokens(context.Context, int64) (store.TokenChanges,
 func newFleetRegistry(t *testing.T, size int) (*fleetLedger, *Registry) {
 	t.Helper()
 	f := &fleetLedger{size: size}
-	r := New(Config{Ledger: f, FleetMode: FleetAny, Now: func() time.Time { return time.Unix(1, 0) }})
+	r := New(Config{Ledger: f, FleetMode: FleetAny, Meters: meters.New(nil), Now: func() time.Time { return time.Unix(1, 0) }})
 	if err := r.DropChangedTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // registerCalls combines concurrent registrations of devices into one call to the ledger.
-type registerCalls = coalesce.Calls[struct{}, string, store.Device]
+type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Registered]
 
 // registerLimit is the time limit of one call to the ledger that registers devices. It is less than
 // half of the time limit of a report.
@@ -20,8 +20,8 @@ const registerLimit = 3 * time.Second
 
 // newRegisterCalls returns registerCalls that register devices in ledger.
 func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {
-	ensure := func(ctx context.Context, _ struct{}, ids []string) ([]store.Device, error) {
-		return ledger.EnsureDevices(ctx, ids...)
+	ensure := func(ctx context.Context, _ struct{}, all []store.Registration) ([]store.Registered, error) {
+		return ledger.RegisterDevices(ctx, all...)
 	}
 	again := func(error) bool { return true } // registering a device again changes nothing
 	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
@@ -48,12 +48,20 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 // ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant has
 // registered too many devices just before.
 func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
-	if err := r.registrations.take(registrantOf(caller)); err != nil {
+	registrant := registrantOf(caller)
+	if err := r.registrations.take(registrant); err != nil {
 		return store.Device{}, err
 	}
-	device, err := r.registerCalls.Do(ctx, struct{}{}, string(caller.Device))
-	if err != nil {
-		return device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
+	registration := store.Registration{Device: string(caller.Device), Registrant: registrant}
+	if caller.From.IsValid() {
+		registration.Detail = "from=" + caller.From.String()
 	}
-	return device, nil
+	registered, err := r.registerCalls.Do(ctx, struct{}{}, registration)
+	if err != nil {
+		return registered.Device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
+	}
+	if registered.IsNew {
+		r.registrations.count(registrant)
+	}
+	return registered.Device, nil
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -23,17 +23,17 @@ type gatedLedger struct {
 	callSizes chan int
 }
 
-func (g gatedLedger) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, error) {
+func (g gatedLedger) RegisterDevices(_ context.Context, all ...store.Registration) ([]store.Registered, error) {
 	<-g.permits
-	g.callSizes <- len(ids)
-	if slices.Contains(ids, "bad") {
-		return nil, errBad
+	g.callSizes <- len(all)
+	registered := make([]store.Registered, len(all))
+	for i, r := range all {
+		if r.Device == "bad" {
+			return nil, errBad
+		}
+		registered[i].ID = r.Device
 	}
-	all := make([]store.Device, len(ids))
-	for i, id := range ids {
-		all[i].ID = id
-	}
-	return all, nil
+	return registered, nil
 }
 
 // TestFirstReportsThatComeTogetherAreOneCall checks the first reports of several new devices that arrive at the
@@ -42,7 +42,7 @@ func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ledger := gatedLedger{permits: make(chan struct{}), callSizes: make(chan int, 100)}
-		r := credentials.New(credentials.Config{Ledger: ledger, FleetMode: credentials.FleetAny, Now: time.Now})
+		r := credentials.New(credentials.Config{Ledger: ledger, FleetMode: credentials.FleetAny, Meters: meters.New(nil), Now: time.Now})
 		first := func(id devices.ID) {
 			admitted, err := r.Admit(t.Context(), devices.Caller{Device: id, Via: devices.ViaFleetToken}, store.DeviceView{})
 			if bad := id == "bad"; bad != errors.Is(err, devices.ErrUnavailable) || !bad && admitted.Device.ID != string(id) {

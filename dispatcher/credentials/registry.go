@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -63,7 +64,7 @@ type accountLedger interface {
 
 // admissionLedger registers devices when they report, and records the first use of their own tokens.
 type admissionLedger interface {
-	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
+	RegisterDevices(ctx context.Context, all ...store.Registration) ([]store.Registered, error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	MarkOwnTokens(ctx context.Context, devices ...string) error
 }
@@ -84,6 +85,7 @@ type Config struct {
 	FleetMode   FleetMode // what a fleet token may do
 	Rate        RegistrationRate
 
+	Meters   *meters.Set
 	Logger   *slog.Logger
 	Panicked rescue.PanicHandler
 	Now      func() time.Time // for elapsed time only
@@ -96,7 +98,7 @@ type Registry struct {
 	cache         *tokenCache
 	registerCalls *registerCalls
 	ownTokenCalls *ownTokenCalls
-	registrations *registrationLimit
+	registrations *registrations
 }
 
 // New returns a Registry with this configuration.
@@ -104,6 +106,6 @@ func New(config Config) *Registry {
 	return &Registry{
 		config: config, accounts: newAccounts(config.Accounts, config.Ledger), cache: newTokenCache(config.Ledger, config.Now),
 		registerCalls: newRegisterCalls(config.Ledger, config.Panicked), ownTokenCalls: newOwnTokenCalls(config.Ledger, config.Panicked),
-		registrations: newRegistrationLimit(config.Rate, config.Now),
+		registrations: newRegistrations(config),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -129,6 +130,7 @@ func (k *tokenCache) lastAdmission(caller devices.Caller) (store.Reach, bool) {
 // returns a new entry.
 func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
 	key = k.keyOf(string(caller.Device))
+	caller.From = netip.Addr{} // the address of a device may change with each report
 	callerHash := maphash.Comparable(k.seed, caller)
 	if actor = k.devices[key]; actor.caller != callerHash {
 		actor = lastActor{caller: callerHash}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
@@ -67,7 +68,7 @@ func newReplica(t *testing.T, ledger credentials.Ledger) *replica {
 	r := &replica{ledger: &countingLedger{Ledger: ledger}, t: t}
 	started := time.Now()
 	r.Registry = credentials.New(credentials.Config{
-		Ledger: r.ledger, FleetMode: credentials.FleetAny, Now: func() time.Time { return started.Add(r.elapsed) },
+		Ledger: r.ledger, FleetMode: credentials.FleetAny, Meters: meters.New(nil), Now: func() time.Time { return started.Add(r.elapsed) },
 	})
 	r.followTokens()
 	return r

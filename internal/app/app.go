@@ -102,7 +102,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Dispatcher: a.dispatcher, Store: servers.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
 		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(servers), Version: version, Logger: throttled,
 		Metrics: exposition.Sources{metrics, newStateMetrics(servers.store, log, a.dispatcher.Panicked)}, MetricsToken: config.MetricsToken,
-		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Pace: a.pace, Authenticate: a.authenticateReport, OnRefused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
+		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Pace: a.pace, Authenticate: a.authenticateReport, OnRefused: a.gate.RefuseReport, AddressOf: a.gate.ClientAddress, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
 	a.presence = newPresence(servers.store, version, time.Now())
 	a.web = a.newWeb(servers, version)

@@ -80,7 +80,7 @@ func Settings() []Setting {
 		{Key: "operator_listen", Help: "address for operators and metrics only"},
 		{Key: "tls_cert_file", Help: "PEM file of the certificate for both addresses; TLS 1.2 or newer"},
 		{Key: "tls_key_file", Help: "PEM file of the key of the certificate"},
-		{Key: "trusted_proxies", Help: "addresses or networks, separated by commas, of proxies whose X-Forwarded-For is trusted when wrong tokens are counted and refusals are logged; empty: none"},
+		{Key: "trusted_proxies", Help: "addresses or networks, separated by commas, of proxies whose X-Forwarded-For is trusted when wrong tokens are counted, and when refusals and registrations are recorded; empty: none"},
 		{Key: "metrics_token", Secret: true, Help: "bearer token that /metrics needs, at least 16 characters; empty: everybody who reaches the address can read the metrics, which name the pools"},
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two separated by a comma, that any device may use; at least 16 characters each"},

@@ -411,6 +411,8 @@ CREATE TABLE limit_sets (
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. Both are null until the first report.
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
+-- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
+--   hash of a fleet token, or "session" for a session at an MQTT broker.
 CREATE TABLE devices (
     id         text COLLATE "C" PRIMARY KEY,
     blocked    boolean NOT NULL DEFAULT false,
@@ -422,7 +424,8 @@ CREATE TABLE devices (
     created_at timestamptz NOT NULL,
     last_seen  timestamptz,
     quiet_until timestamptz,
-    noisy_at   timestamptz
+    noisy_at   timestamptz,
+    registered_by text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50);
 -- Used to select the devices of a new batch by their tags.
 CREATE INDEX devices_tags ON devices USING gin (tags jsonb_path_ops);
@@ -564,7 +567,7 @@ CREATE TABLE events (
     at     timestamptz NOT NULL,
     kind   text NOT NULL,
     actor  text NOT NULL DEFAULT '',
-    actor_kind text NOT NULL DEFAULT '', -- what the actor is: device, operator, program or unknown; two kinds can have the same name
+    actor_kind text NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; two kinds can have the same name
     pool   text COLLATE "C" NOT NULL DEFAULT '',
     batch  bigint NOT NULL DEFAULT 0,
     task   bigint NOT NULL DEFAULT 0,

@@ -408,6 +408,8 @@ CREATE TABLE limit_sets (
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. Both are null until the first report.
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
+-- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
+--   hash of a fleet token, or "session" for a session at an MQTT broker.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -419,7 +421,8 @@ CREATE TABLE devices (
     created_at INTEGER NOT NULL,
     last_seen  INTEGER,
     quiet_until INTEGER,
-    noisy_at   INTEGER
+    noisy_at   INTEGER,
+    registered_by TEXT NOT NULL DEFAULT ''
 );
 -- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
@@ -553,7 +556,7 @@ CREATE TABLE events (
     at     INTEGER NOT NULL,
     kind   TEXT NOT NULL,
     actor  TEXT NOT NULL DEFAULT '',
-    actor_kind TEXT NOT NULL DEFAULT '', -- what the actor is: device, operator, program or unknown; two kinds can have the same name
+    actor_kind TEXT NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; two kinds can have the same name
     pool   TEXT NOT NULL DEFAULT '',
     batch  INTEGER NOT NULL DEFAULT 0,
     task   INTEGER NOT NULL DEFAULT 0,

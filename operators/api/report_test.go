@@ -76,6 +76,9 @@ func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 	b.call("GET", "/v1/devices/d-3", adminToken, nil).expectStatus(404)
 	elapsed.Add(1)
 	b.sendReport("d-3", `{}`).expectStatus(200)
+	if events := string(b.call("GET", "/v1/events?device=d-3", adminToken, nil).body); !strings.Contains(events, "from=127.0.0.1") {
+		t.Errorf("no address of the sender in %s", events)
+	}
 }
 
 // TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each contains a result that would end

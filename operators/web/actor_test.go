@@ -48,7 +48,7 @@ func (b *testReplica) expectTwoReapers() {
 	for _, match := range actors.FindAllStringSubmatch(text, -1) {
 		links[match[2]] = html.UnescapeString(match[1])
 	}
-	for actor, want := range map[string][]string{"device reaper": {"task.granted", "device.created"}, "program reaper": {"task.lapsed"}, "operator bootstrap": {"batch.created", "pool.created"}} {
+	for actor, want := range map[string][]string{"device reaper": {"task.granted"}, "program reaper": {"task.lapsed"}, "operator bootstrap": {"batch.created", "pool.created"}} {
 		_, text, _ := b.getPage(links[actor])
 		var kinds []string
 		for _, match := range regexp.MustCompile(`/activity\?kind=([a-z._]+)"`).FindAllStringSubmatch(text, -1) {

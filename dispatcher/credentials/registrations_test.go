@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -23,9 +24,9 @@ type enrollingLedger struct {
 	registered, enrolled int
 }
 
-func (c *enrollingLedger) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, error) {
-	c.registered += len(ids)
-	return make([]store.Device, len(ids)), nil
+func (c *enrollingLedger) RegisterDevices(_ context.Context, all ...store.Registration) ([]store.Registered, error) {
+	c.registered += len(all)
+	return make([]store.Registered, len(all)), nil
 }
 
 func (c *enrollingLedger) EnrollDevice(context.Context, string, []byte, store.SetAccount) error {
@@ -46,7 +47,7 @@ func newRateBench(t *testing.T, mode credentials.FleetMode, rate credentials.Reg
 	t.Helper()
 	b := &rateBench{T: t, ledger: &enrollingLedger{}, now: time.Unix(1_800_000_000, 0)}
 	b.Registry = credentials.New(credentials.Config{
-		Ledger: b.ledger, FleetTokens: []string{stolenToken, newToken}, FleetMode: mode, Rate: rate, Now: func() time.Time { return b.now },
+		Ledger: b.ledger, FleetTokens: []string{stolenToken, newToken}, FleetMode: mode, Rate: rate, Meters: meters.New(nil), Now: func() time.Time { return b.now },
 	})
 	return b
 }
