@@ -20,17 +20,18 @@ type NewDevice struct {
 
 // Device is a registered device.
 type Device struct {
-	ID         string            `json:"id"`
-	Blocked    bool              `json:"blocked"`
-	OwnToken   bool              `json:"own_token" doc:"true: the device has used its own token, so fleet tokens no longer act for it"`
-	Tags       map[string]string `json:"tags"`
-	Profile    string            `json:"profile" doc:"Empty: no profile"`
-	Attributes json.RawMessage   `json:"attributes"`
-	Created    Time              `json:"created_at"`
-	LastSeen   *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
-	QuietUntil *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
-	NoisyAt    *Time             `json:"noisy_at" nullable:"true" doc:"When the device was last recorded as reporting far too often; null: never. While the excess lasts, it is updated every minute"`
-	Mark       *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
+	ID           string            `json:"id"`
+	Blocked      bool              `json:"blocked"`
+	OwnToken     bool              `json:"own_token" doc:"true: the device has used its own token, so fleet tokens no longer act for it"`
+	Tags         map[string]string `json:"tags"`
+	Profile      string            `json:"profile" doc:"Empty: no profile"`
+	Attributes   json.RawMessage   `json:"attributes"`
+	Created      Time              `json:"created_at"`
+	RegisteredBy string            `json:"registered_by" doc:"Who registered the device: an operator token, a fleet token (fleet:1a2b3c4d), or a session at an MQTT broker (session)"`
+	LastSeen     *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
+	QuietUntil   *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
+	NoisyAt      *Time             `json:"noisy_at" nullable:"true" doc:"When the device was last recorded as reporting far too often; null: never. While the excess lasts, it is updated every minute"`
+	Mark         *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
 // Mark compares the mark of a device in Redis (this device has work) with the ledger.
@@ -107,22 +108,32 @@ type DeviceDeleted struct {
 
 // DeviceFilter selects the devices that match all fields that are set.
 type DeviceFilter struct {
-	Tags     []string `query:"tag,explode" maxItems:"64" doc:"A tag as name:value; if repeated, the device must have all of them"`
-	Profile  string   `query:"profile" maxLength:"64" doc:"Only devices with this profile"`
-	Blocked  string   `query:"blocked" enum:"true,false"`
-	Noisy    string   `query:"noisy" enum:"true,false" doc:"true: only devices with noisy_at within the last 5 minutes; false: only the others"`
-	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
-	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
-	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that have been silent for this time (see quiet_until), or never reported"`
-	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
+	Tags         []string `query:"tag,explode" maxItems:"64" doc:"A tag as name:value; if repeated, the device must have all of them"`
+	Profile      string   `query:"profile" maxLength:"64" doc:"Only devices with this profile"`
+	Blocked      string   `query:"blocked" enum:"true,false"`
+	Noisy        string   `query:"noisy" enum:"true,false" doc:"true: only devices with noisy_at within the last 5 minutes; false: only the others"`
+	Prefix       string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
+	IDPart       string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
+	SilentMS     int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that have been silent for this time (see quiet_until), or never reported"`
+	RegisteredBy string   `query:"registered_by" maxLength:"200" doc:"Only devices that this operator token, fleet token (fleet:1a2b3c4d) or session registered"`
+
+	CreatedSince time.Time `query:"created_since" doc:"Only devices that were registered at this time or later, such as 2026-11-21T14:00:00Z"`
+
+	Recent int `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
 }
 
 // query returns the query parameters of the filter.
 func (f DeviceFilter) query() url.Values {
-	q := Query("profile", f.Profile, "blocked", f.Blocked, "noisy", f.Noisy, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS), "recent", decimalOrEmpty(int64(f.Recent)))
-	q["tag"] = f.Tags
+	q := Query("profile", f.Profile, "blocked", f.Blocked, "noisy", f.Noisy, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS),
+		"registered_by", f.RegisteredBy, "created_since", timeOrEmpty(f.CreatedSince), "recent", decimalOrEmpty(int64(f.Recent)))
+	if len(f.Tags) > 0 {
+		q["tag"] = f.Tags
+	}
 	return q
 }
+
+// IsEmpty reports whether the filter selects all devices.
+func (f DeviceFilter) IsEmpty() bool { return len(f.query()) == 0 }
 
 // Devices has the calls about devices.
 type Devices struct{ client *Client }

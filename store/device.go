@@ -113,6 +113,10 @@ type DeviceFilter struct {
 	Prefix  string // prefix of the ids
 	After   string // only devices with id > After
 	Limit   int    // default 100, at most 1000
+
+	// No index has these fields, so only searches use them (SearchDevices, SilentDevices, DevicesWithIDPart), not Devices.
+	RegisteredBy string
+	CreatedSince time.Time // only devices that were registered at this time or later
 }
 
 // Devices returns the devices that match filter, in ascending order of ids.
@@ -173,6 +177,14 @@ func (f DeviceFilter) where(q *query) error {
 	}
 	f.whereNoisy(q)
 	return nil
+}
+
+// sift adds the conditions of the fields without an index to q, which selects from the columns of a search.
+func (f DeviceFilter) sift(q *query) {
+	whereSet(q, "registered_by = %s", f.RegisteredBy)
+	if !f.CreatedSince.IsZero() {
+		q.where("created_at >= {epoch} + %s * {ms}", f.CreatedSince.UnixMilli())
+	}
 }
 
 // DevicesByID returns the devices in ids that are registered, in ascending order of ids.

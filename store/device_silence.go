@@ -3,23 +3,29 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
-// DeviceSearchLimit is the number of devices that one call of SilentDevices or DevicesWithIDPart should search.
+// DeviceSearchLimit is the number of devices that one call of SearchDevices, SilentDevices or DevicesWithIDPart should search.
 const DeviceSearchLimit = searchLimit
 
-// DeviceSearchPage is the result of SilentDevices and DevicesWithIDPart.
+// DeviceSearchPage is the result of SearchDevices, SilentDevices and DevicesWithIDPart.
 type DeviceSearchPage struct {
 	Devices       []Device // in ascending order of ids, up to the limit of the filter
 	ContinueAfter string   // id of the last device searched, if fewer devices than the limit were found and more may follow
+}
+
+// SearchDevices searches at most maxSearched devices, in ascending order of ids, for devices that match filter.
+func (s devices) SearchDevices(ctx context.Context, filter DeviceFilter, maxSearched int) (DeviceSearchPage, error) {
+	return s.searchDevices(ctx, filter, "", nil, maxSearched)
 }
 
 // SilentDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, for devices that never reported
 // or that have been silent (LastReport.QuietUntil) for longer than silentFor. It stops when it has found filter.Limit devices. There is no
 // index on quiet_until, because each report would have to write to it.
 func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentFor time.Duration, maxSearched int) (DeviceSearchPage, error) {
-	return s.searchDevices(ctx, filter, `quiet_until IS NULL OR quiet_until < {now} - %s * {ms}`, silentFor.Milliseconds(), maxSearched)
+	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
 
 // CountReporting counts the devices that have reported within this time. It reads all devices.
@@ -32,15 +38,20 @@ func (s devices) CountReporting(ctx context.Context, within time.Duration) (int,
 }
 
 // searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that
-// satisfy cond. cond is a condition on the columns id and quiet_until; the search reads no other columns. %s in cond is replaced by the
-// placeholder of value.
+// satisfy cond. cond is a condition on the columns id and quiet_until; %s in cond is replaced by the placeholder of value. If cond is empty,
+// all these devices satisfy it.
 func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
-	q := query{text: `SELECT d.id, d.quiet_until FROM devices d`}
+	q := query{text: `SELECT d.id, d.quiet_until, d.registered_by, d.created_at FROM devices d`}
 	if err := filter.where(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
 	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
-	cond = fmt.Sprintf(cond, q.arg(value))
+	sift := query{args: q.args} // its conditions hold for the devices found, q selects the devices that are searched
+	filter.sift(&sift)
+	if cond != "" {
+		sift.where(cond, value)
+	}
+	q.args, cond = sift.args, strings.Join(append(sift.conds, "1 = 1"), " AND ")
 	limit := q.arg(clampLimit(filter.Limit))
 	type reading struct {
 		looked int

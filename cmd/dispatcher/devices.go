@@ -43,6 +43,8 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.String("part", "", "only devices whose id contains this text, ignoring case; not with --silent-for")
 	flags.Var(new(model.Duration), "silent-for", "only devices that have not been seen for this time, or never: 90m, 1d, 2w")
 	flags.Lookup("silent-for").DefValue = "" // the help shows no default
+	flags.String("registered-by", "", "only devices that this operator token or fleet token (fleet:1a2b3c4d) registered; session: by a session at an MQTT broker")
+	flags.Var(new(timeFlag), "created-since", "only devices that were registered at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
 	complete(command, "blocked", "true", "false")
 	complete(command, "noisy", "true", "false")
@@ -50,7 +52,7 @@ func addDeviceFilters(command *cobra.Command) {
 
 // deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of them.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "blocked", "noisy", "prefix", "part", "profile")
+	q := flagQuery(flags, "blocked", "noisy", "prefix", "part", "profile", "registered-by", "created-since")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
 		q.Set("recent", strconv.Itoa(recent))
 	}

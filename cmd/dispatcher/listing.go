@@ -100,7 +100,7 @@ func flagQuery(flags *pflag.FlagSet, names ...string) url.Values {
 	q := url.Values{}
 	for _, name := range names {
 		if flag := flags.Lookup(name); flag != nil && flag.Value.String() != "" {
-			q.Set(name, flag.Value.String())
+			q.Set(strings.ReplaceAll(name, "-", "_"), flag.Value.String())
 		}
 	}
 	return q

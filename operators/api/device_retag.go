@@ -54,8 +54,8 @@ func (q *retagQuery) check() error {
 	switch {
 	case f.Recent > 0:
 		return invalid("recent: not supported by this operation")
-	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Noisy == "" && f.Prefix == "" && f.IDPart == "" && f.SilentMS == 0:
-		return invalid("tag, profile, blocked, noisy, prefix, part, silent_for_ms: at least one is required")
+	case f.IsEmpty():
+		return invalid("tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since: at least one is required")
 	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
 		return invalid("set, unset: at least one is required")
 	}

@@ -66,3 +66,44 @@ func TestSilentDevicesAreListed(t *testing.T) {
 	}
 	b.get("/v1/devices?recent=5&silent_for_ms=1").expectProblem(422, "invalid_field").expectMentions(t, "recent", "silent_for_ms")
 }
+
+func (n twoDeviceStore) SearchDevices(ctx context.Context, f store.DeviceFilter, _ int) (store.DeviceSearchPage, error) {
+	return n.Store.SearchDevices(ctx, f, 2) //nolint:wrapcheck // a test's
+}
+
+// TestDevicesAreListedByTheirRegistrant checks the filters registered_by and created_since of the list of devices.
+func TestDevicesAreListedByTheirRegistrant(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
+	for _, id := range []string{"a", "b", "c"} {
+		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q}`, id)).expectStatus(201)
+	}
+	b.sendReport("x", `{}`).expectStatus(200)
+	b.sendReport("y", `{}`).expectStatus(200)
+	fleet := b.get("/v1/devices/x").expectStatus(200).decodeObject()["registered_by"]
+	ids := func(query string) (found []string) {
+		for token, more := "", true; more; {
+			page := b.get("/v1/devices?" + query + token).expectStatus(200).decodeObject()
+			for _, d := range listField(page, "devices") {
+				found = append(found, fmt.Sprint(asObject(d)["id"]))
+			}
+			if token, more = page["next_page_token"].(string); more {
+				token = "&page_token=" + token
+			}
+		}
+		return found
+	}
+	for query, want := range map[string]string{
+		"registered_by=bootstrap":                                                     "[a b c]",
+		"registered_by=bootstrap&prefix=b":                                            "[b]",
+		fmt.Sprint("registered_by=", fleet):                                           "[x y]",
+		"created_since=2020-01-01T00:00:00Z":                                          "[a b c x y]",
+		"created_since=2100-01-01T00:00:00Z":                                          "[]",
+		fmt.Sprint("created_since=2020-01-01T00:00:00Z&part=Y&registered_by=", fleet): "[y]",
+	} {
+		if got := fmt.Sprint(ids(query)); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	b.get("/v1/devices?recent=5&registered_by=bootstrap").expectProblem(422, "invalid_field")
+}

@@ -19,6 +19,7 @@ import (
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, filter store.DeviceFilter) ([]store.Device, error)
+	SearchDevices(ctx context.Context, filter store.DeviceFilter, maxSearched int) (store.DeviceSearchPage, error)
 	SilentDevices(ctx context.Context, filter store.DeviceFilter, silentFor time.Duration, maxSearched int) (store.DeviceSearchPage, error)
 	DevicesWithIDPart(ctx context.Context, filter store.DeviceFilter, idPart string, maxSearched int) (store.DeviceSearchPage, error)
 	DevicesByID(ctx context.Context, ids []string) ([]store.Device, error)
@@ -96,7 +97,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
-		if in.SilentMS == 0 && in.IDPart == "" {
+		if in.SilentMS == 0 && in.IDPart == "" && in.RegisteredBy == "" && in.CreatedSince.IsZero() {
 			return d.ledger.Devices(ctx, filter)
 		}
 		part, err := d.searchDevices(ctx, in, filter)
@@ -113,10 +114,13 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 // searchDevices lists devices by a filter for which the ledger has no index. filter is the filter of request in the form of the ledger.
 // One call examines only a limited number of devices.
 func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQuery, filter store.DeviceFilter) (store.DeviceSearchPage, error) {
-	if request.IDPart != "" {
+	switch {
+	case request.IDPart != "":
 		return d.ledger.DevicesWithIDPart(ctx, filter, request.IDPart, store.DeviceSearchLimit)
+	case request.SilentMS != 0:
+		return d.ledger.SilentDevices(ctx, filter, milliseconds(request.SilentMS), store.DeviceSearchLimit)
 	}
-	return d.ledger.SilentDevices(ctx, filter, milliseconds(request.SilentMS), store.DeviceSearchLimit)
+	return d.ledger.SearchDevices(ctx, filter, store.DeviceSearchLimit)
 }
 
 // deviceBytes returns the approximate size of a device in a response.
@@ -144,7 +148,7 @@ func showDevice(device store.Device) operators.Device {
 	}
 	return operators.Device{
 		ID: device.ID, Blocked: device.Blocked, OwnToken: device.OwnToken, Tags: tags, Profile: device.Profile, Attributes: attributes,
-		Created: apiTime(device.CreatedAt), LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
+		Created: apiTime(device.CreatedAt), RegisteredBy: device.RegisteredBy, LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
 		NoisyAt: apiTimePointer(device.NoisyAt),
 	}
 }
@@ -166,7 +170,9 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	if err != nil {
 		return store.DeviceFilter{}, err
 	}
-	f := store.DeviceFilter{After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}}
+	f := store.DeviceFilter{
+		After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}, RegisteredBy: q.RegisteredBy, CreatedSince: q.CreatedSince,
+	}
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")
 		if other, twice := f.Tags[name]; !ok || twice && other != value {
@@ -189,8 +195,9 @@ func optionalBool(text string) *bool {
 // listRecent returns the registered devices among the devices that reported most recently. It reads on through the list, because
 // some of its devices may have been deleted.
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
-	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Noisy != "" || in.Prefix != "" || in.IDPart != "" || in.SilentMS != 0 || in.Token != "" {
-		return page, invalid("recent: not together with tag, profile, blocked, noisy, prefix, part, silent_for_ms or page_token")
+	others := in.DeviceFilter
+	if others.Recent = 0; !others.IsEmpty() || in.Token != "" {
+		return page, invalid("recent: not together with another filter or page_token")
 	}
 	sightings, err := d.recentDevices.Newest(ctx)
 	if err != nil {

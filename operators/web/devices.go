@@ -38,7 +38,7 @@ func (d *devicePages) registerRoutes(target *site) {
 
 // list returns the page of devices: devices by id, recently seen devices, or silent devices.
 func (d *devicePages) list(r *http.Request) (page, error) {
-	filters := nonEmptyParams(r.URL.Query(), "prefix", "part", "tag", "blocked", "noisy")
+	filters := nonEmptyParams(r.URL.Query(), "prefix", "part", "tag", "blocked", "noisy", "registered_by")
 	pager := newPager(r, filters)
 	query := pager.query(devicesShown)
 	show := r.URL.Query().Get("show")
@@ -55,7 +55,7 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	}
 	return page{title: "Devices", section: "devices", template: "devices", watch: watch{everyTick: show == "recent", every: devicesRereadEvery}, data: map[string]any{
 		"Devices": list.Devices, "Silent": d.silentAfter(), "Show": show, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
-		"Prefix": filters.Get("prefix"), "Part": filters.Get("part"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"), "Noisy": filters.Get("noisy"),
+		"Prefix": filters.Get("prefix"), "Part": filters.Get("part"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"), "Noisy": filters.Get("noisy"), "RegisteredBy": filters.Get("registered_by"),
 	}}, nil
 }
 
