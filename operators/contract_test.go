@@ -207,7 +207,12 @@ func (c *checkedClient) checkDevices() {
 		}
 	}
 	n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Retag{Unset: []string{"model"}}, false)
-	c.expectResponse("Retag", operators.Retagged{Devices: n}, err)
+	c.expectResponse("Retag", operators.DevicesChanged{Devices: n}, err)
+	deleted, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-", RegisteredBy: "nobody"}, operators.Deletion{Refuse: true}, false)
+	c.expectResponse("Delete devices", deleted, err)
+	if count, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Deletion{}, true); err != nil || deleted.Devices != 0 || count.Devices != 1 {
+		c.Errorf("deleted %+v, would delete %+v, %v", deleted, count, err)
+	}
 	blocked, err := c.Devices.Block(c.ctx, "c-1")
 	c.expectResponse("Block device", blocked, err)
 	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")

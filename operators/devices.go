@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -81,10 +82,17 @@ type Retag struct {
 	Unset []string          `json:"unset,omitempty" nullable:"false" maxItems:"64" doc:"Names of tags to remove"`
 }
 
-// Retagged has the number of devices that one request changed.
-type Retagged struct {
-	Devices       int    `json:"devices" doc:"Number of devices that were changed, or would be; other devices had these tags already"`
+// DevicesChanged has the number of devices that one request changed.
+type DevicesChanged struct {
+	Devices       int    `json:"devices" doc:"Number of devices that were changed, or would be; other devices needed no change"`
+	Kept          int    `json:"kept,omitempty" doc:"Of a deletion: number of devices that have open tasks, which were not deleted"`
 	NextPageToken string `json:"next_page_token,omitempty" doc:"Present if there are more devices: repeat the request with it"`
+}
+
+// Deletion has the options of a deletion of many devices.
+type Deletion struct {
+	Cancel bool `query:"cancel" doc:"true: also deletes devices with open tasks: waiting tasks are cancelled, running ones are asked to stop"`
+	Refuse bool `query:"refuse" doc:"true: only an operator can register the ids again; reports with a fleet token get 403"`
 }
 
 // Rotation is the request for a new token of a device.
@@ -167,16 +175,28 @@ func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisti
 // Retag changes the tags of all devices that match filter, one page in each request. It returns the number of changed devices, even if it
 // returns an error. If dryRun is true, it only counts them.
 func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, dryRun bool) (changed int, err error) {
+	done, err := c.changeMatching(ctx, "retag", filter, nil, change, dryRun)
+	return done.Devices, err
+}
+
+// DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. The result and dryRun are as in Retag.
+func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, options Deletion, dryRun bool) (DevicesChanged, error) {
+	return c.changeMatching(ctx, "delete", filter, Query("cancel", strconv.FormatBool(options.Cancel), "refuse", strconv.FormatBool(options.Refuse)), nil, dryRun)
+}
+
+// changeMatching sends the requests of an operation on all devices that match filter, and returns the sum of their results.
+func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
 	q := filter.query()
+	maps.Copy(q, options)
 	q.Set("page_size", "1000")
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
 	for {
-		done, err := callJSON[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: change})
-		changed += done.Devices
+		done, err := callJSON[DevicesChanged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", operation), Query: q, Body: body})
+		sum.Devices, sum.Kept = sum.Devices+done.Devices, sum.Kept+done.Kept
 		if err != nil || done.NextPageToken == "" {
-			return changed, err
+			return sum, err
 		}
 		q.Set("page_token", done.NextPageToken)
 	}

@@ -123,14 +123,14 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 	return applied, nil, nil
 }
 
-// recordAccountChange records the state that the device's account must take.
-func (s credentialsIn) recordAccountChange(ctx context.Context, device string, wanted AccountState) error {
+// recordAccountChanges records the state that the accounts of these devices must take.
+func (s credentialsIn) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
 	if !s.recordsAccountChanges {
 		return nil
 	}
 	_, err := s.exec(ctx, `
-		INSERT INTO account_changes (device, wanted, changed_at) VALUES ($1, $2, {now})
-		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = 0`, device, string(wanted))
+		INSERT INTO account_changes (device, wanted, changed_at) SELECT name, $2, {now} FROM {names} WHERE TRUE ORDER BY n
+		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = 0`, namesInput(devices), string(wanted))
 	return err
 }
 

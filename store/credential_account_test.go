@@ -150,7 +150,7 @@ func TestDeleteDevice(t *testing.T) {
 		}
 		removed, err := l.DeleteDevice(l.Context(), "op", "a", true)
 		l.must(err)
-		if removed != (store.DeviceRemoval{Cancelled: 2, Stopping: 1}) {
+		if removed != (store.DeviceRemoval{Deleted: 1, Cancelled: 2, Stopping: 1}) {
 			l.Errorf("%+v, want 2 cancelled and 1 stopping", removed)
 		}
 		views, err := l.DeviceViews(l.Context(), []string{"a", "never"})
@@ -176,7 +176,7 @@ func TestDeleteDevice(t *testing.T) {
 			l.Errorf("registered again: %+v, %v", views[0], err)
 		}
 		removed, err = l.DeleteDevice(l.Context(), "op", "a", false)
-		if err != nil || removed != (store.DeviceRemoval{}) {
+		if err != nil || removed != (store.DeviceRemoval{Deleted: 1}) {
 			l.Errorf("without open tasks: %+v, %v", removed, err)
 		}
 		want := []string{"device.created", "task.granted", "task.cancel_asked", "task.cancelled", "task.cancelled", "device.deleted"}

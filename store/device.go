@@ -251,7 +251,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 		}
 		// The change of the account is recorded even if the device does not change: repeating the request repairs an account that somebody
 		// changed at the broker.
-		if err := tx.credentials().recordAccountChange(ctx, id, state); err != nil || changed == 0 {
+		if err := tx.credentials().recordAccountChanges(ctx, state, []string{id}); err != nil || changed == 0 {
 			return err
 		}
 		tx.pendingNews.addDevices(id)

@@ -17,7 +17,6 @@ type Registration struct {
 	Device     string `json:"name"`
 	Registrant string `json:"registrant"` // the fleet token or the session with which the device reported
 	Detail     string `json:"detail"`     // detail of the event
-	Blocked    bool   `json:"blocked"`    // the device is blocked until an operator unblocks it
 }
 
 // Registered is a registered device. IsNew reports whether the call registered it.
@@ -28,7 +27,8 @@ type Registered struct {
 }
 
 // RegisterDevices returns the devices of all, in the order of all, and registers each device that is not registered yet. It registers all
-// missing devices in one transaction, or none.
+// missing devices in one transaction, or none. The ID of a device is empty if the registration is refused (DeviceDeletion.Refuse), or if
+// the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, all ...Registration) (registered []Registered, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		registered, err = tx.devices().ensure(ctx, all)
@@ -61,8 +61,10 @@ func newcomerRows(all []Registration) []newcomerRow {
 func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered, error) {
 	rows := newcomerRows(all)
 	created, err := collect(ctx, s.session, singleColumn[string], `
-		INSERT INTO devices (id, blocked, tags, attributes, created_at, registered_by)
-		SELECT name, blocked, '{}', '{}', {now}, registrant FROM {newcomers} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(rows))
+		INSERT INTO devices (id, tags, attributes, created_at, registered_by)
+		SELECT name, '{}', '{}', {now}, registrant FROM {newcomers}
+		WHERE NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = newcomers.name AND g.refused)
+		ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(rows))
 	if err != nil {
 		return nil, err
 	}
@@ -78,26 +80,21 @@ func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered
 	if err != nil {
 		return nil, err
 	}
-	return registeredInOrder(all, found, created)
+	return registeredInOrder(all, found, created), nil
 }
 
-// registeredInOrder returns the found devices in the order of all. created has the ids of the new devices. It returns ErrNotFound if a
-// device of all is missing in found, because it was deleted after the INSERT.
-func registeredInOrder(all []Registration, found []Device, created []string) ([]Registered, error) {
+// registeredInOrder returns the found devices in the order of all. created has the ids of the new devices.
+func registeredInOrder(all []Registration, found []Device, created []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
 		byID[d.ID] = Registered{d, slices.Contains(created, d.ID)}
 	}
 	registered := make([]Registered, len(all))
 	for i, r := range all {
-		d, there := byID[r.Device]
-		if !there {
-			return nil, ErrNotFound
-		}
-		registered[i] = d
-		byID[r.Device] = Registered{Device: d.Device} // a device that is named twice is new only once
+		registered[i] = byID[r.Device]
+		byID[r.Device] = Registered{Device: registered[i].Device} // a device that is named twice is new only once
 	}
-	return registered, nil
+	return registered
 }
 
 // register registers the device id with these settings for the operator actor, unless it is registered; created reports whether it did.

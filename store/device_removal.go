@@ -1,63 +1,112 @@
 package store
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
-// DeviceRemoval holds the numbers of open tasks that the deletion of a device ended or asked to stop.
+// DeviceDeletion has the options of a deletion of devices.
+type DeviceDeletion struct {
+	CancelOpenTasks bool // cancel the open tasks of the devices; without it, devices with open tasks are kept
+	Refuse          bool // only operators can register the ids again, no fleet token and no session
+	DryRun          bool // only count
+}
+
+// DeviceRemoval holds the numbers of devices and of open tasks that a deletion ended or asked to stop.
 type DeviceRemoval struct {
+	Deleted   int // devices
+	Kept      int // devices with open tasks, which were not deleted
 	Cancelled int // waiting tasks, which were cancelled at once
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice deletes a device and its tokens. If cancelOpenTasks is true, the open tasks of the device are cancelled; if cancelOpenTasks
-// is false and the device has open tasks, nothing is deleted and ErrOpenTasks is returned. A grant in force stays in force. Tasks,
-// attempts and events are kept. DeleteDevice returns ErrNotFound if the device is not registered.
+// DeleteDevice is DeleteDevices for one device. It returns ErrOpenTasks if the device was kept, and ErrNotFound if it is not registered.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
-	var removed DeviceRemoval
-	err := s.write(ctx, func(tx session) (err error) {
-		removed, err = tx.devices().delete(ctx, actor, id, cancelOpenTasks)
+	removed, err := s.DeleteDevices(ctx, actor, []string{id}, DeviceDeletion{CancelOpenTasks: cancelOpenTasks})
+	switch {
+	case err != nil:
+	case removed.Kept > 0:
+		err = ErrOpenTasks
+	case removed.Deleted == 0:
+		err = ErrNotFound
+	}
+	return removed, err
+}
+
+// DeleteDevices deletes the registered devices in ids and their tokens, in one transaction. A grant in force stays in force. Tasks,
+// attempts and events are kept.
+func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		removed, err = tx.devices().delete(ctx, actor, ids, options)
 		return err
 	})
 	return removed, err
 }
 
-// delete does the work of DeleteDevice in one transaction.
-func (s devicesIn) delete(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
-	if _, err := queryOne(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
-		return DeviceRemoval{}, err
-	}
-	removed, err := s.tasks().cancelDeviceTasks(ctx, actor, id, cancelOpenTasks)
+// delete does the work of DeleteDevices in one transaction.
+func (s devicesIn) delete(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
+	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id {lock}`, namesInput(ids))
 	if err != nil {
-		return DeviceRemoval{}, err
+		return removed, err
 	}
-	for _, query := range []string{
-		`DELETE FROM tokens WHERE device = $1`,
-		`INSERT INTO deleted_devices (id, deleted_at, blocked) SELECT id, {now}, blocked FROM devices WHERE id = $1`,
-		`DELETE FROM devices WHERE id = $1`,
-	} {
-		if _, err := s.exec(ctx, query, id); err != nil {
-			return DeviceRemoval{}, err
+	kept, err := s.tasks().cancelDeviceTasks(ctx, actor, ids, options, &removed)
+	if err != nil {
+		return removed, err
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return kept[id] })
+	removed.Deleted, removed.Kept = len(ids), len(kept)
+	if options.DryRun || len(ids) == 0 {
+		return removed, nil
+	}
+	if err := s.runSteps(ctx, "names", namesInput(ids), []step{
+		{"deleting tokens", `DELETE FROM tokens WHERE device <> '' AND device IN (SELECT name FROM {names})`},
+		{"remembering devices", `INSERT INTO deleted_devices (id, deleted_at, blocked) SELECT id, {now}, blocked FROM devices WHERE id IN (SELECT name FROM {names})`},
+		{"deleting devices", `DELETE FROM devices WHERE id IN (SELECT name FROM {names})`},
+	}); err != nil {
+		return removed, err
+	}
+	if options.Refuse {
+		if _, err := s.exec(ctx, `UPDATE deleted_devices SET refused = TRUE WHERE id IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
+			return removed, err
 		}
 	}
-	if err := s.credentials().recordAccountChange(ctx, id, AccountDeleted); err != nil {
-		return DeviceRemoval{}, err
+	if err := s.credentials().recordAccountChanges(ctx, AccountDeleted, ids); err != nil {
+		return removed, err
 	}
-	s.pendingNews.addDevices(id)
-	return removed, s.recordEvent(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
+	s.pendingNews.addDevices(ids...)
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, 'device.deleted', $2, 'operator', name FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), actor)
+	return removed, err
 }
 
-// cancelDeviceTasks cancels the open tasks of a device. If cancelOpenTasks is false and there are open tasks, it returns ErrOpenTasks.
-func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor, device string, cancelOpenTasks bool) (DeviceRemoval, error) {
-	open, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
-	if err != nil {
-		return DeviceRemoval{}, err
+// cancelDeviceTasks cancels the open tasks of devices, and adds their numbers to removed. Without options.CancelOpenTasks it changes
+// nothing and returns the devices that have open tasks.
+func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
+	type openTask struct {
+		id     int64
+		device string
 	}
-	if len(open) > 0 && !cancelOpenTasks {
-		return DeviceRemoval{}, ErrOpenTasks
+	open, err := collect(ctx, s.session, func(t *openTask) []any { return []any{&t.id, &t.device} }, `
+		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id {lock t}`, namesInput(devices))
+	if err != nil {
+		return nil, err
+	}
+	kept = map[string]bool{}
+	ids := make([]int64, len(open))
+	for i, t := range open {
+		ids[i] = t.id
+		kept[t.device] = !options.CancelOpenTasks
+	}
+	if !options.CancelOpenTasks {
+		return kept, nil
 	}
 	var done BulkResult
-	if err := s.cancelAll(ctx, actor, open, &done); err != nil {
-		return DeviceRemoval{}, err
+	if !options.DryRun {
+		if err := s.cancelAll(ctx, actor, ids, &done); err != nil {
+			return nil, err
+		}
 	}
-	stopping, err := queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
-	return DeviceRemoval{Cancelled: int(done.Tasks), Stopping: stopping}, err
+	removed.Cancelled = int(done.Tasks)
+	removed.Stopping, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM {names} JOIN grants g ON g.device = names.name`, namesInput(devices))
+	return nil, err
 }

@@ -139,15 +139,36 @@ func newDeviceToken(devices noun) *cobra.Command {
 
 // deleteDevice returns the command `devices delete`.
 func deleteDevice(devices noun) *cobra.Command {
-	var cancel bool
-	command := devices.objectCommand("delete", "Delete a device and its tokens", func(s *session, device string) error {
-		q := url.Values{}
-		if cancel {
-			q.Set("cancel", "true")
-		}
-		return s.sendAndShow(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", device), Query: q})
-	})
-	command.Flags().BoolVar(&cancel, "cancel", false, "also delete a device with open tasks: waiting tasks are cancelled, and the device is asked to stop a running task")
+	var options operators.Deletion
+	bulk := &bulkFlags{}
+	command := &cobra.Command{
+		Use: "delete [DEVICE]", Short: "Delete a device and its tokens, or all devices that match",
+		Long: `Delete a device and its tokens, or all devices that match the filters:
+
+  dispatcher devices delete --registered-by fleet:1a2b3c4d --created-since 2d
+
+The devices that match are counted first. Devices with open tasks are kept, unless
+--cancel is given.`,
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
+		RunE: devices.withSession(func(s *session, args []string) error {
+			if len(args) == 0 {
+				return bulk.run(s.console, "Delete", "deleted", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+					return s.Devices.DeleteMatching(s.cmd.Context(), filter, options, dryRun)
+				})
+			}
+			if !bulk.filter.IsEmpty() || bulk.createdSince.String() != "" || bulk.dryRun || options.Refuse {
+				return usageError{errors.New("give either a device, or filters with which --dry-run and --refuse are possible")}
+			}
+			q := operators.Query()
+			if options.Cancel {
+				q.Set("cancel", "true")
+			}
+			return s.sendAndShow(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", args[0]), Query: q})
+		}),
+	}
+	bulk.addTo(command, devices.operatorFlags)
+	command.Flags().BoolVar(&options.Cancel, "cancel", false, "also delete devices with open tasks: waiting tasks are cancelled, and a device is asked to stop a running task")
+	command.Flags().BoolVar(&options.Refuse, "refuse", false, "only an operator can register these ids again, no fleet token")
 	return command
 }
 

@@ -22,6 +22,7 @@ blocked  no
 own_token  no
 tags  {"area":"330100","city":"hz"}
 created_at  TIME
+registered_by  bootstrap
 token  SECRET
 `)
 	d.runCommand("", "devices", "create", "d-1").expectExit(1).expectErrors("already_exists")
@@ -58,7 +59,11 @@ token  SECRET
 	if d.decodeOutput(&recent, "devices list --prefix d-7"); len(recent) != 1 || recent[0].ID != "d-7" {
 		t.Errorf("%+v", recent)
 	}
-	d.run("devices delete d-7")
+	d.expectOutput("devices delete --prefix d- --registered-by bootstrap --dry-run", "1 device would be deleted\n")
+	d.runCommand("", "devices", "delete", "--prefix", "d-7").expectExit(2).expectErrors("--yes")
+	d.runCommand("", "devices", "delete").expectExit(2).expectErrors("--registered-by")
+	d.runCommand("", "devices", "delete", "d-7", "--dry-run").expectExit(2).expectErrors("either")
+	d.expectOutput("devices delete --prefix d-7 --refuse --yes", "1 device deleted\n")
 	if got := d.run("devices export"); strings.Count(got, "\n") != 2 || !strings.Contains(got, "\nd-2,") {
 		t.Error(got)
 	}

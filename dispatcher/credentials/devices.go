@@ -65,6 +65,18 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 	return removed, nil
 }
 
+// DeleteDevices deletes devices and their tokens as options say. Other replicas may accept the tokens for five seconds more.
+func (r *Registry) DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error) {
+	removed, err := r.config.Ledger.DeleteDevices(ctx, actor, ids, options)
+	if err == nil && removed.Deleted > 0 {
+		for _, id := range ids {
+			r.cache.dropDevice(devices.ID(id))
+		}
+		r.tryAccountChanges(ctx)
+	}
+	return removed, err
+}
+
 // tryAccountChanges applies at most changesPart recorded changes of accounts immediately. It ignores errors: the
 // next pass calls ApplyAccountChanges, which applies the remaining changes and returns the error.
 func (r *Registry) tryAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }

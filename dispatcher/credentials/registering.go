@@ -46,7 +46,7 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 }
 
 // ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant has
-// registered too many devices just before.
+// registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
 func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
 	if err := r.registrations.take(registrant); err != nil {
@@ -59,6 +59,9 @@ func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Dev
 	registered, err := r.registerCalls.Do(ctx, struct{}{}, registration)
 	if err != nil {
 		return registered.Device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
+	}
+	if registered.ID == "" {
+		return registered.Device, devices.ErrForbidden
 	}
 	if registered.IsNew {
 		r.registrations.count(registrant)

@@ -50,7 +50,8 @@ func (r *registrations) take(registrant string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, each := r.now(), time.Second/time.Duration(r.rate.PerSecond)
+	now := r.now()
+	each := time.Second / time.Duration(r.rate.PerSecond)
 	free := r.usedUp[registrant]
 	if free.Before(now) {
 		free = now

@@ -26,7 +26,11 @@ type enrollingLedger struct {
 
 func (c *enrollingLedger) RegisterDevices(_ context.Context, all ...store.Registration) ([]store.Registered, error) {
 	c.registered += len(all)
-	return make([]store.Registered, len(all)), nil
+	registered := make([]store.Registered, len(all))
+	for i, r := range all {
+		registered[i].ID = r.Device
+	}
+	return registered, nil
 }
 
 func (c *enrollingLedger) EnrollDevice(context.Context, string, []byte, store.SetAccount) error {

@@ -45,6 +45,7 @@ type deviceLedger interface {
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
 	DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (store.DeviceRemoval, error)
+	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
 }
 
 // importLedger registers many devices in one transaction, and records the accounts that an import creates at

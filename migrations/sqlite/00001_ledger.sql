@@ -438,10 +438,12 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- to an MQTT broker. If it sends a report over this connection, the report must not register it again.
 -- blocked: true if the device was blocked when it was deleted. If the device is registered again, it is
 --   blocked again.
+-- refused: true if only an operator may register the device again.
 CREATE TABLE deleted_devices (
     id         TEXT PRIMARY KEY,
     deleted_at INTEGER NOT NULL,
-    blocked    INTEGER NOT NULL DEFAULT false
+    blocked    INTEGER NOT NULL DEFAULT false,
+    refused    INTEGER NOT NULL DEFAULT false
 );
 
 -- Changes that must still be made to the accounts of devices at the MQTT broker. A device has at most one

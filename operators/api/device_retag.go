@@ -42,21 +42,14 @@ func withDeviceID(id string, err error) error {
 
 // retagQuery is a request to change the tags of a page of the devices that match.
 type retagQuery struct {
-	Page
-	operators.DeviceFilter
-	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
-	Body   operators.Retag
+	DeviceSelection
+
+	Body operators.Retag
 }
 
-// check refuses a request that selects no devices, or that neither sets nor removes a tag.
+// check refuses a request that neither sets nor removes a tag.
 func (q *retagQuery) check() error {
-	f := q.DeviceFilter
-	switch {
-	case f.Recent > 0:
-		return invalid("recent: not supported by this operation")
-	case f.IsEmpty():
-		return invalid("tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since: at least one is required")
-	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
+	if len(q.Body.Set) == 0 && len(q.Body.Unset) == 0 {
 		return invalid("set, unset: at least one is required")
 	}
 	for _, name := range q.Body.Unset {
@@ -67,24 +60,18 @@ func (q *retagQuery) check() error {
 	return checkTags(q.Body.Set)
 }
 
-// retag changes the tags of a page of the devices that match. A client continues with the page token, which is a position
-// in the order of ids: no device is skipped, although changed devices may no longer match.
-func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged operators.Retagged, err error) {
-	q := &deviceQuery{in.Page, in.DeviceFilter}
-	filter, err := q.filter()
-	if err == nil {
-		err = in.check()
+// retag changes the tags of a page of the devices that match.
+func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged operators.DevicesChanged, err error) {
+	if err := in.check(); err != nil {
+		return retagged, err
 	}
+	ids, next, err := d.matching(ctx, &in.DeviceSelection)
 	if err != nil {
 		return retagged, err
 	}
-	page, err := d.list(ctx, q)
+	filter, err := (&deviceQuery{in.Page, in.DeviceFilter}).filter()
 	if err != nil {
 		return retagged, err
-	}
-	ids := make([]string, len(page.entries))
-	for i, device := range page.entries {
-		ids[i] = device.ID
 	}
 	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
 		for name, value := range filter.Tags {
@@ -97,5 +84,5 @@ func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged 
 		}
 		return nil
 	})
-	return operators.Retagged{Devices: n, NextPageToken: page.next}, err
+	return operators.DevicesChanged{Devices: n, NextPageToken: next}, err
 }

@@ -133,6 +133,8 @@ func addRequiredFilter(path string) string {
 		return path + "?batch=1"
 	case "/v1/devices/retag":
 		return path + "?prefix=d"
+	case "/v1/devices/delete":
+		return path + "?prefix=none"
 	}
 	if path == "/v1/find" {
 		return path + "?q=1"

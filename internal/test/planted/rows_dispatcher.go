@@ -132,6 +132,12 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
+			Package: "dispatcher/credentials", Func: "registrations.take",
+			Old:    `now := r.now()`,
+			New:    `registrant, now := "", r.now()`,
+			Breaks: "a stolen fleet token uses up the rate of the token that replaces it",
+		},
+		{
 			Package: "dispatcher/credentials", Func: "tokenCache.dropChanged",
 			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),

@@ -124,7 +124,7 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "devicesIn.delete",
-			Old: `DELETE FROM tokens WHERE device = $1`, New: `DELETE FROM tokens WHERE device = $1 AND expires_at <= {now}`,
+			Old: `device IN (SELECT name FROM {names})`, New: `device IN (SELECT name FROM {names}) AND expires_at <= {now}`,
 			Breaks: "a token of a deleted device is still accepted", Tests: ledger,
 		},
 	}
