@@ -16,7 +16,7 @@ type DeviceSelection struct {
 }
 
 // deviceFilters are the names of the filters of devices.
-const deviceFilters = "tag, profile, blocked, prefix, part, silent_for_ms, registered_by, created_since"
+const deviceFilters = "tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since"
 
 // matching returns the ids of a page of the devices that match, and the page token of the next page. It refuses a request that selects all
 // devices.
