@@ -77,7 +77,7 @@ func TestBlockedDeviceIsReadAgain(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		b.followMarks()
-		b.expectResultReads(s, task, ``, devices.ReasonBlocked, 1, 0)
+		b.expectResultReads(s, task, ``, devices.ReasonBlocked, 1, 1)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -22,7 +23,7 @@ type reportHandling struct {
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
 	mayHaveMoreDrops bool              // the device may have more tasks that policies drop, as the last attempt found
-	endedLastTask    bool              // the results ended the only open task of the device
+	endedLastTask    bool              // each result ended the only open task of the device, and the device is not blocked
 }
 
 // handleLimit limits the time to handle one report. It is shorter than the age at which
@@ -120,9 +121,10 @@ func hasContents(report devices.Report) bool {
 	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
 }
 
-// hasOnlyResults reports whether a report contains results and nothing else.
+// hasOnlyResults reports whether a report contains valid results and nothing else.
 func hasOnlyResults(report devices.Report) bool {
-	return len(report.Results) > 0 && len(report.Running) == 0 && report.Attributes == nil
+	isInvalid := func(r devices.Result) bool { return r.Invalid != "" }
+	return len(report.Results) > 0 && len(report.Running) == 0 && report.Attributes == nil && !slices.ContainsFunc(report.Results, isInvalid)
 }
 
 // readFullView reads from the ledger everything that a report of device needs.

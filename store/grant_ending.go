@@ -37,7 +37,7 @@ const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.
 // grantEnding is a grant that ends, and the resulting state of its task.
 type grantEnding struct {
 	n          int  // index of the result that ends the grant
-	isOnlyTask bool // the device has no other open task
+	isOnlyTask bool // the device has no other open task, and is not blocked
 	task       endingTask
 	grant      Grant
 	cause      EndCause
@@ -54,7 +54,7 @@ func endingDest(ending *grantEnding) []any {
 	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
 }
 
-// endsLast reports whether the device has no open task after the ending.
+// endsLast reports whether the device has no open task after the ending, and is not blocked.
 func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.State != Pending }
 
 // applyResult sets the fields of an ending that result, the result of a device, causes. settle decides the state of the task.

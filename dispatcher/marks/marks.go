@@ -117,11 +117,11 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return mark
 }
 
-// LedgerTime returns the current time of the ledger. followsNews is false if this replica did not read the news in the last seconds; then
-// the time is zero.
+// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, and handled all
+// of them and all that it committed itself.
 func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
-	_, now, followsNews = f.trust.requiredPosition(f.config.Now())
-	return now, followsNews
+	_, now, isFresh := f.trust.requiredPosition(f.config.Now())
+	return now, isFresh && f.trust.hasHandledNews()
 }
 
 // RecordWait adds wait to the mark of a device, if the mark still has this version. The caller must read the mark first, and then read the

@@ -95,11 +95,23 @@ func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 func (b *trustState) includesPoolNews(wait Wait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := len(b.readings)
-	if n == 0 || b.handled < max(b.readings[n-1].newest, b.own) {
+	if !b.hasHandledNewsLocked() {
 		return false
 	}
 	return wait.Position <= b.handled && wait.Position >= max(b.latestOfAll, b.latestOfPool[wait.Pool])
+}
+
+// hasHandledNews reports whether this replica has handled all news that it read or committed.
+func (b *trustState) hasHandledNews() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hasHandledNewsLocked()
+}
+
+// hasHandledNewsLocked is hasHandledNews for a caller that holds mu.
+func (b *trustState) hasHandledNewsLocked() bool {
+	n := len(b.readings)
+	return n > 0 && b.handled >= max(b.readings[n-1].newest, b.own)
 }
 
 // handledPosition returns the id up to which this replica has handled the news.
