@@ -30,7 +30,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{ // variable -> default
 		"DISPATCHER_POSTGRES_DSN": "", "DISPATCHER_REDIS_URL": "", "DISPATCHER_MQTT_URL": "",
-		"DISPATCHER_MQTT_USER": "", "DISPATCHER_MQTT_PASSWORD": "", "DISPATCHER_MQTT_PROVISION": "off",
+		"DISPATCHER_MQTT_USER": "", "DISPATCHER_MQTT_PASSWORD": "", "DISPATCHER_MQTT_PROVISION": "off", "DISPATCHER_MQTT_SUSPEND": "1m",
 		"DISPATCHER_MQTT_CA_FILE": "", "DISPATCHER_MQTT_CERT_FILE": "", "DISPATCHER_MQTT_KEY_FILE": "",
 		"DISPATCHER_HTTP_LISTEN": ":8080", "DISPATCHER_OPERATOR_LISTEN": "",
 		"DISPATCHER_TLS_CERT_FILE": "", "DISPATCHER_TLS_KEY_FILE": "",
@@ -38,6 +38,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 		"DISPATCHER_REGISTRATION_RATE": "10", "DISPATCHER_REGISTRATION_BURST": "1000",
 		"DISPATCHER_REAP_INTERVAL": "5s", "DISPATCHER_RECONCILE_INTERVAL": "10s",
 		"DISPATCHER_LEASE_MARGIN": "10s", "DISPATCHER_LEASE_MIN": "1s", "DISPATCHER_REPORT_PERIOD": "30s",
+		"DISPATCHER_REPORT_RATE": "20", "DISPATCHER_REPORT_BURST": "100",
 		"DISPATCHER_LONG_POLL_MAX": "60s", "DISPATCHER_URGENT_SHARE": "10%", "DISPATCHER_RETENTION": "90d", "DISPATCHER_TRUSTED_PROXIES": "",
 		"DISPATCHER_MIGRATE": "on", "DISPATCHER_LOG_FORMAT": "text", "DISPATCHER_LOG_LEVEL": "info",
 		"DISPATCHER_WEB": "on", "DISPATCHER_WEB_PREFIX": "", "DISPATCHER_SPOOL_DIR": "",
@@ -57,6 +58,7 @@ func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 		HTTPListen: ":8080", FleetTokenMode: "any", RegistrationRate: "10", RegistrationBurst: "1000", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d", UrgentShare: "10%",
 		ReapInterval: 5 * time.Second, ReconcileInterval: 10 * time.Second, LeaseMargin: 10 * time.Second,
 		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute, Web: "on",
+		MQTTSuspend: time.Minute, ReportRate: "20", ReportBurst: "100",
 	}
 	for name, file := range map[string]string{"none": "", "comment": "# nothing\n", "empty mapping": "{}\n"} {
 		got, err := Load([]byte(file), nil, nil)
@@ -78,6 +80,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
 		"long_poll_max": "6s", "urgent_share": "25%", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
 		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
+		"mqtt_suspend": "7s", "report_rate": "8", "report_burst": "9",
 	}
 	want := Config{
 		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "_u", MQTTPassword: "p", MQTTProvision: "dynsec",
@@ -87,6 +90,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
 		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, UrgentShare: "25%", Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
 		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",
+		MQTTSuspend: 7 * time.Second, ReportRate: "8", ReportBurst: "9",
 	}
 	var file bytes.Buffer
 	var environ, secrets []string
@@ -233,6 +237,8 @@ func brokenValues() map[string]brokenConfig {
 		"short interval":          {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
 		"long interval":           {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
 		"negative margin":         {environ: set{"DISPATCHER_LEASE_MARGIN=-1s"}, want: "lease_margin"},
+		"a negative rate":         {environ: set{"DISPATCHER_REPORT_RATE=-1"}, want: "report_rate: must be a whole number between 0 and 1000"},
+		"no burst":                {environ: set{"DISPATCHER_REPORT_BURST=0"}, want: "report_burst: must be a whole number between 1 and 10000"},
 		"no share":                {environ: set{"DISPATCHER_URGENT_SHARE=0%"}, want: "urgent_share: must be a whole percentage between 1% and 100%"},
 		"more than all":           {environ: set{"DISPATCHER_URGENT_SHARE=101%"}, want: "urgent_share"},
 		"a share of what":         {environ: set{"DISPATCHER_URGENT_SHARE=0.1"}, want: "urgent_share"},

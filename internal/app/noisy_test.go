@@ -53,7 +53,7 @@ func serveNoisySite(t *testing.T, noisy int) *noisySite {
 	broker := servers.StartMosquittoPasswords(t, s.tokens)
 	s.mqttURL = "mqtt://" + broker.Addr
 	s.instance, _ = startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(), "DISPATCHER_MQTT_URL="+broker.DispatcherURL,
-		"DISPATCHER_MQTT_USER="+servers.DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+servers.DispatcherPassword))
+		"DISPATCHER_MQTT_USER="+servers.DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+servers.DispatcherPassword, "DISPATCHER_REPORT_RATE=20"))
 	s.connect(t)
 	return s
 }
@@ -348,7 +348,7 @@ func TestDevicesWithoutPauseHarmNobody(t *testing.T) { //nolint:paralleltest // 
 // a while, and then enabled again. Its reports over HTTP are answered in the meantime.
 func TestNoisyDeviceIsSuspendedAtTheBroker(t *testing.T) {
 	t.Parallel()
-	p := startProvisioned(t, "DISPATCHER_MQTT_SUSPEND=8s")
+	p := startProvisioned(t, "DISPATCHER_MQTT_SUSPEND=8s", "DISPATCHER_REPORT_RATE=20")
 	token := p.createDevice(t, "noisy-0")
 	s := &noisySite{instance: p.instance, mqttURL: "mqtt://" + p.broker.Addr, tokens: map[string]string{"noisy-0": token}}
 	conn := s.openRawSession(t, "noisy-0")

@@ -27,12 +27,12 @@ import (
 )
 
 // serveConfig returns the configuration of a dispatcher that uses these servers. settings are further settings in
-// the form variable=value.
+// the form variable=value. The reports of a device are not limited, because tests let devices report until something happens.
 func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config {
 	t.Helper()
 	environ := append([]string{
 		"DISPATCHER_POSTGRES_DSN=" + dsn, "DISPATCHER_REDIS_URL=" + redisURL, "DISPATCHER_HTTP_LISTEN=127.0.0.1:0",
-		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken,
+		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken, "DISPATCHER_REPORT_RATE=0",
 	}, settings...)
 	config, err := Load(nil, environ, nil)
 	if err != nil {
