@@ -322,7 +322,9 @@ func (c noisyCase) check(t *testing.T) {
 func TestNoisyDeviceHarmsNobody(t *testing.T) {
 	t.Parallel()
 	for _, c := range []noisyCase{
-		{"mosquitto", "1", 1, 20 * time.Millisecond}, {"embedded", "1", 1, 20 * time.Millisecond}, {"mosquitto", "http", 1, 20 * time.Millisecond},
+		{"mosquitto", "1", 1, 20 * time.Millisecond},
+		{"embedded", "1", 1, 20 * time.Millisecond},
+		{"mosquitto", "http", 1, 20 * time.Millisecond},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
@@ -337,10 +339,18 @@ func TestDevicesWithoutPauseHarmNobody(t *testing.T) { //nolint:paralleltest // 
 		t.Skip("floods the machine")
 	}
 	for _, c := range []noisyCase{
-		{"mosquitto", "1", 1, 0}, {"mosquitto", "0", 1, 0}, {"mosquitto", "0", 20, 0}, {"mosquitto", "http", 1, 0}, {"mosquitto", "http", 20, 0},
-		{"embedded", "1", 1, 0}, {"embedded", "0", 1, 0}, {"embedded", "1", 20, 0}, {"embedded", "0", 20, 0}, {"embedded", "http", 20, 0},
+		{"mosquitto", "1", 1, 0},
+		{"mosquitto", "0", 1, 0},
+		{"mosquitto", "0", 20, 0},
+		{"mosquitto", "http", 1, 0},
+		{"mosquitto", "http", 20, 0},
+		{"embedded", "1", 1, 0},
+		{"embedded", "0", 1, 0},
+		{"embedded", "1", 20, 0},
+		{"embedded", "0", 20, 0},
+		{"embedded", "http", 20, 0},
 	} {
-		t.Run(c.String(), func(t *testing.T) { c.check(t) }) //nolint:paralleltest // as above
+		t.Run(c.String(), func(t *testing.T) { c.check(t) })
 	}
 }
 
