@@ -223,7 +223,6 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 `)
 	d.expectOutput("events list --actor reaper --actor-kind device --order oldest", `
 ID  AT  KIND  ACTOR  ABOUT  DETAIL
-3  TIME  device.created  device reaper  device reaper
 4  TIME  task.granted  device reaper  pool p batch 1 task 1 device reaper  slot=0
 `)
 	d.runCommand("", "events", "list", "--actor-kind", "person").expectExit(1).expectErrors("actor_kind")
