@@ -19,6 +19,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/store"
@@ -46,7 +47,7 @@ type Config struct {
 	FleetTokens []string              // no token, one token, or two tokens during a rotation
 	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
-	RegistrationRate credentials.RegistrationRate // limits the registration of unknown devices; the zero value means that there is no limit
+	RegistrationRate pace.Options // limits the registration of unknown devices; the zero value means that there is no limit
 
 	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000
 

@@ -21,7 +21,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 

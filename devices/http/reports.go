@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/internal/pace"
 )
 
 const transport = "http" // label in metrics

@@ -8,7 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 

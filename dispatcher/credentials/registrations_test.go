@@ -10,6 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -47,7 +48,7 @@ type rateBench struct {
 	next   int // number of the next unknown device
 }
 
-func newRateBench(t *testing.T, mode credentials.FleetMode, rate credentials.RegistrationRate) *rateBench {
+func newRateBench(t *testing.T, mode credentials.FleetMode, rate pace.Options) *rateBench {
 	t.Helper()
 	b := &rateBench{T: t, ledger: &enrollingLedger{}, now: time.Unix(1_800_000_000, 0)}
 	b.Registry = credentials.New(credentials.Config{
@@ -94,7 +95,7 @@ func (b *rateBench) expectAccepted(token string, want int) {
 // admits only the rate. Another fleet token and known devices are not affected.
 func TestAStolenFleetTokenRegistersSlowly(t *testing.T) {
 	t.Parallel()
-	b := newRateBench(t, credentials.FleetAny, credentials.RegistrationRate{PerSecond: 10, Burst: 1000})
+	b := newRateBench(t, credentials.FleetAny, pace.Options{Rate: 10, Burst: 1000})
 	b.expectAccepted(stolenToken, 1000)
 	if err := b.report(stolenToken, "known", true); err != nil {
 		t.Errorf("a known device: %v", err)
@@ -116,7 +117,7 @@ func TestAStolenFleetTokenRegistersSlowly(t *testing.T) {
 // dispatcher does not know their tokens.
 func TestSessionsRegisterSlowly(t *testing.T) {
 	t.Parallel()
-	b := newRateBench(t, credentials.FleetAny, credentials.RegistrationRate{PerSecond: 1, Burst: 2})
+	b := newRateBench(t, credentials.FleetAny, pace.Options{Rate: 1, Burst: 2})
 	for i, want := range []error{nil, nil, devices.ErrRegistrationRate} {
 		_, err := b.Admit(t.Context(), devices.Caller{Device: devices.ID(fmt.Sprint(i)), Via: devices.ViaSession}, store.DeviceView{})
 		if !errors.Is(err, want) {
@@ -128,7 +129,7 @@ func TestSessionsRegisterSlowly(t *testing.T) {
 // TestEveryEnrollmentCounts checks a known device that enrolls again and again, which changes its account at the broker each time.
 func TestEveryEnrollmentCounts(t *testing.T) {
 	t.Parallel()
-	b := newRateBench(t, credentials.FleetEnroll, credentials.RegistrationRate{PerSecond: 1, Burst: 2})
+	b := newRateBench(t, credentials.FleetEnroll, pace.Options{Rate: 1, Burst: 2})
 	for i, want := range []error{nil, nil, devices.ErrRegistrationRate} {
 		if err := b.report(stolenToken, "known", true); !errors.Is(err, want) {
 			t.Errorf("%d: %v, want %v", i, err, want)
@@ -141,6 +142,6 @@ func TestEveryEnrollmentCounts(t *testing.T) {
 
 func TestARateOfZeroLimitsNothing(t *testing.T) {
 	t.Parallel()
-	b := newRateBench(t, credentials.FleetAny, credentials.RegistrationRate{Burst: 1})
+	b := newRateBench(t, credentials.FleetAny, pace.Options{Burst: 1})
 	b.expectAccepted(stolenToken, 5000)
 }

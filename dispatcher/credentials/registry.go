@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -82,9 +83,9 @@ type Config struct {
 	ReadView func(ctx context.Context, device devices.ID) (store.DeviceView, error)
 	Accounts Accounts // nil if the broker has no accounts
 
-	FleetTokens []string  // zero, one or two tokens (two during a rotation)
-	FleetMode   FleetMode // what a fleet token may do
-	Rate        RegistrationRate
+	FleetTokens []string     // zero, one or two tokens (two during a rotation)
+	FleetMode   FleetMode    // what a fleet token may do
+	Rate        pace.Options // how many devices one fleet token, or all sessions, may register; Now is ignored
 
 	Meters   *meters.Set
 	Logger   *slog.Logger

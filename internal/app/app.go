@@ -15,7 +15,6 @@ import (
 
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	"github.com/fleetslots/dispatcher/devices/pace"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
@@ -23,6 +22,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/internal/exposition"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/throttle"
@@ -85,7 +85,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a := &App{config: config, log: log, semaphore: slots.New(servers.redis.Client), transports: connections}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
-	a.pace = pace.New(config.pace())
+	a.pace = pace.New(paceOf(config.ReportRate, config.ReportBurst))
 	metrics.MustRegister(a.gate, noisyDevices(a.pace))
 	seen := seen.NewList(servers.redis.Client)
 	board := parked.New(servers.redis.Client, servers.redis.Database)
@@ -93,7 +93,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Store: servers.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(servers.redis.Client)), Accounts: servers.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(servers.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
-		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: config.registrationRate(),
+		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: paceOf(config.RegistrationRate, config.RegistrationBurst),
 		Logger: log, Registerer: metrics,
 	})
 	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)

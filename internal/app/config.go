@@ -14,8 +14,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/devices/pace"
-	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
@@ -83,7 +82,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.checkValue(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validatePace(), c.validateTokens(), c.validateRegistrations(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateRates(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
 // CheckComplete returns an error if a setting that Serve needs is missing.
@@ -141,20 +140,26 @@ func (c Config) validateUrgentShare() error {
 	return nil
 }
 
-// pace returns the limiter options of the settings report_rate and report_burst.
-func (c Config) pace() pace.Options {
-	rate, _ := strconv.Atoi(c.ReportRate) // Validate has checked both
-	burst, _ := strconv.Atoi(c.ReportBurst)
-	return pace.Options{Rate: rate, Burst: burst}
+// rateSetting is a setting of a rate or of its burst: a whole number.
+type rateSetting struct {
+	key, value string
+	min, max   int
 }
 
-// validatePace returns an error if the setting report_rate or report_burst is invalid.
-func (c Config) validatePace() error {
+// rateSettings returns the settings of all rates.
+func (c Config) rateSettings() []rateSetting {
+	return []rateSetting{
+		{"report_rate", c.ReportRate, 0, 1000},
+		{"report_burst", c.ReportBurst, 1, 10_000},
+		{"registration_rate", c.RegistrationRate, 0, 1_000_000},
+		{"registration_burst", c.RegistrationBurst, 1, 1_000_000},
+	}
+}
+
+// validateRates returns an error if a rate or its burst is invalid.
+func (c Config) validateRates() error {
 	var errs []error
-	for _, s := range []struct {
-		key, value string
-		min, max   int
-	}{{"report_rate", c.ReportRate, 0, 1000}, {"report_burst", c.ReportBurst, 1, 10_000}} {
+	for _, s := range c.rateSettings() {
 		if n, err := strconv.Atoi(s.value); s.value != "" && (err != nil || n < s.min || n > s.max) {
 			errs = append(errs, fmt.Errorf("%s: must be a whole number between %d and %d", s.key, s.min, s.max))
 		}
@@ -162,8 +167,12 @@ func (c Config) validatePace() error {
 	return errors.Join(errs...)
 }
 
-// maxRegistrations is the maximum of registration_rate and of registration_burst.
-const maxRegistrations = 1_000_000
+// paceOf returns the limit that the settings rate and burst describe. Validate has checked them.
+func paceOf(rate, burst string) pace.Options {
+	perSecond, _ := strconv.Atoi(rate)
+	atOnce, _ := strconv.Atoi(burst)
+	return pace.Options{Rate: perSecond, Burst: atOnce}
+}
 
 // minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.
 const minTokenLength = 16
@@ -186,27 +195,6 @@ func (c Config) validateTokens() error {
 		}
 		if t == c.AdminToken {
 			errs = append(errs, errors.New("fleet_token: must differ from admin_token"))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// registrationRate returns the rate at which unknown devices are registered.
-func (c Config) registrationRate() credentials.RegistrationRate {
-	perSecond, _ := strconv.Atoi(c.RegistrationRate) // Validate has checked both
-	burst, _ := strconv.Atoi(c.RegistrationBurst)
-	return credentials.RegistrationRate{PerSecond: perSecond, Burst: burst}
-}
-
-// validateRegistrations returns an error if the rate of registrations is invalid.
-func (c Config) validateRegistrations() error {
-	var errs []error
-	for _, s := range []struct {
-		key, value string
-		least      int
-	}{{"registration_rate", c.RegistrationRate, 0}, {"registration_burst", c.RegistrationBurst, 1}} {
-		if n, err := strconv.Atoi(s.value); s.value != "" && (err != nil || n < s.least || n > maxRegistrations) {
-			errs = append(errs, fmt.Errorf("%s: must be a whole number between %d and %d", s.key, s.least, maxRegistrations))
 		}
 	}
 	return errors.Join(errs...)

@@ -243,7 +243,7 @@ func brokenValues() map[string]brokenConfig {
 		"more than all":           {environ: set{"DISPATCHER_URGENT_SHARE=101%"}, want: "urgent_share"},
 		"a share of what":         {environ: set{"DISPATCHER_URGENT_SHARE=0.1"}, want: "urgent_share"},
 		"no whole rate":           {environ: set{"DISPATCHER_REGISTRATION_RATE=0.5"}, want: "registration_rate: must be a whole number between 0 and 1000000"},
-		"no burst":                {environ: set{"DISPATCHER_REGISTRATION_BURST=0"}, want: "registration_burst: must be a whole number between 1 and 1000000"},
+		"no registration burst":   {environ: set{"DISPATCHER_REGISTRATION_BURST=0"}, want: "registration_burst: must be a whole number between 1 and 1000000"},
 		"no least lease":          {environ: set{"DISPATCHER_LEASE_MIN=0s"}, want: "lease_min"},
 		"short period":            {environ: set{"DISPATCHER_REPORT_PERIOD=0s"}, want: "report_period"},
 		"mode":                    {environ: set{"DISPATCHER_FLEET_TOKEN_MODE=all"}, want: "fleet_token_mode"},

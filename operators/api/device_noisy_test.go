@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/devices/pace"
+	"github.com/fleetslots/dispatcher/internal/pace"
 )
 
 // TestReportsAboveTheRateAreRefused checks a device that reports too often over HTTP: its reports are refused before their bodies are read.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/pace"
 )
 
 // deviceReply has those fields of a reply that a device reads.
@@ -62,7 +63,7 @@ func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64 // seconds of the dispatcher's clock
 	b := startEmbedded(t, func(s *testOptions) {
-		s.dispatcher.RegistrationRate = credentials.RegistrationRate{PerSecond: 1, Burst: 2}
+		s.dispatcher.RegistrationRate = pace.Options{Rate: 1, Burst: 2}
 		s.dispatcher.Now = func() time.Time { return time.Unix(elapsed.Load(), 0) }
 	})
 	for _, device := range []string{"d-1", "d-2", "d-1"} {

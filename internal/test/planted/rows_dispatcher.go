@@ -133,8 +133,8 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/credentials", Func: "registrations.take",
-			Old:    `now := r.now()`,
-			New:    `registrant, now := "", r.now()`,
+			Old:    `devices.ID(registrant)`,
+			New:    `devices.ID("")`,
 			Breaks: "a stolen fleet token uses up the rate of the token that replaces it",
 		},
 		{

@@ -1,5 +1,6 @@
 // Package pace limits how often each device may report to this replica. A report above the limit is refused before it is
-// decoded, so it costs little, and a device that reports without pause takes nothing from the other devices.
+// decoded, so it costs little, and a device that reports without pause takes nothing from the other devices. The same limit bounds how many unknown devices one
+// fleet token registers.
 package pace
 
 import (
