@@ -77,9 +77,9 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
-			AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device AND d.blocked), `+endingTaskColumns+`, `+grantOnlyColumns+`
+			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
-			JOIN tasks t ON t.id = g.task {batch of t}
+			JOIN tasks t ON t.id = g.task {batch of t} {device of t}
 		ORDER BY t.id {skip t, g}`, toJSONInput(firsts))
 	if err != nil || len(endings) == 0 {
 		return nil, err
