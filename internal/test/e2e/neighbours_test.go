@@ -101,7 +101,7 @@ type crowd struct {
 func (x *crowd) createTokens() {
 	x.t.Helper()
 	x.secrets = map[string]string{adminToken: adminToken, fleetToken: fleetToken}
-	x.replicas[0].callOperator(x.t, http.MethodPut, "/v1/pools/aside", `{"capacity":1}`)
+	x.replicas[0].callOperator(x.t, http.MethodPut, "/v1/pools/aside", `{"capacity":0}`)
 	for name, body := range map[string]string{"viewer": `{"name":"viewer","role":"viewer"}`, "caller": `{"name":"caller","role":"caller","pools":["aside"]}`} {
 		var created struct{ Token string }
 		if err := json.Unmarshal(x.replicas[0].callOperator(x.t, http.MethodPost, "/v1/tokens", body), &created); err != nil {
