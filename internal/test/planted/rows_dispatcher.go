@@ -132,6 +132,21 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
+			Package: "dispatcher", Func: "Dispatcher.admit",
+			Old: ` && caller.Via != devices.ViaSession`, New: ``,
+			Breaks: "the results of a device that was blocked are recorded over MQTT", Tests: []string{"dispatcher"},
+		},
+		{
+			Package: "store", Func: "grantEnding.endsLast",
+			Old: ` && e.settlement.State != Pending`, New: ``,
+			Breaks: "a device whose task is tried again is told that it has no work", Tests: []string{"dispatcher"},
+		},
+		{
+			Package: "internal/pace", Func: "Limiter.MayAnswer",
+			Old: `now.Sub(b.answered) < answerInterval`, New: `now.Sub(b.answered) < 0`,
+			Breaks: "each refused report of a device without pause is answered", Tests: []string{"internal/pace", "devices/mqtt"},
+		},
+		{
 			Package: "dispatcher/credentials", Func: "registrations.take",
 			Old:    `devices.ID(registrant)`,
 			New:    `devices.ID("")`,
