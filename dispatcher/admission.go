@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// admission is what is known of the sender of a report that was admitted: its caller may act for the device.
+// admission describes the admitted sender of a report: a caller that may act for the device.
 type admission struct {
 	view       store.DeviceView // as read from the ledger; it has only the time if isKnown is true
 	isKnown    bool             // the caller was admitted before, so the ledger was not read
@@ -37,7 +37,7 @@ func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report de
 	return admission{view: view, reach: view.Device.Reach, credential: admitted.Credential}, nil
 }
 
-// recordAdmission records that the caller was admitted, as admitted says, so that the ledger need not be read for each of its next reports.
+// recordAdmission records the admission of the caller, so that the ledger need not be read for each of the next reports of the caller.
 // It records nothing if the device is blocked, or if the reply carries a new token.
 func (r *reporter) recordAdmission(admitted admission) {
 	switch {

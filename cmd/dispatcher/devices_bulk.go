@@ -32,8 +32,8 @@ func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	operator.profiles().completeFlag(command, "profile")
 }
 
-// run counts the devices that match, asks for confirmation, and changes them. If dryRun is set, it only counts. verb is what change does,
-// such as "Retag", and participle what is then done, such as "retagged".
+// run counts the devices that match, asks for confirmation, and changes them. If dryRun is set, it only counts. verb and participle
+// describe the change in messages, such as "Retag" and "retagged".
 func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
 	b.filter.CreatedSince = b.createdSince.value
 	if b.filter.IsEmpty() {
@@ -52,8 +52,8 @@ func (b *bulkFlags) run(output *console, verb, participle string, change func(fi
 	return writeChanged(output, done, participle, err)
 }
 
-// writeChanged writes the number of devices, and what was done with them (action, such as "retagged"), also if err interrupted the change
-// after some devices. It returns err.
+// writeChanged writes the number of changed devices with the word action, such as "retagged". If err interrupted the change after some
+// devices, it writes their number, too. It returns err.
 func writeChanged(output *console, done operators.DevicesChanged, action string, err error) error {
 	if err != nil && done.Devices == 0 {
 		return err

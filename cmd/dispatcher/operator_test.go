@@ -181,7 +181,7 @@ func (d *operatorDesk) eventually(what string, isTrue func() bool) {
 }
 
 // TestATokenInClearIsWarnedOf checks a command that sends its token over http:// to another machine: it writes one warning, without the token.
-// The address 0.0.0.0 leads to this machine, but a command cannot know that of an address in general.
+// The address 0.0.0.0 leads to this machine, but a command does not know to which machine an address leads.
 func TestATokenInClearIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

@@ -52,8 +52,8 @@ func registrantOf(caller devices.Caller) string {
 	return registrantSession
 }
 
-// fleetTokenName returns the name of the fleet token with this hash: "fleet:" and the first eight hexadecimal digits of the hash. They tell
-// the tokens of a rotation apart, and do not reveal a random token.
+// fleetTokenName returns the name of the fleet token with this hash: "fleet:" and the first eight hexadecimal digits of the hash. The digits
+// distinguish the two tokens of a rotation, and do not reveal a random token.
 func fleetTokenName(hash [sha256.Size]byte) string {
 	return store.FleetTokenPrefix + hex.EncodeToString(hash[:4])
 }

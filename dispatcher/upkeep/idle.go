@@ -13,7 +13,7 @@ import (
 
 const (
 	idleEvery = 900 * time.Millisecond // minimum time between two counts, over all replicas
-	idleLimit = 25 * time.Millisecond  // a pass begins no further query for the count after this time
+	idleLimit = 25 * time.Millisecond  // a pass begins queries for the count only within this time
 )
 
 // idleCounts are the counts of the waiting devices of pools, as this replica continues them from pass to pass.

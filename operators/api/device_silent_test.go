@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,6 +22,22 @@ func (n twoDeviceStore) DevicesWithIDPart(ctx context.Context, f store.DeviceFil
 	return n.Store.DevicesWithIDPart(ctx, f, part, 2) //nolint:wrapcheck // a test's
 }
 
+// listDevices returns the ids of the devices that match query, by page. It reads at most 20 pages.
+func (b *testAPI) listDevices(query string) (pages [][]string) {
+	for token, more := "", true; more && len(pages) < 20; {
+		page := b.get("/v1/devices?" + query + token).expectStatus(200).decodeObject()
+		var ids []string
+		for _, d := range listField(page, "devices") {
+			ids = append(ids, fmt.Sprint(asObject(d)["id"]))
+		}
+		pages = append(pages, ids)
+		if token, more = page["next_page_token"].(string); more {
+			token = "&page_token=" + token
+		}
+	}
+	return pages
+}
+
 // TestSilentDevicesAreListed checks the list of silent devices: they are found even behind a page that contains
 // none.
 func TestSilentDevicesAreListed(t *testing.T) {
@@ -35,26 +52,13 @@ func TestSilentDevicesAreListed(t *testing.T) {
 	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	pages := func(query string) (found []string) {
-		for token, more := "", true; more && len(found) < 20; {
-			page := b.get("/v1/devices?silent_for_ms=60000" + query + token).expectStatus(200).decodeObject()
-			found = append(found, "|")
-			for _, d := range listField(page, "devices") {
-				found = append(found, fmt.Sprint(asObject(d)["id"]))
-			}
-			if token, more = page["next_page_token"].(string); more {
-				token = "&page_token=" + token
-			}
-		}
-		return found
-	}
 	for query, want := range map[string]string{
-		"":             "[| d-0 | | d-5 | d-6]",
-		"&page_size=1": "[| d-0 | | | d-5 | d-6 |]",
-		"&tag=n:0":     "[| d-0 | d-6 |]",
-		"&prefix=d-3":  "[|]",
+		"":             "[[d-0] [] [d-5] [d-6]]",
+		"&page_size=1": "[[d-0] [] [] [d-5] [d-6] []]",
+		"&tag=n:0":     "[[d-0] [d-6] []]",
+		"&prefix=d-3":  "[[]]",
 	} {
-		if got := fmt.Sprint(pages(query)); got != want {
+		if got := fmt.Sprint(b.listDevices("silent_for_ms=60000" + query)); got != want {
 			t.Errorf("%q: %s, want %s", query, got, want)
 		}
 	}
@@ -81,18 +85,6 @@ func TestDevicesAreListedByTheirRegistrant(t *testing.T) {
 	b.sendReport("x", `{}`).expectStatus(200)
 	b.sendReport("y", `{}`).expectStatus(200)
 	fleet := b.get("/v1/devices/x").expectStatus(200).decodeObject()["registered_by"]
-	ids := func(query string) (found []string) {
-		for token, more := "", true; more; {
-			page := b.get("/v1/devices?" + query + token).expectStatus(200).decodeObject()
-			for _, d := range listField(page, "devices") {
-				found = append(found, fmt.Sprint(asObject(d)["id"]))
-			}
-			if token, more = page["next_page_token"].(string); more {
-				token = "&page_token=" + token
-			}
-		}
-		return found
-	}
 	for query, want := range map[string]string{
 		"registered_by=bootstrap":                                                     "[a b c]",
 		"registered_by=bootstrap&prefix=b":                                            "[b]",
@@ -101,7 +93,7 @@ func TestDevicesAreListedByTheirRegistrant(t *testing.T) {
 		"created_since=2100-01-01T00:00:00Z":                                          "[]",
 		fmt.Sprint("created_since=2020-01-01T00:00:00Z&part=Y&registered_by=", fleet): "[y]",
 	} {
-		if got := fmt.Sprint(ids(query)); got != want {
+		if got := fmt.Sprint(slices.Concat(b.listDevices(query)...)); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
