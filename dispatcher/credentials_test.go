@@ -7,6 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/pace"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -140,5 +141,45 @@ func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 	b.sendReport("tokenless", `{}`)
 	if _, err := b.reportOverBroker("tokenless", "r"); err != nil { // the device without a token is still admitted
 		t.Errorf("over the broker again: %v", err)
+	}
+}
+
+func blockNewDevices(c *dispatcher.Config) { c.BlockNewDevices = true }
+
+// TestANewDeviceWaitsForApproval checks an installation that blocks the devices that register themselves: such a device is granted nothing
+// until an operator unblocks it. A device that an operator registered is not blocked.
+func TestANewDeviceWaitsForApproval(t *testing.T) {
+	t.Parallel()
+	b := newLightBench(t, blockNewDevices)
+	b.createPool("a", 5, minute)
+	b.createDevice("made")
+	b.createBatch("a", nil, "new", "made")
+	for range 2 {
+		b.expectReason("new", `{}`, devices.ReasonBlocked)
+	}
+	b.expectGrant("made")
+	if _, err := b.reportOverBroker("session", "r1"); !errors.Is(err, devices.ErrForbidden) {
+		t.Errorf("a session: %v, want forbidden", err)
+	}
+	if d, err := b.store.Device(b.ctx, "session"); err != nil || !d.Blocked {
+		t.Errorf("the device of the session: %+v, %v, want it registered and blocked", d, err)
+	}
+	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false))
+	b.expectGrant("new")
+}
+
+// TestANewDeviceIsEnrolledAfterItsApproval checks the same with the mode enroll: a device that waits for its approval gets no token, and its
+// reports do not count as registrations.
+func TestANewDeviceIsEnrolledAfterItsApproval(t *testing.T) {
+	t.Parallel()
+	b := newLightBench(t, useEnrollMode, blockNewDevices, func(c *dispatcher.Config) { c.RegistrationRate = pace.Options{Rate: 1, Burst: 2} })
+	for range 5 {
+		if reply := b.sendReport("new", `{}`); reply.Credential != "" || reply.Reason != devices.ReasonBlocked {
+			t.Errorf("%+v, want it blocked, without a credential", reply)
+		}
+	}
+	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false))
+	if reply := b.sendReport("new", `{}`); reply.Credential == "" {
+		t.Errorf("%+v, want a credential", reply)
 	}
 }

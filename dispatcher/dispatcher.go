@@ -48,6 +48,7 @@ type Config struct {
 	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
 	RegistrationRate pace.Options // limits the registration of unknown devices; the zero value means that there is no limit
+	BlockNewDevices  bool         // unknown devices that register themselves are blocked until an operator unblocks them
 
 	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000
 
@@ -87,7 +88,7 @@ func New(config Config) *Dispatcher {
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,
-		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Rate: config.RegistrationRate, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
+		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Rate: config.RegistrationRate, BlockNew: config.BlockNewDevices, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	if config.Marks != nil {
 		d.Marks = marks.New(marks.Config{

@@ -208,6 +208,13 @@ func (c *checkedClient) checkDevices() {
 	}
 	n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Retag{Unset: []string{"model"}}, false)
 	c.expectResponse("Retag", operators.DevicesChanged{Devices: n}, err)
+	for _, blocked := range []bool{true, false} {
+		changed, err := c.Devices.SetBlockedMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, blocked, false)
+		c.expectResponse("Block devices", changed, err)
+		if device, err := c.Devices.Get(c.ctx, "c-1"); err != nil || changed.Devices != 1 || device.Blocked != blocked {
+			c.Errorf("blocked %v: %+v changed; %+v, %v", blocked, changed, device, err)
+		}
+	}
 	deleted, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-", RegisteredBy: "nobody"}, operators.Deletion{Refuse: true}, false)
 	c.expectResponse("Delete devices", deleted, err)
 	if count, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Deletion{}, true); err != nil || deleted.Devices != 0 || count.Devices != 1 {

@@ -184,6 +184,16 @@ func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, option
 	return c.changeMatching(ctx, "delete", filter, Query("cancel", strconv.FormatBool(options.Cancel), "refuse", strconv.FormatBool(options.Refuse)), nil, dryRun)
 }
 
+// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. The result and
+// dryRun are as in Retag.
+func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked, dryRun bool) (DevicesChanged, error) {
+	operation := "unblock"
+	if blocked {
+		operation = "block"
+	}
+	return c.changeMatching(ctx, operation, filter, nil, nil, dryRun)
+}
+
 // changeMatching sends the requests of an operation on all devices that match filter, and returns the sum of their results.
 func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
 	q := filter.query()

@@ -231,34 +231,6 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 	return s.byID(ctx, id)
 }
 
-// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. It returns ErrNotFound if the device is
-// not registered.
-func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
-	return s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().byID(ctx, id); err != nil {
-			return err
-		}
-		changed, err := tx.exec(ctx, `UPDATE devices SET blocked = $2 WHERE id = $1 AND blocked <> $2`, id, blocked)
-		if err != nil {
-			return err
-		}
-		kind, state := "device.unblocked", AccountEnabled
-		if blocked {
-			kind, state = "device.blocked", AccountDisabled
-			if _, err := tx.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE device = $1 AND cancel_why = ''`, id); err != nil {
-				return err
-			}
-		}
-		// The change of the account is recorded even if the device does not change: repeating the request repairs an account that somebody
-		// changed at the broker.
-		if err := tx.credentials().recordAccountChanges(ctx, state, []string{id}); err != nil || changed == 0 {
-			return err
-		}
-		tx.pendingNews.addDevices(id)
-		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Device: id})
-	})
-}
-
 // MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. If the patch changes nothing, nothing is written. If
 // the result has more than 64 members or 8 KiB, it changes nothing and returns ErrTooLarge. It returns ErrNotFound if the device is not
 // registered, and an error if the patch is not an object.

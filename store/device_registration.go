@@ -17,6 +17,7 @@ type Registration struct {
 	Device     string `json:"name"`
 	Registrant string `json:"registrant"` // the fleet token or the session with which the device reported
 	Detail     string `json:"detail"`     // detail of the event
+	Blocked    bool   `json:"blocked"`    // the device is blocked until an operator unblocks it
 }
 
 // Registered is a registered device. IsNew reports whether the call registered it.
@@ -61,8 +62,8 @@ func newcomerRows(all []Registration) []newcomerRow {
 func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered, error) {
 	rows := newcomerRows(all)
 	created, err := collect(ctx, s.session, singleColumn[string], `
-		INSERT INTO devices (id, tags, attributes, created_at, registered_by)
-		SELECT name, '{}', '{}', {now}, registrant FROM {newcomers}
+		INSERT INTO devices (id, tags, attributes, created_at, registered_by, blocked)
+		SELECT name, '{}', '{}', {now}, registrant, blocked FROM {newcomers}
 		WHERE NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = newcomers.name AND g.refused)
 		ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(rows))
 	if err != nil {

@@ -102,7 +102,7 @@ func inputs() map[string]string {
 		"ids":       "id bigint",
 		"points":    "batch bigint, at bigint",
 		"names":     "n bigint, name text",
-		"newcomers": "n bigint, name text, registrant text, detail text",
+		"newcomers": "n bigint, name text, registrant text, detail text, blocked boolean",
 		"claims":    "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"reported":  "n bigint, task bigint, token bigint, device text, lease_ms bigint",
 		"seen":      "at_ms bigint, device text, quiet_ms bigint, reach smallint",

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -26,8 +27,8 @@ func newDevices() *cobra.Command {
 		},
 	}, "List devices by id, or by their latest report", addDeviceFilters)
 	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
-		d.requestCommand("block", "Block a device: grant it no task, and ask it to stop the task that it runs", http.MethodPost, "/block"),
-		d.requestCommand("unblock", "Unblock a device: grant it tasks again", http.MethodPost, "/unblock"),
+		blockDevice(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
+		blockDevice(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
 		deleteDevice(d))
 	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
 }
@@ -137,6 +138,28 @@ func newDeviceToken(devices noun) *cobra.Command {
 	return command
 }
 
+// blockDevice returns the command `devices block`, or `devices unblock` if blocked is false.
+func blockDevice(devices noun, blocked bool, use, short string) *cobra.Command {
+	verb, _, _ := strings.Cut(use, " ")
+	bulk := &bulkFlags{}
+	command := &cobra.Command{
+		Use: use, Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
+		RunE: devices.withSession(func(s *session, args []string) error {
+			if len(args) == 0 {
+				return bulk.run(s.console, strings.ToUpper(verb[:1])+verb[1:], verb+"ed", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+					return s.Devices.SetBlockedMatching(s.cmd.Context(), filter, blocked, dryRun)
+				})
+			}
+			if bulk.isGiven() {
+				return usageError{errors.New("give either a device, or filters with which --dry-run is possible")}
+			}
+			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", args[0], verb)})
+		}),
+	}
+	bulk.addTo(command, devices.operatorFlags)
+	return command
+}
+
 // deleteDevice returns the command `devices delete`.
 func deleteDevice(devices noun) *cobra.Command {
 	var options operators.Deletion
@@ -156,7 +179,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 					return s.Devices.DeleteMatching(s.cmd.Context(), filter, options, dryRun)
 				})
 			}
-			if !bulk.filter.IsEmpty() || bulk.createdSince.String() != "" || bulk.dryRun || options.Refuse {
+			if bulk.isGiven() || options.Refuse {
 				return usageError{errors.New("give either a device, or filters with which --dry-run and --refuse are possible")}
 			}
 			q := operators.Query()

@@ -32,6 +32,11 @@ func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	operator.profiles().completeFlag(command, "profile")
 }
 
+// isGiven reports whether a filter or --dry-run is set. Both need a command without the name of a device.
+func (b *bulkFlags) isGiven() bool {
+	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
+}
+
 // run counts the devices that match, asks for confirmation, and changes them. If dryRun is set, it only counts. verb and participle
 // describe the change in messages, such as "Retag" and "retagged".
 func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {

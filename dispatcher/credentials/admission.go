@@ -34,7 +34,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 		if view.Device != nil && view.Device.OwnToken {
 			return admitted, devices.ErrForbidden
 		}
-		if r.config.FleetMode == FleetEnroll {
+		isBlocked := view.Device != nil && view.Device.Blocked
+		if r.config.FleetMode == FleetEnroll && !isBlocked {
 			return r.enroll(ctx, caller)
 		}
 	}
@@ -135,11 +136,12 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 }
 
 // enroll returns a new token for the caller's device. If the reply is lost, the device can ask again until it has used a token of its own;
-// then a new token replaces the lost one. Each call counts as a registration, because each one changes an account at the broker.
+// then a new token replaces the lost one. Each call counts as a registration, because each one changes an account at the broker. A device that
+// is registered blocked gets no token before an operator has unblocked it.
 func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device := caller.Device
 	admitted, err := r.register(ctx, caller)
-	if err != nil {
+	if err != nil || admitted.Device.Blocked {
 		return admitted, err
 	}
 	token := NewToken()

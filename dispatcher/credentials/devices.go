@@ -52,6 +52,16 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	return nil
 }
 
+// SetAllBlocked blocks or unblocks the devices ids as SetBlocked does, in one transaction. It returns how many devices it changed. If dryRun
+// is true, it only counts them.
+func (r *Registry) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error) {
+	changed, err = r.config.Ledger.SetAllBlocked(ctx, actor, ids, blocked, dryRun)
+	if err == nil && changed > 0 && !dryRun {
+		r.tryAccountChanges(ctx)
+	}
+	return changed, err
+}
+
 // DeleteDevice deletes a device and its tokens. If cancelOpenTasks is true, it also cancels the open tasks of the device. If
 // cancelOpenTasks is false and there are open tasks, it returns store.ErrOpenTasks. A slot that the device holds stays held until its
 // lease ends. DeleteDevice returns store.ErrNotFound if the device does not exist.

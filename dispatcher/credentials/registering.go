@@ -3,6 +3,7 @@ package credentials
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -39,9 +40,13 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// register registers the caller's device and returns its Admission, without a new token.
+// register registers the caller's device and returns its Admission, without a new token. It returns devices.ErrForbidden for a session whose
+// device is registered blocked, as it is returned for every session of a blocked device.
 func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device, err := r.ensure(ctx, caller)
+	if err == nil && device.Blocked && caller.Via == devices.ViaSession {
+		err = devices.ErrForbidden
+	}
 	return Admission{Device: &device}, err
 }
 
@@ -52,9 +57,12 @@ func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Dev
 	if err := r.registrations.take(registrant); err != nil {
 		return store.Device{}, err
 	}
-	registration := store.Registration{Device: string(caller.Device), Registrant: registrant}
+	registration := store.Registration{Device: string(caller.Device), Registrant: registrant, Blocked: r.config.BlockNew}
 	if caller.From.IsValid() {
 		registration.Detail = "from=" + caller.From.String()
+	}
+	if registration.Blocked {
+		registration.Detail = strings.TrimSpace(registration.Detail + " blocked=true")
 	}
 	registered, err := r.registerCalls.Do(ctx, struct{}{}, registration)
 	if err != nil {

@@ -45,6 +45,7 @@ type deviceLedger interface {
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, setAccount store.SetAccount) (store.Device, error)
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
+	SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error)
 	DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (store.DeviceRemoval, error)
 	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
 }
@@ -86,6 +87,7 @@ type Config struct {
 	FleetTokens []string     // zero, one or two tokens (two during a rotation)
 	FleetMode   FleetMode    // what a fleet token may do
 	Rate        pace.Options // how many devices one fleet token, or all sessions, may register; Now is ignored
+	BlockNew    bool         // a device that registers itself is blocked until an operator unblocks it
 
 	Meters   *meters.Set
 	Logger   *slog.Logger

@@ -93,7 +93,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Store: servers.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(servers.redis.Client)), Accounts: servers.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(servers.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
-		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: paceOf(config.RegistrationRate, config.RegistrationBurst),
+		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: paceOf(config.RegistrationRate, config.RegistrationBurst), BlockNewDevices: config.RegistrationApproval == settingOn,
 		Logger: log, Registerer: metrics,
 	})
 	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)

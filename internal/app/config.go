@@ -48,6 +48,8 @@ type Config struct {
 	RegistrationRate  string `koanf:"registration_rate"`
 	RegistrationBurst string `koanf:"registration_burst"`
 
+	RegistrationApproval string `koanf:"registration_approval"`
+
 	ReapInterval      time.Duration `koanf:"reap_interval"`
 	ReconcileInterval time.Duration `koanf:"reconcile_interval"`
 	LeaseMargin       time.Duration `koanf:"lease_margin"`
@@ -219,6 +221,12 @@ func (c Config) validateServers() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Values of settings that are either on or off.
+const (
+	settingOn  = "on"
+	settingOff = "off"
+)
 
 // Values of mqtt_provision.
 const (

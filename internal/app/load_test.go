@@ -35,7 +35,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 		"DISPATCHER_HTTP_LISTEN": ":8080", "DISPATCHER_OPERATOR_LISTEN": "",
 		"DISPATCHER_TLS_CERT_FILE": "", "DISPATCHER_TLS_KEY_FILE": "",
 		"DISPATCHER_METRICS_TOKEN": "", "DISPATCHER_ADMIN_TOKEN": "", "DISPATCHER_FLEET_TOKEN": "", "DISPATCHER_FLEET_TOKEN_MODE": "any",
-		"DISPATCHER_REGISTRATION_RATE": "10", "DISPATCHER_REGISTRATION_BURST": "1000",
+		"DISPATCHER_REGISTRATION_RATE": "10", "DISPATCHER_REGISTRATION_BURST": "1000", "DISPATCHER_REGISTRATION_APPROVAL": "off",
 		"DISPATCHER_REAP_INTERVAL": "5s", "DISPATCHER_RECONCILE_INTERVAL": "10s",
 		"DISPATCHER_LEASE_MARGIN": "10s", "DISPATCHER_LEASE_MIN": "1s", "DISPATCHER_REPORT_PERIOD": "30s",
 		"DISPATCHER_REPORT_RATE": "20", "DISPATCHER_REPORT_BURST": "100",
@@ -55,7 +55,7 @@ func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	t.Parallel()
 	want := Config{
-		HTTPListen: ":8080", FleetTokenMode: "any", RegistrationRate: "10", RegistrationBurst: "1000", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d", UrgentShare: "10%",
+		HTTPListen: ":8080", FleetTokenMode: "any", RegistrationRate: "10", RegistrationBurst: "1000", RegistrationApproval: "off", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d", UrgentShare: "10%",
 		ReapInterval: 5 * time.Second, ReconcileInterval: 10 * time.Second, LeaseMargin: 10 * time.Second,
 		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute, Web: "on",
 		MQTTSuspend: time.Minute, ReportRate: "20", ReportBurst: "100",
@@ -76,7 +76,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"postgres_dsn": "postgres://u:p@db/x", "redis_url": "redis://r", "mqtt_url": "mqtt://b", "mqtt_user": "_u", "mqtt_password": "p", "mqtt_provision": "dynsec",
 		"mqtt_ca_file": "ca", "mqtt_cert_file": "c", "mqtt_key_file": "k", "http_listen": ":1", "operator_listen": ":2",
 		"tls_cert_file": "tc", "tls_key_file": "tk", "trusted_proxies": "10.0.0.0/8",
-		"metrics_token": "metrics-token-of-16", "admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll", "registration_rate": "7", "registration_burst": "8",
+		"metrics_token": "metrics-token-of-16", "admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll", "registration_rate": "7", "registration_burst": "8", "registration_approval": "on",
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
 		"long_poll_max": "6s", "urgent_share": "25%", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
 		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
@@ -86,7 +86,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		PostgresDSN: "postgres://u:p@db/x", RedisURL: "redis://r", MQTTURL: "mqtt://b", MQTTUser: "_u", MQTTPassword: "p", MQTTProvision: "dynsec",
 		MQTTCAFile: "ca", MQTTCertFile: "c", MQTTKeyFile: "k", HTTPListen: ":1", OperatorListen: ":2",
 		TLSCertFile: "tc", TLSKeyFile: "tk", TrustedProxies: "10.0.0.0/8",
-		MetricsToken: "metrics-token-of-16", AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll", RegistrationRate: "7", RegistrationBurst: "8",
+		MetricsToken: "metrics-token-of-16", AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll", RegistrationRate: "7", RegistrationBurst: "8", RegistrationApproval: "on",
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
 		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, UrgentShare: "25%", Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
 		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",

@@ -169,7 +169,7 @@ func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.
 
 // migrate applies the missing migrations if mode is "on". In another mode, it returns an error if a migration is missing.
 func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
-	if mode == "on" {
+	if mode == settingOn {
 		applied, err := ledger.Migrate(ctx)
 		if applied > 0 {
 			log.InfoContext(ctx, "migrations applied", "count", applied)

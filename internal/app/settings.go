@@ -87,6 +87,7 @@ func Settings() []Setting {
 		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: the fleet token acts for any device; enroll: a device can only use it to get a token of its own"},
 		{Key: "registration_rate", Default: "10", Help: "unknown devices that one fleet token, or all MQTT sessions together, may register a second, at each replica; 0: no limit"},
 		{Key: "registration_burst", Default: "1000", Help: "unknown devices that may be registered at once, before registration_rate applies; at least 1"},
+		{Key: "registration_approval", Default: settingOff, Choices: []string{settingOn, settingOff}, Help: "on: an unknown device that registers itself is blocked until an operator unblocks it"},
 		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Min: time.Second, Max: time.Minute},
 		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Min: time.Second, Max: 5 * time.Minute},
 		{Key: "lease_margin", Default: "10s", Help: "safety margin that is subtracted from the working time of every lease, at most a fifth of the lease", Min: 0, Max: 5 * time.Minute},
@@ -100,7 +101,7 @@ func Settings() []Setting {
 		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are complete, at most 5 batches of 2 GiB at once; empty: the system's folder for temporary files"},
 		{Key: "web", Default: webOn, Choices: []string{webOn, webReadOnly, webOff}, Help: "whether the dashboard is served; read-only: no role can change anything there"},
 		{Key: "web_prefix", Help: "path under which a proxy shows the dashboard, e.g. /dispatcher"},
-		{Key: "migrate", Default: "on", Choices: []string{"on", "off"}, Help: "on: serve applies missing migrations; off: serve refuses to start if migrations are missing"},
+		{Key: "migrate", Default: settingOn, Choices: []string{settingOn, settingOff}, Help: "on: serve applies missing migrations; off: serve refuses to start if migrations are missing"},
 		{Key: "log_format", Default: "text", Choices: []string{"text", "json"}, Help: "format of the log: text or json"},
 		{Key: "log_level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Help: "lowest level that is logged: debug, info, warn or error"},
 	}

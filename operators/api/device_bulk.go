@@ -49,3 +49,15 @@ func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (op
 	removed, err := d.credentials.DeleteDevices(ctx, actor(ctx), ids, store.DeviceDeletion{CancelOpenTasks: in.Cancel, Refuse: in.Refuse, DryRun: in.DryRun})
 	return operators.DevicesChanged{Devices: removed.Deleted, Kept: removed.Kept, NextPageToken: next}, err
 }
+
+// blockMatchingHandler returns a handler that blocks a page of the devices that match, or unblocks them if blocked is false.
+func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Context, *DeviceSelection) (operators.DevicesChanged, error) {
+	return func(ctx context.Context, in *DeviceSelection) (operators.DevicesChanged, error) {
+		ids, next, err := d.matching(ctx, in)
+		if err != nil {
+			return operators.DevicesChanged{}, err
+		}
+		changed, err := d.credentials.SetAllBlocked(ctx, actor(ctx), ids, blocked, in.DryRun)
+		return operators.DevicesChanged{Devices: changed, NextPageToken: next}, err
+	}
+}

@@ -62,6 +62,8 @@ func (d *deviceOperations) register(r *routes) {
 	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
 	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
 	register(r, newOperation("POST", "/v1/devices/delete", "deleteDevices", "Delete all devices that match, one page per request", roleOperator, 200), d.deleteMatching)
+	register(r, newOperation("POST", "/v1/devices/block", "blockDevices", "Block all devices that match, one page per request", roleOperator, 200), d.blockMatchingHandler(true))
+	register(r, newOperation("POST", "/v1/devices/unblock", "unblockDevices", "Unblock all devices that match, one page per request", roleOperator, 200), d.blockMatchingHandler(false))
 	register(r, newOperation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), d.delete)
 	register(r, newOperation("POST", "/v1/devices/{id}/token", "rotateToken", "Create a new token of a device", roleOperator, 200), d.rotateToken)
 	register(r, newOperation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: it gets no grants, and it is asked to stop its task", roleOperator, 200), d.blockHandler(true))

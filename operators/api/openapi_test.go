@@ -133,7 +133,7 @@ func addRequiredFilter(path string) string {
 		return path + "?batch=1"
 	case "/v1/devices/retag":
 		return path + "?prefix=d"
-	case "/v1/devices/delete":
+	case "/v1/devices/delete", "/v1/devices/block", "/v1/devices/unblock":
 		return path + "?prefix=none"
 	}
 	if path == "/v1/find" {

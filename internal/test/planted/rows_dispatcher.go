@@ -153,6 +153,12 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a stolen fleet token uses up the rate of the token that replaces it",
 		},
 		{
+			Package: "dispatcher/credentials", Func: "Registry.enroll",
+			Old:    `err != nil || admitted.Device.Blocked`,
+			New:    `err != nil`,
+			Breaks: "a device gets its own token before an operator has approved it", Tests: []string{"dispatcher"},
+		},
+		{
 			Package: "dispatcher/credentials", Func: "tokenCache.dropChanged",
 			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
