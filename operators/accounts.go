@@ -51,7 +51,8 @@ type Token struct {
 	LimitSets []string `json:"limit_sets,omitempty" doc:"Role caller only"`
 	Created   Time     `json:"created_at"`
 	ExpiresAt *Time    `json:"expires_at" nullable:"true"`
-	LastUsed  *Time    `json:"last_used_at" nullable:"true" doc:"Only in lists, accurate to one hour; null: never used"`
+	LastUsed  *Time    `json:"last_used_at" nullable:"true" doc:"Only in lists, accurate to one minute; null: never used"`
+	Requests  int64    `json:"requests,omitempty" doc:"Only in lists: number of requests with this token until last_used_at"`
 }
 
 // TokenCreated is a new operator token with its secret.

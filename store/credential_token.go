@@ -92,22 +92,25 @@ func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFi
 	if newestFirst {
 		bound, order, afterID = `id < $1`, `id DESC`, cmp.Or(afterID, math.MaxInt64)
 	}
-	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), optionalTime{&t.LastUsed}) }, `
-		SELECT `+tokenColumns+`, (SELECT u.used_at FROM token_uses u WHERE u.token = tokens.id) FROM tokens
+	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), optionalTime{&t.LastUsed}, opt(&t.Requests)) }, `
+		SELECT `+tokenColumns+`, u.used_at, u.requests FROM tokens LEFT JOIN token_uses u ON u.token = tokens.id
 		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, afterID, clampLimit(limit))
 }
 
-// TouchTokens records that operator tokens were used now. It ignores ids that do not exist.
-func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
+// TokenUse is a number of requests with an operator token.
+type TokenUse struct {
+	Token    int64 `json:"token"`
+	Requests int64 `json:"requests"`
+}
+
+// RecordTokenUses adds the uses of operator tokens, which are in ascending order of the tokens, and records that the tokens were used now.
+// It ignores tokens that do not exist.
+func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
 	return s.write(ctx, func(tx session) error {
-		for _, id := range ids {
-			if _, err := tx.exec(ctx, `
-				INSERT INTO token_uses (token, used_at) SELECT k.id, {now} FROM tokens k WHERE k.id = $1
-				ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at`, id); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err := tx.exec(ctx, `
+			INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
+			ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at, requests = token_uses.requests + excluded.requests`, toJSONInput(uses))
+		return err
 	})
 }
 

@@ -52,7 +52,8 @@ type Token struct {
 	LimitSets []string // patterns of the limit sets that a caller may use; nil means none
 	CreatedAt time.Time
 	ExpiresAt *time.Time
-	LastUsed  *time.Time // only in lists of operator tokens, accurate to one hour; nil means never
+	LastUsed  *time.Time // only in lists of operator tokens, accurate to one minute; nil means never
+	Requests  int64      // only in lists of operator tokens: number of requests with the token, up to LastUsed
 }
 
 // Event is one entry of the activity and audit log.

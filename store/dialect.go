@@ -109,6 +109,7 @@ func inputs() map[string]string {
 		"imports":   "n bigint, device text, tags text, hash text, profile text",
 		"changed":   "n bigint, device text, tags text, profile text, detail text",
 		"lapses":    "lease_ms bigint, before_ms bigint",
+		"uses":      "token bigint, requests bigint",
 		"news":      "batch bigint, device text, pool text",
 		"ends":      "task bigint, reason text",
 		"openings":  "id bigint, name text, from_ms bigint, until_ms bigint, due_ms bigint",

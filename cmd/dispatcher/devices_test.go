@@ -110,7 +110,7 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	if secret := d.run("tokens create --name ci --role caller --pool ci-* --pool nightly --limit-set sms-*"); len(strings.TrimSpace(secret)) != 43 {
 		t.Errorf("%q is not a token alone", secret)
 	}
-	d.expectOutput("tokens list", "ID  NAME  ROLE  POOLS  LIMIT SETS  CREATED  EXPIRES  LAST USED\n"+
+	d.expectOutput("tokens list", "ID  NAME  ROLE  POOLS  LIMIT SETS  CREATED  EXPIRES  LAST USED  REQUESTS\n"+
 		"1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n3  ci  caller  ci-*, nightly  sms-*  TIME\n")
 	eve := *d
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}

@@ -20,7 +20,7 @@ import (
 func newTokens() *cobra.Command {
 	o := &operatorFlags{}
 	verbs := o.newListCommands(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
-		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("ROLE", "role"), memberColumn("POOLS", "pools"), memberColumn("LIMIT SETS", "limit_sets"), memberColumn("CREATED", "created_at"), memberColumn("EXPIRES", "expires_at"), memberColumn("LAST USED", "last_used_at"),
+		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("ROLE", "role"), memberColumn("POOLS", "pools"), memberColumn("LIMIT SETS", "limit_sets"), memberColumn("CREATED", "created_at"), memberColumn("EXPIRES", "expires_at"), memberColumn("LAST USED", "last_used_at"), memberColumn("REQUESTS", "requests"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")

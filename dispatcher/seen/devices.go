@@ -15,7 +15,7 @@ import (
 
 // Ledger stores when devices reported and when operator tokens were used. *store.Store implements it.
 type Ledger interface {
-	TouchTokens(ctx context.Context, ids []int64) error
+	RecordTokenUses(ctx context.Context, uses []store.TokenUse) error
 	TouchDevices(ctx context.Context, lastReports map[string]store.LastReport) error
 }
 

@@ -29,7 +29,7 @@ func (s *sizeRecorder) TouchDevices(_ context.Context, seen map[string]store.Las
 	return nil
 }
 
-func (*sizeRecorder) TouchTokens(context.Context, []int64) error { return nil }
+func (*sizeRecorder) RecordTokenUses(context.Context, []store.TokenUse) error { return nil }
 
 // TestLastSeenIsWrittenInParts checks a fleet whose devices all report at once. Their last-seen times are written
 // in several statements. A single statement would lock all devices, or would exceed its timeout.
@@ -110,7 +110,7 @@ func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastRe
 	return nil
 }
 
-func (lastWrites) TouchTokens(context.Context, []int64) error { return nil }
+func (lastWrites) RecordTokenUses(context.Context, []store.TokenUse) error { return nil }
 
 // A device that polls is written to the ledger about once a minute, so its stored last-seen time has the precision
 // store.SeenPrecision. A device that can be woken is written in each flush.

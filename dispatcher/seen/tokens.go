@@ -7,55 +7,65 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/store"
 )
 
-// lastUsePrecision is the precision of the stored last use of an operator token. The uses of one token cause at most
-// one write an hour.
-const lastUsePrecision = time.Hour
+// usePrecision is the precision of the stored use of an operator token. The uses of one token cause at most one write in this time.
+const usePrecision = time.Minute
 
-// Tokens collects the operator tokens that were used, until they are written to the ledger. It is safe for
-// concurrent use.
+// Tokens counts the requests with each operator token, until the counts are written to the ledger. It is safe for concurrent use.
 type Tokens struct {
 	ledger Ledger
 	now    func() time.Time
 
 	mu      sync.Mutex
-	waiting map[int64]struct{}  // to be written to the ledger
-	written map[int64]time.Time // time of the last write by this replica, if it was in the last hour
+	waiting map[int64]int64     // requests by the id of the token, to be written to the ledger
+	written map[int64]time.Time // time of the last write by this replica, if it was within usePrecision
 }
 
 // newTokens returns Tokens that have recorded no use. now is used only for elapsed time.
 func newTokens(ledger Ledger, now func() time.Time) *Tokens {
-	return &Tokens{ledger: ledger, now: now, waiting: map[int64]struct{}{}, written: map[int64]time.Time{}}
+	return &Tokens{ledger: ledger, now: now, waiting: map[int64]int64{}, written: map[int64]time.Time{}}
 }
 
-// Use records that the operator token with this id was used now.
+// Use records that a request with the operator token with this id arrived now.
 func (t *Tokens) Use(tokenID int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, isRecent := t.written[tokenID]; !isRecent || t.now().Sub(at) >= lastUsePrecision {
-		t.waiting[tokenID] = struct{}{}
-	}
+	t.waiting[tokenID]++
 }
 
-// flush writes the recorded uses. If the write fails, the uses stay recorded.
+// flush writes the recorded uses of each token that was not written within usePrecision. If the write fails, the uses stay recorded.
 func (t *Tokens) flush(ctx context.Context) error {
-	t.mu.Lock()
-	ids := slices.Sorted(maps.Keys(t.waiting))
-	t.mu.Unlock()
-	if len(ids) == 0 {
+	uses := t.dueUses()
+	if len(uses) == 0 {
 		return nil
 	}
-	if err := t.ledger.TouchTokens(ctx, ids); err != nil {
+	if err := t.ledger.RecordTokenUses(ctx, uses); err != nil {
 		return fmt.Errorf("writing the use of tokens: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := t.now()
-	maps.DeleteFunc(t.written, func(_ int64, at time.Time) bool { return now.Sub(at) >= lastUsePrecision })
-	for _, id := range ids {
-		delete(t.waiting, id)
-		t.written[id] = now
+	for _, use := range uses {
+		t.written[use.Token] = t.now()
+		if t.waiting[use.Token] -= use.Requests; t.waiting[use.Token] == 0 {
+			delete(t.waiting, use.Token)
+		}
 	}
 	return nil
+}
+
+// dueUses returns the recorded uses that may be written now, in ascending order of the tokens.
+func (t *Tokens) dueUses() (uses []store.TokenUse) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	maps.DeleteFunc(t.written, func(_ int64, at time.Time) bool { return now.Sub(at) >= usePrecision })
+	for _, id := range slices.Sorted(maps.Keys(t.waiting)) {
+		if _, isRecent := t.written[id]; !isRecent {
+			uses = append(uses, store.TokenUse{Token: id, Requests: t.waiting[id]})
+		}
+	}
+	return uses
 }

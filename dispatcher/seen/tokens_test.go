@@ -10,37 +10,37 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// tokenRecorder is a ledger that records which tokens are written as used. It fails while it is down.
+// tokenRecorder is a ledger that records which uses of tokens are written. It fails while it is down.
 type tokenRecorder struct {
-	ids  []int64
+	uses []store.TokenUse
 	down bool
 }
 
 func (*tokenRecorder) TouchDevices(context.Context, map[string]store.LastReport) error { return nil }
 
-func (u *tokenRecorder) TouchTokens(_ context.Context, ids []int64) error {
+func (u *tokenRecorder) RecordTokenUses(_ context.Context, uses []store.TokenUse) error {
 	if u.down {
 		return errors.New("down for the test")
 	}
-	u.ids = append(u.ids, ids...)
+	u.uses = append(u.uses, uses...)
 	return nil
 }
 
-// The last use of a token is written at most once an hour, however often the token is used. If the write fails, it
-// is repeated later.
-func TestTokensAreWrittenOnceAnHour(t *testing.T) {
+// TestTokensAreWrittenOnceAMinute checks that the uses of a token are written at most once a minute, however often the token is used, and
+// that no use is lost: uses that come too soon after a write, and uses whose write failed, are written later.
+func TestTokensAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	ledger := &tokenRecorder{down: true}
 	tokens := NewDevices(ledger, nil, func() time.Time { return now }).Tokens
-	flush := func(want ...int64) {
+	flush := func(want ...store.TokenUse) {
 		t.Helper()
-		ledger.ids = nil
+		ledger.uses = nil
 		if err := tokens.flush(t.Context()); (err != nil) != ledger.down {
 			t.Fatal(err)
 		}
-		if !slices.Equal(ledger.ids, want) {
-			t.Errorf("written: %v, want %v", ledger.ids, want)
+		if !slices.Equal(ledger.uses, want) {
+			t.Errorf("written: %v, want %v", ledger.uses, want)
 		}
 	}
 	tokens.Use(7)
@@ -48,11 +48,14 @@ func TestTokensAreWrittenOnceAnHour(t *testing.T) {
 	flush()
 	ledger.down = false
 	tokens.Use(7)
-	flush(7, 8)
-	now = now.Add(59 * time.Minute)
+	flush(store.TokenUse{Token: 7, Requests: 2}, store.TokenUse{Token: 8, Requests: 1})
+	now = now.Add(59 * time.Second)
 	tokens.Use(7)
+	tokens.Use(9)
+	flush(store.TokenUse{Token: 9, Requests: 1})
+	now = now.Add(time.Second)
+	tokens.Use(7)
+	flush(store.TokenUse{Token: 7, Requests: 2})
+	now = now.Add(time.Hour)
 	flush()
-	now = now.Add(time.Minute)
-	tokens.Use(7)
-	flush(7)
 }

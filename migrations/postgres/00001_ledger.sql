@@ -489,11 +489,13 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 -- in the audit log.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
--- The time at which each operator token was last used, accurate to one hour. This time is not a column of the
--- table tokens: all replicas are notified of each change of a row in tokens, and a use is no such change.
+-- The time at which each operator token was last used, accurate to one minute, and the number of requests with the
+-- token. They are not columns of the table tokens: all replicas are notified of each change of a row in tokens, and
+-- a use is no such change.
 CREATE TABLE token_uses (
-    token   bigint PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
-    used_at timestamptz NOT NULL
+    token    bigint PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
+    used_at  timestamptz NOT NULL,
+    requests bigint NOT NULL
 );
 
 -- Tokens that were changed or deleted recently. Replicas read these rows and remove the tokens from their

@@ -160,6 +160,6 @@ func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error
 func showToken(token store.Token) operators.Token {
 	return operators.Token{
 		ID: token.ID, Name: token.Name, Role: token.Role, Pools: token.Pools, LimitSets: token.LimitSets,
-		Created: apiTime(token.CreatedAt), ExpiresAt: apiTimePointer(token.ExpiresAt), LastUsed: apiTimePointer(token.LastUsed),
+		Created: apiTime(token.CreatedAt), ExpiresAt: apiTimePointer(token.ExpiresAt), LastUsed: apiTimePointer(token.LastUsed), Requests: token.Requests,
 	}
 }

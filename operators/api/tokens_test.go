@@ -153,20 +153,23 @@ func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.call("GET", "/v1/pools", used, nil).expectStatus(200)
+		for range 3 {
+			b.call("GET", "/v1/pools", used, nil).expectStatus(200)
+		}
 		if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 		var shown struct {
 			Tokens []struct {
-				Name string
-				Last *time.Time `json:"last_used_at"`
+				Name     string
+				Last     *time.Time `json:"last_used_at"`
+				Requests int
 			}
 		}
 		b.get("/v1/tokens").expectStatus(200).decode(&shown)
 		for _, one := range shown.Tokens {
-			if (one.Last != nil) != (one.Name == "used") {
-				b.Errorf("%s: last used %v", one.Name, one.Last)
+			if isUsed := one.Name == "used"; (one.Last != nil) != isUsed || isUsed != (one.Requests == 3) {
+				b.Errorf("%s: last used %v, %d requests", one.Name, one.Last, one.Requests)
 			}
 		}
 		if after, err := b.store.ChangedTokens(b.Context(), 0); err != nil || len(after.Tokens) != len(before.Tokens) {
