@@ -9,15 +9,16 @@ import (
 
 // admission describes the admitted sender of a report: a caller that may act for the device.
 type admission struct {
-	view       store.DeviceView // as read from the ledger; it has only the time if isKnown is true
+	view       store.DeviceView // as read from the ledger; if isKnown is true, only the time in it is set
 	isKnown    bool             // the caller was admitted before, so the ledger was not read
-	reach      store.Reach      // the reach of the device before this report
+	reach      store.Reach      // how the device could be notified before this report
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. For a report over HTTP that only has results it does not read the ledger, if the
-// caller was admitted before and this replica follows the news. So it may admit a device for some seconds after another replica blocked or
-// deleted it. The results are recorded as before: over HTTP a blocked device keeps its results, and a deleted device has no grant.
+// admit checks that the caller may act for its device. It does not read the ledger if three things hold: the report came over HTTP and only
+// has results, the caller was admitted before, and this replica follows the news. So for some seconds it may admit a device that another
+// replica has blocked or deleted. This changes nothing for the results: the results of a blocked device are recorded over HTTP in any case,
+// and a deleted device has no grant.
 func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
@@ -37,7 +38,7 @@ func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report de
 	return admission{view: view, reach: view.Device.Reach, credential: admitted.Credential}, nil
 }
 
-// recordAdmission records the admission of the caller, so that the ledger need not be read for each of the next reports of the caller.
+// recordAdmission records the admission of the caller, so that later reports of the caller need no read of the ledger for their admission.
 // It records nothing if the device is blocked, or if the reply carries a new token.
 func (r *reporter) recordAdmission(admitted admission) {
 	switch {

@@ -22,8 +22,7 @@ var (
 	errRepaired = errors.New("decide again")
 )
 
-// freshGrant is the time after the request for a grant within which the grant is sent to the device without another
-// read of the ledger.
+// freshGrant is the maximum age of a grant that is sent without another read of the ledger. The age counts from the request for the grant.
 const freshGrant = time.Second
 
 // maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
@@ -46,7 +45,7 @@ type attempt struct {
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id
 	limitedPools     []string                    // pools in which policies let no task of the device start
-	dropRounds       int                         // number of times that it ended tasks that policies drop
+	dropRounds       int                         // number of rounds in which the attempt ended tasks that policies drop
 	committedLease   string                      // lease id of the committed claim
 	granted          *store.Grant                // nil if nothing was granted
 	refusal          decision.Choice             // why nothing was granted
@@ -116,9 +115,9 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirm(ctx, asked)
 }
 
-// confirm reads the device from the ledger again if more than freshGrant has passed since the time since. In that time, another replica
-// may have delivered the grant, and the grant may have ended since then. Most devices drop a grant that they have already ended. For all
-// other devices, confirm makes it rare that they receive an ended grant.
+// confirm reads the device from the ledger again if more than freshGrant has passed since the time since. During that time, another replica
+// may have delivered the grant, and the grant may have ended. Most devices drop a grant that they have already ended. For devices that do
+// not, confirm makes it rare that they receive an ended grant.
 func (a *attempt) confirm(ctx context.Context, since time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(since) > freshGrant {
 		since = a.d.config.Now()
@@ -159,9 +158,9 @@ func (a *attempt) refuseUnavailable(err error) {
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers reads the pools in which a slot is offered to (reserved for) the device, because the device
-// should start a task of such a pool. It reads nothing if the device cannot be notified, if it has work in
-// one pool only, or if the call that woke a parked report named the pool.
+// findOffers reads the pools in which a slot is offered to (reserved for) the device: a task of these pools should start first. It reads
+// nothing in three cases: the device cannot be notified, it has work in one pool only, or the call that woke a parked report named the
+// pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
 		return
@@ -174,10 +173,9 @@ func (a *attempt) findOffers(ctx context.Context) {
 	a.offeredPools = offered
 }
 
-// returnOffers gives back the slots that were offered to the device in pools where it starts no task. In pools
-// where policies let no task start, it also removes a polling device from the queue, so that no slot waits for
-// the device. The device does not lose its turn, because the order of the queue does not depend on the time of
-// arrival.
+// returnOffers gives back the slots that were offered to the device in pools where it starts no task. It also removes the device from the
+// queues of pools where policies let none of its tasks start, even if the device only polls, so that no slot waits for the device. The
+// device does not lose its turn, because the order of the queue does not depend on the time of arrival.
 func (a *attempt) returnOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)

@@ -139,7 +139,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Authenticate returns the caller that bears token and reports as device, as credentials.Registry.Authenticate does.
+// Authenticate returns the sender of a report of device, if token permits this sender to act for device. See
+// credentials.Registry.Authenticate for the errors.
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
 	return d.Devices.Authenticate(ctx, device, token) //nolint:wrapcheck // the registry's own
 }
@@ -150,7 +151,7 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 	return d.Devices.AuthenticateSession(ctx, device, token) //nolint:wrapcheck // the registry's own
 }
 
-// Tallies returns the counts of this process for each pool.
+// Tallies returns what this process has counted for each pool: denials, conflicts and drift.
 func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
 // Panicked logs and counts a recovered panic. doing names the work that the panic ended; the process continues.

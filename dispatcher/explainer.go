@@ -28,7 +28,7 @@ type Explainer struct {
 	seen        *seen.Devices
 	marks       *marks.Follower // nil if devices have no marks
 	period      time.Duration   // report period of an idle device
-	urgentShare int             // as in Config
+	urgentShare int             // percent of a pool's slots for which urgent batches go before all other batches
 	log         *slog.Logger
 	panicked    rescue.PanicHandler
 }
@@ -70,13 +70,14 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 
 // lookups read what the explanation of a task needs in addition to the TaskView of the task and its policies.
 type lookups interface {
-	// poolStatus returns how many slots of a pool are held, and where tasks, which belong to the device in view, are in the pool's queue.
+	// poolStatus returns how many slots of a pool are held, and which places tasks have in the queue of the pool. tasks belong to the
+	// device in view.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// callerBound returns the bound of callers in the pool of a waiting caller, or nil if the bound is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
-// noLookups makes no call: it returns that nothing is known.
+// noLookups makes no call: each method returns that the fact is unknown.
 type noLookups struct{}
 
 // callerBound returns nil: the bound of callers is unknown.
@@ -115,8 +116,7 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 	return &found
 }
 
-// markShare is the part of the request's remaining time for which DeviceMark waits for Redis and
-// the ledger.
+// markShare is the part of the remaining time of a request that DeviceMark spends at most on waiting for Redis and the ledger.
 const markShare = 0.5
 
 // DeviceMark returns the mark of a device, and whether the ledger has work for the device. It returns nil
@@ -146,8 +146,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns, by pool, the status of the pool of explained (the task in view), and of each other pool in which the device has a
-// task that could start. source reads each status.
+// poolStatuses returns the status of each pool that concerns the task explained, by pool. These pools are the pool of explained, and each
+// other pool in which the device in view has a task that could start. source reads each status.
 func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(view.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -168,9 +168,9 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 	return statuses
 }
 
-// poolStatus reads the status of one pool, with the place of tasks in its queue, from the semaphore. tasks belong to the device in view.
-// If the explained task is in this pool, it must be the first of tasks. For a pool that the semaphore does not know, poolStatus uses the
-// counts of the ledger: the next report restores such a pool from the ledger.
+// poolStatus reads the status of one pool, and the places of tasks in its queue, from the semaphore. tasks belong to the device in view. If
+// the explained task is in this pool, it must be the first of tasks. If the semaphore does not know the pool, poolStatus uses the counts of
+// the ledger, because the next report restores the pool in the semaphore from the ledger.
 func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {
@@ -193,8 +193,8 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the last report that the ledger or this replica has recorded for the device in view. For a device that only polls,
-// its time is accurate to store.SeenPrecision. The report is zero if the device never reported.
+// lastReport returns the last report of the device in view that the ledger or this replica has recorded. For a device that only polls, the
+// time of the report is accurate to store.SeenPrecision. The report is zero if the device never reported.
 func (x *Explainer) lastReport(view store.TaskView) store.LastReport {
 	seen := x.seen.LastReport(view.Task.Device)
 	if d := view.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {

@@ -23,9 +23,9 @@ const (
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of tasks, which belong to one pool, if the policies of the task let it start. It checks the policies
-// before it acquires a slot, so that no slot is occupied during the check. Policies.Settle then counts the start that was committed, and
-// releases the other reservations.
+// grantUnderPolicies grants one of tasks, which belong to one pool, if the policies of the task let it start. It checks the policies before
+// it acquires a slot, so that no slot is occupied during the check. The check counts a start (a reservation) for each task that passes.
+// Policies.Settle then keeps the reservations of the committed task, and gives the others back.
 func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grant(ctx, tasks)
@@ -47,7 +47,7 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends each of candidates that is refused, if the policy that refuses it drops tasks. refused has the obstacles by task id.
+// suppress ends those of candidates that a policy refuses for good (a policy that drops tasks). refused has the obstacles by task id.
 // suppress returns true if the ledger answered; then the caller must read the device again. A task that cannot be ended now is refused
 // until the device reports again.
 func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) bool {
@@ -81,9 +81,9 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, re
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, tasks of the pool
-// were just ended. Then it records the pool only if the device has no other task in the pool; otherwise the next
-// decision is about the other tasks.
+// recordLimitedPool records a pool in which policies let no task start. suppressed means that tasks of the pool were just ended. In that
+// case it reads the device again, and records the pool only if the device has no other task in the pool. Otherwise the next decision is
+// about the other tasks.
 func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -128,8 +128,9 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// firstTasks returns the first task of each batch in tasks, which alone decides the turn of the batch. If there are more batches than the
-// semaphore takes, it keeps the urgent batches and draws the rest at random. jitter returns a number in [0,1).
+// firstTasks returns the first task of each batch in tasks: this task alone decides the turn of its batch. If there are more batches than
+// one request to the semaphore may name (slots.MaxWants), firstTasks keeps the urgent batches and draws the others at random. jitter
+// returns a number in [0,1).
 func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
@@ -159,8 +160,8 @@ func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidat
 	return firsts[dropped:]
 }
 
-// urgentLanePercent returns the part of a pool, in percent, for which the batch of task goes before all other batches. It is urgentShare
-// for an urgent batch, else 0.
+// urgentLanePercent returns the part of a pool, in percent, up to which the batch of task goes before all other batches. The part is
+// urgentShare for an urgent batch, else 0.
 func urgentLanePercent(task store.Candidate, urgentShare int) int {
 	if task.Urgent {
 		return urgentShare

@@ -25,8 +25,8 @@ const (
 	// outageAfter is the time for which the ledger must not have answered before maxLookupsInOutage
 	// applies.
 	outageAfter = 2 * time.Second
-	// auditInterval: one of auditInterval reports that could be answered from the mark of the device is audited: it is looked up in the
-	// ledger. All other marks are trusted.
+	// auditInterval is the number of reports of which one is audited (looked up in the ledger). Only reports that could be answered from
+	// the mark of the device count. The marks of all other reports are trusted.
 	auditInterval = 256
 )
 
@@ -48,13 +48,13 @@ type markChecker struct {
 // isNextAudit counts a report that could be answered from a mark, and reports whether it is to be audited.
 func (i *markChecker) isNextAudit() bool { return i.auditable.Add(1)%auditInterval == 0 }
 
-// markCheck is the result of a check of a device's mark. If isIdle, mayWait and isAtLookupLimit are all false, the
-// report is looked up in the ledger.
+// markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If none of them is
+// true, the report is looked up in the ledger.
 type markCheck struct {
 	isIdle          bool        // the device has no work
-	mayWait         bool        // the device waits in the queue of the pool mark.Wait.Pool, if the queue agrees
+	mayWait         bool        // the device waits in the queue of the pool mark.Wait.Pool, unless the queue shows otherwise
 	isAtLookupLimit bool        // maxLookups (or maxLookupsInOutage) lookups are in progress, so the report is not looked up
-	reach           store.Reach // reach that the device had when it was admitted, set if isIdle or mayWait is true
+	reach           store.Reach // how the device could be notified when it was admitted; set if isIdle or mayWait is true
 
 	mark    marks.DeviceMark
 	isAudit bool // the report could be answered from the mark, and is looked up to audit the mark
@@ -69,7 +69,7 @@ func (c markCheck) done() {
 }
 
 // checkMark reads the mark of the device, if its report only asks for a task. A mark is the field in Redis which says that the device has
-// work. All other reports, such as reports with results, are looked up in the ledger and are not limited by maxLookups. After the lookup
+// work. All other reports, such as reports with results, are looked up in the ledger, and maxLookups does not limit them. After the lookup
 // in the ledger, the caller must call check.done.
 func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
 	if i.marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
@@ -99,8 +99,8 @@ func (i *markChecker) checkMark(ctx context.Context, caller devices.Caller, repo
 }
 
 // answerFromMark answers the report of a device without reading the ledger. The mark of the device shows that the device has no work or
-// waits for a slot; refusal is the answer that follows from it. untilTurn is as in refuse. The answer may be parked as park. check is the
-// result of checkMark for the device.
+// waits for a slot. refusal is the answer that follows from the mark, and check is the result of checkMark for the device. untilTurn is the
+// time after which a device in the queue of a full pool is to report again. If park is not nil and there is room, the answer may be parked.
 func (d *Dispatcher) answerFromMark(
 	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
 ) *reportHandling {
@@ -116,9 +116,9 @@ func (d *Dispatcher) answerFromMark(
 	return h
 }
 
-// answerAtLookupLimit answers a report that cannot be looked up now: the device reports again at some time within a report
-// period. answerAtLookupLimit does not end an older parked report of the device, because it was not checked whether this
-// caller may act for the device.
+// answerAtLookupLimit answers a report that cannot be looked up now. The device is asked to report again at a random time within a report
+// period. answerAtLookupLimit does not end an older parked report of the device, because it has not checked whether this caller may act for
+// the device.
 func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.Report) *reportHandling {
 	timing := d.timing()
 	timing.Outage = func() time.Duration { return d.config.ReportPeriod }
@@ -149,8 +149,8 @@ func (i *markChecker) correctMark(ctx context.Context, device devices.ID, check 
 	}
 }
 
-// auditMark counts a missing mark: the device had work in the ledger, but no mark. The work may be newer than
-// the check of the mark, and may be done by now. So auditMark reads first the mark again, and then the device.
+// auditMark counts a missing mark: the device had work in the ledger, but no mark. The work may be newer than the check of the mark, or may
+// have ended since then. So auditMark reads the mark again, and after it the device.
 func (i *markChecker) auditMark(ctx context.Context, device devices.ID) error {
 	missing, err := i.marks.IsMissing(ctx, string(device))
 	if err != nil || !missing {

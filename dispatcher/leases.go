@@ -47,14 +47,14 @@ type LeaseRequest struct {
 	Wait     time.Duration   // maximum wait for a slot; if it is 0, Acquire tries once and leaves nothing behind
 	OnPark   func()          // is called when the wait begins
 
-	unnamed bool // Holder was made for this request: the caller learns the name only from the answer
+	unnamed bool // the request named no holder, so Acquire made a name; the caller learns the name only from the answer
 }
 
 // Lease is a lease that is open or has ended.
 type Lease struct {
 	Task       store.Task
 	Grant      *store.Grant   // nil if the lease waits or has ended
-	Usable     time.Duration  // the slot may be used for this time, counted from the sending of the request plus Waited
+	Usable     time.Duration  // time for which the slot may be used, counted from the sending of the request plus Waited
 	Waited     time.Duration  // time for which the answer was held back (held_ms), not the time for which the slot was held
 	Cause      decision.Cause // reason why the lease holds no slot
 	RetryAfter time.Duration  // time after which the caller of a waiting lease asks again
@@ -73,24 +73,22 @@ func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 // ErrLeaseToken is the error of a request to end a held lease without its token.
 var ErrLeaseToken = errors.New("token: required, because the lease is held")
 
-// ErrUnconfirmed is the error of a request that does not wait, if its pool cannot confirm a slot
-// now.
+// ErrUnconfirmed is the error of a request with Wait 0 to a pool in which no slot can be confirmed now.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// noWaitStay is the time after which the ledger expires the waiting lease of a request that does not wait. It is
-	// needed if the request breaks off. Otherwise dropNoWaitLease deletes the lease.
+	// noWaitStay is the time after which the ledger expires the lease of a request with Wait 0 that got no slot. Usually
+	// dropNoWaitLease deletes this lease. The expiry is for a request that breaks off before.
 	noWaitStay = 10 * time.Second
 	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
-	// the callers hold as many slots as they may, the caller is in no queue, and the message that a lease ended
-	// may be lost.
+	// the callers hold as many slots as they may, this caller is in no queue, and the message that a lease of another caller
+	// ended may be lost.
 	boundedRetryInterval = 5 * time.Second
 )
 
-// Acquire gets a slot for the holder of a caller, or returns why there is no slot. If the holder has a lease
-// already, Acquire returns that lease or continues its wait. The request is handled like a report of a device
-// that is not registered. Acquire returns store.ErrUnknownPool, store.ErrExists (the holder has a lease in
-// another pool), *LostError or devices.ErrUnavailable.
+// Acquire gets a slot for the holder of a caller, or returns why there is no slot. If the holder has a lease already, Acquire returns that
+// lease or continues its wait. The request is handled like a report of a device, but the holder needs no registration. Acquire returns
+// store.ErrUnknownPool, store.ErrExists (the holder has a lease in another pool), *LostError or devices.ErrUnavailable.
 func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error) {
 	began := d.config.Now()
 	if request.unnamed = request.Holder == ""; request.unnamed {
@@ -168,8 +166,8 @@ func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.Leas
 	return opened, err
 }
 
-// askForLease reports as the holder until the holder is granted a slot, or until request.Wait has passed since began. It returns the lease
-// as it was last opened, and the last reply.
+// askForLease reports as the holder until the holder is granted a slot, or until request.Wait has passed since began. It returns the last
+// reply, and the lease as openLease last returned it.
 func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
 	caller, report := request.asSender(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if request.Wait == 0 {
@@ -200,15 +198,15 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// mayStillGetSlot reports whether the caller with this reply has no slot yet, and may get one if it waits longer. If the holder has no
-// open task (ReasonNone), it may not: the lease was ended, or another request of the holder waits for it.
+// mayStillGetSlot reports whether the caller that received reply has no slot yet, and may get one if it waits longer. It is false if the
+// holder has no open task (ReasonNone): the lease was ended, or another request of the holder waits for it.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before
-// its wait was over. Until the time at which it should ask again, the caller keeps its position ahead of other
-// callers. Its position lasts for store.PositionTTL after that time. SetLeaseWait sets the time of expiry, also to an
+// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before its wait was over. The
+// lease then expires store.PositionTTL after the time at which the caller should ask again, and keeps its position until it expires. The
+// callers behind it may go first if the caller is late by more than store.AskAgainWithin. SetLeaseWait sets the time of expiry, also to an
 // earlier time.
 func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := request.Wait - d.config.Now().Sub(began)
@@ -276,7 +274,8 @@ func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (L
 	return got, nil
 }
 
-// refusedLease returns lease with the reason from reply why it has no slot. If the request does not wait, it deletes the lease.
+// refusedLease returns lease without a grant, with the reason why it has no slot, and with the time after which the caller asks again (from
+// reply). If the request does not wait, refusedLease deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
 	defer d.dropNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
@@ -292,9 +291,9 @@ func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened s
 }
 
 // Renew extends the lease of task, which caller holds in pool with the fencing token, and returns the extended lease. If length is 0, the
-// ledger extends the lease only after a third of it was used; an earlier call succeeds and changes nothing. If length is not 0, it becomes
-// the length of the lease, except if the lease would then end sooner than without the call. Renew returns store.ErrNotFound, *LostError or
-// devices.ErrUnavailable.
+// ledger extends the lease only after a third of it was used; before that, a call succeeds and changes nothing. If length is not 0, it
+// becomes the length of the lease, except if the lease would then end sooner than without the call. Renew returns store.ErrNotFound,
+// *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)

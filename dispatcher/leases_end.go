@@ -11,8 +11,8 @@ import (
 )
 
 // End gives back the slot that caller holds in pool by the lease of task, or ends the wait of this lease for a slot. A repeated call
-// succeeds. If token is not the fencing token of the lease, End changes nothing. It returns store.ErrNotFound, ErrLeaseToken, *LostError
-// or devices.ErrUnavailable.
+// succeeds. token is the fencing token of the lease, or 0 if the lease waits. If token is wrong, End changes nothing. It returns
+// store.ErrNotFound, ErrLeaseToken, *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
 	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
 	switch {
@@ -63,8 +63,8 @@ func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.T
 	return nil
 }
 
-// endWaiting ends the wait of the lease of leaseTask, unless the lease was granted just now. A parked request of its holder is answered
-// now.
+// endWaiting ends the wait of the lease of leaseTask. It returns ErrLeaseToken if the lease was granted just now. If a request of the
+// holder is parked, it is answered now.
 func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.Task) error {
 	held, err := d.config.Store.GiveUpLease(ctx, caller.Name, leaseTask.ID)
 	switch {

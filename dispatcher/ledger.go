@@ -39,8 +39,8 @@ type reportLedger interface {
 	MergeAttributes(ctx context.Context, deviceID string, patch json.RawMessage) error
 }
 
-// grantLedger makes, repeats and ends grants. Suppress ends tasks instead of granting them. Claim and
-// Suppress return one outcome per input, in order.
+// grantLedger makes, repeats and ends grants. Suppress ends tasks that get no grant. Claim and Suppress return one outcome per input, in
+// the order of the inputs.
 type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, waitForLock bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, suppressions []store.Suppression) ([]bool, error)

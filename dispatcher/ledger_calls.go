@@ -11,12 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// claimAge is the maximum time between the acquisition of a slot and the sending of its claim.
-// claimLimit is the maximum duration of the claim. Their sum is well below the age of an orphan (a
-// slot without a grant), so reconciliation never frees a slot while it is being claimed.
+// The sum of claimAge and claimLimit is well below the age of an orphan (a slot without a grant), so reconciliation never frees a slot
+// while it is being claimed.
 const (
-	claimAge   = 3 * time.Second
-	claimLimit = 5 * time.Second
+	claimAge   = 3 * time.Second // maximum time between the acquisition of a slot and the sending of its claim
+	claimLimit = 5 * time.Second // maximum duration of a claim
 )
 
 // viewLimit is the time limit of one ledger call that reads the views of devices: half of
@@ -38,8 +37,8 @@ type ledgerCalls struct {
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
-// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end, onGranted is called with the
-// holders of new grants, and now is used only for elapsed time.
+// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end. onGranted is called with the
+// holders of new grants. now is used only for elapsed time.
 func newLedgerCalls(ledger Ledger, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
@@ -61,14 +60,14 @@ type acquiredSlot struct {
 // claimResult is the outcome of the claim of an acquired slot.
 type claimResult struct {
 	store.ClaimOutcome
-	late bool // the slot was not claimed, because more than claimAge had passed
+	late bool // the slot was not claimed, because it was acquired more than claimAge ago
 }
 
-// viewCalls reads many devices in one call: only their registrations if the key fullView is false, and
-// everything that their reports need if it is true.
+// viewCalls reads many devices in one call. Its key says what is read: everything that the reports of the devices need if the key is true,
+// only the registrations if it is false.
 type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
-// fullView is the key of viewCalls: whether a call reads everything that the reports need, or only registrations.
+// fullView is the key of viewCalls: true reads everything that the reports need, false only the registrations.
 type fullView bool
 
 // newViewCalls returns viewCalls that read from ledger.
@@ -82,9 +81,9 @@ func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: viewLimit, OnPanic: panicked}
 }
 
-// claimCalls claims slots of all pools in one call. A claim that finds its pool locked is repeated in a
-// call for this pool alone, which waits for the lock: so a locked pool does not delay other pools.
-// Claims of callers are also made by pool, and wait for the lock.
+// claimCalls claims slots of all pools in one call. If a claim finds its pool locked, it is repeated in a call for this pool alone, which
+// waits for the lock. So a locked pool does not delay other pools. Claims of callers are never part of the call for all pools: each pool
+// has a call of its own for them, which waits for the lock.
 type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
@@ -92,7 +91,8 @@ const allPools = "" // no pool has this name
 // grantedFunc is called with the holders of grants that were just committed.
 type grantedFunc func(ctx context.Context, holders []string)
 
-// newClaimCalls returns claimCalls that write into ledger. onGranted and now are as in newLedgerCalls.
+// newClaimCalls returns claimCalls that write into ledger. onGranted is called with the holders of new grants. now is used only for elapsed
+// time.
 func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
@@ -154,9 +154,9 @@ func hadNoEffect(err error) bool {
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// claimAll commits, in one transaction, the grants for those slots in acquired that were acquired at most claimAge before now. It does not
-// claim older slots, and marks their results as late. If waitForLock is true, it waits for locked pools. It returns one result for each
-// slot, in the order of acquired.
+// claimAll commits, in one transaction, the grants for the slots in acquired. It does not claim a slot that was acquired more than claimAge
+// before now: the result of this slot is marked as late. If waitForLock is true, claimAll waits for locked pools. It returns one result for
+// each slot, in the order of acquired.
 func claimAll(ctx context.Context, ledger grantLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
 	done := make([]claimResult, len(acquired))
 	var claims []store.Claim

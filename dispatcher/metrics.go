@@ -62,8 +62,8 @@ func (m *metrics) countGrant(task store.Candidate, view store.DeviceView) {
 	m.wait.WithLabelValues(task.Pool).Observe(view.Now.Sub(task.CreatedAt).Seconds())
 }
 
-// countDenial counts a report that had open work and got no task. It counts once, for the pool of
-// the device's oldest batch.
+// countDenial counts the denial of a report whose device had open work and got no task. Each report counts once, for the pool of the
+// device's oldest batch.
 func (m *metrics) countDenial(handling *reportHandling) {
 	pool := handling.reporter.oldestPool()
 	if pool == "" || handling.reply.Reason == devices.ReasonGranted {
@@ -79,8 +79,8 @@ func (m *metrics) countConflict(pool string) {
 	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }
 
-// CountReport counts one report in the metrics. transport is the way it came ("http", "mqtt"), reason the reason of the reply (or the
-// error code if the report was refused), and took the time that the answer took.
+// CountReport counts one report in the metrics. transport is the way in which the report came ("http" or "mqtt"). reason is the reason of
+// the reply, or the error code if the report was refused. took is the time from the report to its answer.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
 	d.metrics.reports.WithLabelValues(transport, reason).Inc()
 	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())

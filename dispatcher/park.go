@@ -54,8 +54,8 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	return handling, couldWait, nil
 }
 
-// leaveWithTask ends the wait of a report that got a task. An offer that came too late for the decision is given
-// back: nobody else knows that the device was told of the offer.
+// leaveWithTask ends the wait of a report that got a task. It gives back an offer that came too late for the decision, because no other
+// part of the dispatcher knows that this report was notified of the offer.
 func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park *waiters.ParkedReport) {
 	if d.Waiters.Parks.Leave(park) == waiters.Superseded {
 		h.reporter.wakeNewer(ctx)
@@ -64,8 +64,8 @@ func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park 
 	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
-// mayWait reports whether the answer may wait because the device may still get a task. An answer with a
-// credential is sent at once. A device with more tasks that policies drop does not wait: it reports again soon.
+// mayWait reports whether the answer may wait because the device may still get a task. An answer with a credential is sent at once. If
+// policies may drop more tasks of the device, the answer does not wait either: the device reports again soon.
 func (h *reportHandling) mayWait() bool {
 	if h.mayHaveMoreDrops && h.reply.Reason == devices.ReasonLimited {
 		return false
@@ -80,8 +80,8 @@ type parkedHandling struct {
 	park *waiters.ParkedReport
 }
 
-// holdAnswer holds the answer back, and calls onPark when the wait begins. It returns false if it is unknown whether the report is the
-// newest of its device: then the report is answered at once.
+// holdAnswer holds the answer back until the wait ends, and calls onPark when the wait begins. It returns false at once if Redis did not
+// confirm that the report is the newest of its device. Then the caller answers the report without a wait.
 func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	if err := p.d.Waiters.Relay.Park(ctx, p.park, p.park.Wait+devices.AnswerAfterWait); err != nil {
 		p.d.log.WarnContext(ctx, "report not parked", "err", err)
@@ -122,14 +122,15 @@ func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	}
 }
 
-// shrink drops the data that another attempt does not need, because many reports are parked.
+// shrink drops the data of the report that another attempt does not need. This saves memory, because many reports are parked.
 func (p *parkedHandling) shrink() {
 	p.h.report = devices.Report{ID: p.h.report.ID, Accept: p.h.report.Accept}
 	p.h.mentioned = nil
 	p.h.reporter.storedPool, p.h.reporter.view = p.h.reporter.oldestPool(), store.DeviceView{}
 }
 
-// endWait writes the answer of a report that was granted nothing. state says whether and why Parks ended the wait.
+// endWait writes the answer of a report that was granted nothing. state is the reason for which Parks ended the wait, or Parked if the wait
+// ended for another reason.
 func (p *parkedHandling) endWait(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
@@ -141,8 +142,8 @@ func (p *parkedHandling) endWait(state waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt to get the device a task, after the report was woken by wake. It returns final = false if the report
-// continues to wait.
+// attemptAgain makes another attempt to get the device a task, after the report was woken by wake. final is false if the report continues
+// to wait.
 func (p *parkedHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
 	done, ok := p.d.Waiters.Parks.BeginDecision(ctx)
 	if !ok {

@@ -13,12 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// longestWait is the time after which the ledger is read again for a device that waits, although nothing changed.
+// longestWait is the time after which the ledger is read again for a device that waits, even if no news concerned the wait.
 const longestWait = 24 * time.Hour
 
 // answerWaiting answers the report of a device that waits for a slot, as its mark says (check.mark.Wait), from the queue alone. It returns
-// nil if the report must be looked up in the ledger: if the queue may give the device a slot, does not know it or does not answer, or if
-// the report is to be audited (then answerWaiting sets check.isAudit).
+// nil if the report must be looked up in the ledger. This is so if the queue may give the device a slot, does not know the device or does
+// not answer, and if the report is to be audited (then answerWaiting sets check.isAudit).
 func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
@@ -41,8 +41,9 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 }
 
 // steadyWait returns the wait of a device that was refused because its pool is full, or a Wait without a pool if the wait cannot be
-// recorded. The recorded wait holds until the news concern the device or the pool, at most until Until. So no policies may apply to the
-// tasks of the device, they must belong to one pool, and none may be urgent: an urgent task gets its slot by other rules of the queue.
+// recorded. position is the position in the news that was read before the device. A recorded wait holds until news concern the device or
+// the pool, but not after its time Until. A wait can be recorded only if no policies apply to the tasks of the device, all tasks belong to
+// one pool, and none is urgent: an urgent task gets its slot by other rules of the queue.
 func (h *reportHandling) steadyWait(position int64) marks.Wait {
 	view := h.reporter.view
 	if h.reply.Reason != devices.ReasonFull || len(view.Candidates) == 0 || policies.AnyHasPolicies(view.Candidates) {
@@ -64,9 +65,9 @@ func (h *reportHandling) steadyWait(position int64) marks.Wait {
 	return wait
 }
 
-// nextChange returns the next time from which task may start, or may not start any more, without a change in the ledger. Zero means that
-// there is no such time. isSteady is false if the time is unknown. It is unknown in two cases: task could already be expired, but only some
-// of its limits apply; or an opening is over, and the next opening is not known yet.
+// nextChange returns the next time at which task becomes able or unable to start without a change in the ledger. Zero means that there is
+// no such time. isSteady is false if the time is unknown. There are two cases: the time at which task expires has passed; or an opening of
+// a window is over, and the next opening is not known yet.
 func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {
@@ -87,7 +88,8 @@ func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady b
 	return next, isSteady
 }
 
-// recordWait records in the mark of the device that it waits, if it does, so that its next reports need not be looked up.
+// recordWait records the wait of the device in its mark, if it waits steadily (steadyWait). Then its next reports need no lookup in the
+// ledger.
 func (i *markChecker) recordWait(ctx context.Context, device devices.ID, check markCheck, h *reportHandling) error {
 	wait, recorded := h.steadyWait(check.mark.Position), check.mark.Wait
 	if wait.Pool == "" || wait.Pool == recorded.Pool && !wait.Until.Before(recorded.Until) {
@@ -96,8 +98,9 @@ func (i *markChecker) recordWait(ctx context.Context, device devices.ID, check m
 	return i.marks.RecordWait(ctx, string(device), check.mark.Version, wait) //nolint:wrapcheck // the marks' own
 }
 
-// endWaits ends the waits that are recorded in the marks of devices, because they were granted tasks. If Redis does not answer, a wait may
-// hold on; then a reply that is lost is sent again only when the queue expects the device, or after an audit.
+// endWaits ends the waits that are recorded in the marks of devices, because the devices were granted tasks. If Redis does not answer, a
+// wait may stay recorded. If the reply with the grant is then lost too, the device gets it again only when the queue expects the device, or
+// after an audit.
 func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	if d.Marks == nil {
 		return
@@ -107,8 +110,8 @@ func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	}
 }
 
-// auditWait counts a recorded wait that was wrong: the device was not refused because its pool is full, and had no slot to get. A change
-// may be newer than the check of the mark, so auditWait reads the news and the mark again.
+// auditWait counts a wrong wait in a mark: reply shows that the device neither waits for a slot of a full pool nor was granted one. A
+// change may be newer than the check of the mark, so auditWait first reads the news and the mark again.
 func (i *markChecker) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
 	switch reply.Reason {
 	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:

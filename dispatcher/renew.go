@@ -59,7 +59,7 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	return nil
 }
 
-// addCancel adds to the reply that the device must stop the task with this fencing token, and the reason.
+// addCancel adds to the reply that the device must stop the task with this id and fencing token, and the reason.
 func (h *reportHandling) addCancel(task, token int64, reason string) {
 	h.mustStop = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})

@@ -22,7 +22,7 @@ type reportHandling struct {
 	reply            devices.Reply
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
-	mayHaveMoreDrops bool              // the device may have more tasks that policies drop, as the last attempt found
+	mayHaveMoreDrops bool              // the last attempt found that policies may drop (end as suppressed) more tasks of the device
 	endedLastTask    bool              // each result ended the only open task of the device, and the device is not blocked
 }
 
@@ -46,8 +46,9 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle is HandleReport for a report that may be parked as park, if park is not nil and there is room. It ends the wait of an older
-// parked report of the device, unless it refuses the report or has no room for a lookup (answerAtLookupLimit).
+// handle handles one report, like HandleReport. If park is not nil and there is room, it registers park, so that the report may be parked.
+// It ends the wait of an older parked report of the device, except in two cases: it refuses the report, or the limit of lookups is reached
+// (answerAtLookupLimit).
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
@@ -102,9 +103,8 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// replyUnavailable ends a reply after err. If the reply already contains an acknowledgement, a renewal
-// or a cancel, it keeps them and gets the reason "unavailable". Otherwise replyUnavailable returns err, and
-// the transport requests the report again.
+// replyUnavailable ends the handling after err. If the reply already contains an acknowledgement, a renewal or a cancel, replyUnavailable
+// keeps it, sets the reason "unavailable" and returns nil. Otherwise it returns err, and the transport requests the report again.
 func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
@@ -114,9 +114,9 @@ func (h *reportHandling) replyUnavailable(err error) error {
 	return nil
 }
 
-// hasContents reports whether a report contains more than the request for a task. If it does, handle reads
-// at most the registration of the device, which decides whether the report is accepted. runSteps reads the
-// tasks and the grant of the device after it has recorded the contents of the report.
+// hasContents reports whether a report contains more than the request for a task. For a report with contents, handle first reads at most
+// the registration of the device, which decides whether the report is accepted. After the contents are recorded, runSteps reads the tasks
+// and the grant of the device.
 func hasContents(report devices.Report) bool {
 	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
 }
@@ -143,7 +143,7 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull ful
 	return view, nil
 }
 
-// canNameReport reports whether a reply can name the report that it answers. Without that, the device is given no task.
+// canNameReport reports whether the reply can name the report that it answers. If it cannot, the device gets no task.
 func canNameReport(caller devices.Caller, report devices.Report) bool {
 	return report.ID != "" || caller.Via != devices.ViaSession
 }
@@ -207,9 +207,9 @@ func (h *reportHandling) deliver(grant store.Grant) {
 	h.reply.ReportAfterMS = h.d.delayAfterGrant(grant.Pool, grant.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool is to
-// report again. If choice.Reason is not a full pool, untilTurn is ignored. A device that runs a task is asked to report
-// when its task is probably finished, and in time to renew its lease.
+// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool is to report again; for any
+// other reason than a full pool it is ignored. A device that runs a task is asked to report when its task is probably finished, and in time
+// to renew its lease.
 func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {

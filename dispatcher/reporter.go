@@ -19,15 +19,15 @@ type reporter struct {
 	caller     devices.Caller
 	view       store.DeviceView
 	park       *waiters.ParkedReport // nil if the answer may not wait (long poll)
-	storedPool string                // stored result of oldestPool, while the view of a parked report is empty
+	storedPool string                // result of oldestPool, stored while the report is parked, because view is then empty
 
-	callerBound  *store.CallerBound // the bound of the callers of its pool; nil if the reporter is a device
+	callerBound  *store.CallerBound // how many slots callers hold and may hold in the pool of this caller; nil if the reporter is a device
 	blockedAlone bool               // the last refusal of the caller had a reason that concerns this caller alone
-	hasYielded   bool               // a refusal had such a reason: callers behind it go first until OpenLease is called again
+	hasYielded   bool               // blockedAlone was true for a refusal: the callers that wait behind this caller go first until OpenLease is called again
 }
 
-// replaceOlder ends the wait of an older report of the device. The new report may be parked as newer if newer is not nil and there is
-// room.
+// replaceOlder ends the wait of an older report of the device. newer is the new report. If newer is not nil and there is room, replaceOlder
+// registers it, so that it may be parked.
 func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
 	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), newer) {
 		r.park = newer
@@ -71,7 +71,7 @@ func (r *reporter) oldestPool() string {
 	return slices.MinFunc(r.view.Candidates, decision.CompareBatchAge).Pool
 }
 
-// reach returns how the device can be notified of a slot from now on: its reach.
+// reach returns the reach of the device: how it can be notified of a slot from now on.
 func (r *reporter) reach() store.Reach {
 	switch {
 	case r.caller.Via == devices.ViaSession && r.d.config.Waker != nil:
@@ -102,7 +102,7 @@ func (r *reporter) seenAt() time.Time {
 
 // recordSeen records that the device reported at seenAt, a time of the ledger's clock, and is asked to report again after reportAfter. It
 // also records the reach of the device (how it can be notified). If isUrgent is true, the next pass "reached" writes the reach, even if the
-// ledger seems to have it already.
+// ledger seems to have the same reach already.
 func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
@@ -115,8 +115,8 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil})
 }
 
-// recordParked records that the device, which reported at seenAt (a time of the ledger's clock), can be notified through its parked
-// report. It is urgent because another replica may be about to write ReachNone for an older report or a broken connection.
+// recordParked records that the device can be notified through its parked report. seenAt is the time of the report by the ledger's clock.
+// The record is urgent, because another replica may be about to write ReachNone for an older report or a broken connection.
 func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
 // wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
@@ -139,8 +139,8 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// yieldPlace lets the callers behind this caller go first if refusal, the refusal of this caller, has a reason that concerns it alone.
-// From then on, this caller does not count for the bound of callers.
+// yieldPlace lets the callers behind this caller go first if refusal, the refusal of this caller, has a reason that concerns this caller
+// alone. From then on, the bound of callers does not count this caller.
 func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
 	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {

@@ -9,10 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees the slots of the ended grants. A late result is a result
-// of a grant that has ended. Its outcome has the State store.Dispatched if a newer grant of the task is in force. The
-// acknowledgements are in the order of the results. If it returns an error, the results that could not be committed
-// are not acknowledged, and the device sends them again.
+// recordResults commits every result of the report and frees the slots of the ended grants. The outcome of a late result (a result of a
+// grant that has ended) has the State store.Dispatched if a newer grant of the task is in force. The acknowledgements are in the order of
+// the results. If recordResults returns an error, it has not acknowledged the results that could not be committed, and the device sends
+// them again.
 func (h *reportHandling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {

@@ -41,10 +41,9 @@ func settlement(input store.SettleInput, jitter func() float64) store.Settlement
 	}
 }
 
-// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result
-// except a success ends the task. If the lease lapsed or the slot was released by force, the task
-// ends only if an operator cancelled the task itself. A task whose device was blocked or took too
-// long may be tried again.
+// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result except a success ends the task as
+// cancelled. If the lease lapsed or the slot was released by force, the task ends as cancelled only if an operator cancelled the task
+// itself. If the task had to stop for another reason (its device was blocked, or it ran too long), it may be tried again then.
 func endsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
@@ -64,7 +63,7 @@ func settleReturn(input store.SettleInput, jitter func() float64) store.Settleme
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-// settleLost decides the next state of a task whose grant ended without a result.
+// settleLost decides the next state of a task whose grant ended without a result: its lease lapsed, or an operator released the slot.
 func settleLost(input store.SettleInput, jitter func() float64) store.Settlement {
 	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
 	return retryOrEnd(store.TimedOut, retry, input, jitter)
@@ -78,16 +77,16 @@ func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(input.RetryBackoff, input.Attempts, jitter)}
 }
 
-// backoff returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff, or base if base is longer than
-// maxBackoff. earlierDelays is the number of delays before this one. The second half of the delay is random, so that devices that failed
-// at the same time do not retry at the same time.
+// backoff returns the delay before the next attempt. The full delay is base x 2^earlierDelays, at most maxBackoff, or base if base is
+// longer than maxBackoff. earlierDelays is the number of delays before this one. The returned delay is random between half of the full
+// delay and the full delay, so that devices that failed at the same time do not retry at the same time.
 func backoff(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlierDelays, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
 }
 
 // ForceRelease takes a slot back from its holder and returns the holder's grant. If release.AtOnce is true, the slot is free at once, even
-// if its device still works. It returns store.ErrNotFound if nobody holds the slot.
+// if the device of the grant still works. It returns store.ErrNotFound if nobody holds the slot.
 func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (store.Grant, error) {
 	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.settle)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const longAgain = 30 // after twice the usual hold, a running device reports after LeaseLength/longAgain at the earliest
+const longAgain = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longAgain at the earliest.
 
 // timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
@@ -25,11 +25,10 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 
-// delayAfterGrant returns the time after which a device with a new grant reports: the time until
-// its result is probably ready, but at most lease/2, because the lease must then be renewed. The
-// estimate is slightly less than the recent hold time of tasks of its kind: a device that reports
-// only when it is asked to would never show that tasks became shorter, and the hold time could only
-// grow.
+// delayAfterGrant returns the time after which a device with a new grant reports. This is the time until its result is probably ready, but
+// at most lease/2, because the lease must then be renewed. The estimate is slightly less than the recent hold time of tasks of this kind.
+// The reason: some devices report only when they are asked to. Without this reduction, their reports would never show that tasks became
+// shorter, and the hold time could only grow.
 func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
@@ -41,7 +40,7 @@ func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 
 // delayWhileRunning returns the time after which a device that works on grant reports again: the time until the task is probably finished,
 // but at least an eighth of the time worked so far. If the task has taken twice the usual hold time of its kind, that hold time is no
-// estimate any more, and the time is at least LeaseLength/longAgain. now is the ledger's time.
+// estimate any more, and the result is at least LeaseLength/longAgain. now is the ledger's time.
 func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
@@ -51,13 +50,13 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
 
-// outage records the time since which a server that is needed to answer reports has not answered.
+// outage records since when a required server (the ledger or the semaphore) has not answered.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers
 }
 
-// record records the result (err, or nil if the server answered) of a call that began at began.
+// record records the result of a call that began at began. err is nil if the server answered.
 func (o *outage) record(err error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

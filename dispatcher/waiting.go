@@ -51,7 +51,7 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.WaitingSco
 	if len(evaluated) == 0 { // all tasks that waited have started since they were counted
 		return WaitSummary{}, nil
 	}
-	// The sorting keeps the examples of an answer the same as long as the tasks are the same.
+	// The sorting gives the same examples in each answer while the tasks are the same.
 	slices.SortFunc(evaluated, func(a, b decision.ExplainedTask) int {
 		return store.WaitingPositionOf(a.Task).Compare(store.WaitingPositionOf(b.Task))
 	})
@@ -60,7 +60,7 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.WaitingSco
 
 // EvaluateNext evaluates the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
 // evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is true if more tasks wait behind
-// them. It returns store.ErrNotFound if there is no such batch or pool.
+// the evaluated tasks. EvaluateNext returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) EvaluateNext(ctx context.Context, where store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
 	if err == nil {
@@ -72,8 +72,8 @@ func (x *Explainer) EvaluateNext(ctx context.Context, where store.WaitingScope, 
 	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// evaluate explains waiting tasks, each as ExplainTask does, in the order of views. If the time runs out, it returns the
-// tasks that are evaluated already. If there are no such tasks, it evaluates all tasks from the ledger alone.
+// evaluate explains waiting tasks, each as ExplainTask does, in the order of views. If the time runs out, it returns the tasks that are
+// evaluated already. If no task is evaluated by then, it evaluates all tasks from the ledger alone.
 func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
@@ -103,8 +103,8 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 	return x.evaluateByLedger(ctx, views), ctx.Err()
 }
 
-// evaluateConcurrently explains the tasks in views concurrently, in the order of views. A lookup that several tasks share is made once, in
-// shared.
+// evaluateConcurrently explains the tasks in views concurrently, in the order of views. If several tasks need the same lookup, shared makes
+// it once.
 func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
 	obstacles := x.policies.FindAllObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
@@ -146,8 +146,8 @@ func newSharedLookups(x *Explainer) *sharedLookups {
 	return &sharedLookups{explainer: x, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce returns the result of lookUp for a key of results. It calls lookUp for the first caller only; all other callers wait for that
-// call.
+// lookUpOnce returns the result of lookUp for a key of results. Only the first call for a key calls lookUp; all other calls wait for its
+// result.
 func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
 	shared.mu.Lock()
 	one := results[key]
@@ -159,8 +159,8 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 	return one()
 }
 
-// poolStatus returns the status of a pool for tasks of the device in view; tasks of the same pool and batches share one lookup. The
-// PoolStatus that it returns has neither a position nor the time of the next report.
+// poolStatus returns the status of a pool for tasks, which belong to the device in view. Tasks of the same pool and batches share one
+// lookup. The status has neither a position nor the time of the next report, because they differ between the devices that share it.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
@@ -171,7 +171,7 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 		s := c.explainer.poolStatus(ctx, pool, best, view)
 		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {
-			s.FirstTask = best[first].Batch // the shared value names the batch; each caller replaces the batch by its own task below
+			s.FirstTask = best[first].Batch // the shared status names the batch; below, each caller replaces the batch by its own task
 		}
 		return s
 	})

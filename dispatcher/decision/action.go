@@ -93,7 +93,7 @@ func (c Cause) withRemedy(format string, actions ...Action) Cause {
 // helpsOneDevice reports whether the act helps the tasks of at most one device.
 func (a Action) helpsOneDevice() bool { return a.Subject == SubjectDevice || a.Subject == SubjectTask }
 
-// commonActions returns those of actions that are also in others.
+// commonActions returns the elements of actions that are also in others.
 func commonActions(actions, others []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(actions), func(a Action) bool { return !slices.Contains(others, a) })
 }

@@ -25,17 +25,17 @@ type CauseGroup struct {
 	Detail    string          // the detail of the tasks if it is the same for all, otherwise an example
 	Remedy    string          // the remedy of the tasks if it is the same for all, otherwise the remedy of the code
 	Actions   []Action        // actions that help every evaluated task
-	Until     time.Time       // earliest known time; zero if unknown
+	Until     time.Time       // the earliest known Until of the tasks; zero if none is known
 	Examples  []ExplainedTask // the first tasks, at most maxExamples
 
-	mixed bool // the details differ
+	mixed bool // the tasks have different details
 }
 
 // maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
 // GroupByCode groups waiting tasks by the code of their first cause. explained is the evaluated sample of these tasks, and total is the
-// number of all of them. The counts of the groups add up to total. The largest group comes first.
+// number of all waiting tasks. The counts of the groups add up to total. The largest group comes first.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
@@ -152,8 +152,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of the group of tasks with this code. policies has the number of these tasks that each policy refuses, by
-// the name of the policy. The label contains the name of the policy that refuses most of these tasks.
+// groupLabel returns the label of the group of tasks with this code. policies has, by the name of a policy, the number of these tasks that
+// the policy refuses. The label contains the name of the policy that refuses most of these tasks.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

@@ -9,26 +9,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Situation holds all facts that determine the next task of a report, as plain
-// values: no clock, no store.
+// Situation holds all facts that determine which task the report of a device gets next. All of them are plain values: it has no clock and
+// no store.
 type Situation struct {
 	Now              time.Time // the ledger's clock
-	Standstill       time.Time // after a restore, HeldGrant is not delivered again before this time; zero if there was no restore
+	Standstill       time.Time // after a restore of the ledger, HeldGrant is not delivered again before this time; zero if there was no restore
 	Blocked          bool
 	Accept           bool
 	MustStop         bool // the device runs a task that must stop, or a task that could not be confirmed
 	HeldGrant        *store.Grant
-	Mentioned        bool // the report mentions HeldGrant
+	Mentioned        bool // true if the report mentions HeldGrant
 	Candidates       []store.Candidate
 	FullPools        map[string]bool    // pools found full while this report was handled
 	UnreachablePools map[string]bool    // pools for which the semaphore does not answer
 	OfferedPools     []string           // pools in which a slot is offered to the device
 	Obstacles        map[int64]Obstacle // obstacles that policies found now, by task id
-	CallerBound      *store.CallerBound // bound of callers, as it applies to the reporter; nil if the reporter is a device
+	CallerBound      *store.CallerBound // how many slots callers hold and may hold, for the reporter; nil if the reporter is a device
 }
 
-// ExpectedSituation returns the situation of the next report of the device in view, as far as the ledger knows it. It assumes that the
-// device accepts work, and mentions the grant that it holds. obstacles holds the obstacles that policies found, by task id.
+// ExpectedSituation returns the situation of the next report of the device in view, from the facts that the ledger knows. It assumes that
+// the device accepts work, and mentions the grant that it holds. obstacles holds the obstacles that policies found, by task id.
 func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
 	return Situation{
 		Now: view.Now, Standstill: view.Standstill, Blocked: view.Device != nil && view.Device.Blocked, Accept: true,
@@ -50,8 +50,8 @@ type Choice struct {
 
 // Decide returns the tasks or the grant that the device in this situation gets, or why it gets nothing.
 //
-// After a restore, neither a new grant nor an old grant is delivered: the ledger may have lost the end of a grant, and a device that the
-// ledger does not know may hold the slot of this grant now.
+// After a restore of the ledger, neither a new grant nor an old grant is delivered until the standstill ends. The ledger may have lost the
+// end of the old grant, and a device that the ledger does not know may hold its slot now.
 func Decide(situation Situation) Choice {
 	if obstacles := situation.deviceObstacles(); len(obstacles) > 0 {
 		return refuseFor(obstacles)
@@ -65,10 +65,9 @@ func Decide(situation Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant
-// (see nearerRefusal). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the
-// device, then the pool of the device's oldest batch. The semaphore decides which task of the pool starts, by
-// the order of all waiters.
+// nextTasks returns the tasks of one pool that an idle device may start. If there is none, it returns the refusal that is nearest to a
+// grant (see nearerRefusal). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the device, then the
+// pool of the device's oldest batch. The semaphore decides which task of the pool starts, by the order of all waiters.
 func nextTasks(s Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
@@ -107,7 +106,8 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// CompareBatchAge orders tasks by the age of their batches, for sorting: it is negative if the batch of a is older than the batch of b.
+// CompareBatchAge orders tasks by the age of their batches, for sorting: the task of the older batch (the batch with the lower id) comes
+// first.
 func CompareBatchAge(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
 // CompareUrgentLast orders tasks for sorting: tasks of urgent batches come last.

@@ -41,8 +41,8 @@ func explainClosed(view store.TaskView) Cause {
 	return r
 }
 
-// addTooLateRemedy returns cause with the remedy for a task that may not start any more because its time is over. It returns false if the
-// time of the task in view is not over.
+// addTooLateRemedy returns cause with the remedy for a task whose time limit has passed, so that it may not start any more. It returns
+// false if no time limit of the task in view has passed.
 func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 	retry := ActRetry.actionOn(SubjectTask, view.Task.ID)
 	switch {

@@ -13,7 +13,7 @@ import (
 type Explanation struct {
 	At     time.Time // by the ledger's clock
 	State  store.TaskState
-	Causes []Cause // at least one; of a waiting task: a revoked token, the obstacles in the order of the rules, other causes
+	Causes []Cause // at least one; for a waiting task in this order: a revoked token, the obstacles in the order of the rules, other causes
 	Mark   *Mark   // mark of the device; nil if unknown
 }
 
@@ -21,7 +21,7 @@ type Explanation struct {
 // whether the device has work in the ledger.
 type Mark struct {
 	Present bool // the device has a mark of work
-	Trusted bool // if this device had no mark, the dispatcher would trust that and answer that the device has no work
+	Trusted bool // true if the dispatcher would trust a missing mark of this device now, and answer that the device has no work
 	HasWork bool // the ledger has an open task or a grant of the device
 }
 
@@ -30,19 +30,19 @@ type Cause struct {
 	Code           Code
 	Detail         string    // for people
 	Until          time.Time // when the cause may end by itself; zero if unknown
-	Position       int       // CodeFull: as in PoolStatus, if it is the only obstacle; CodeCallersFull: place among the callers; otherwise 0
+	Position       int       // CodeFull: as in PoolStatus, but only if CodeFull is the only obstacle; CodeCallersFull: place among the waiting callers; otherwise 0
 	EstimatedStart time.Time // zero if it cannot be estimated
 	Remedy         string    // how the cause can be removed, for people
 	Actions        []Action  // actions of the remedy, in its order; empty if no single command helps
 	Policy         string    // for CodeLimited: the limit of the policy that refuses, and its name
 }
 
-// PoolStatus describes how full a pool is, and the place of a device in its queue.
+// PoolStatus describes how full a pool is, and the place of one device and one of its tasks in the queue of the pool.
 type PoolStatus struct {
 	Held, Capacity  int
 	UnreservedSlots int   // slots that are neither held nor offered
 	Unreachable     bool  // the semaphore did not answer
-	Position        int   // the explained task starts with this number of the next grants of the pool, counted from 1; 0 if unknown
+	Position        int   // position of the explained task in the queue, counted from 1: it starts with this number of the pool's next grants; 0 if unknown
 	FirstTask       int64 // id of the first of the device's tasks that could start; 0 if unknown
 	InQueue         bool
 	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue
@@ -70,11 +70,12 @@ type WaitFacts struct {
 	Seen         store.LastReport      // the last report of the device; zero if it never reported
 	Period       time.Duration         // report period of an idle device
 	Hold         time.Duration         // usual hold time of grants of the task's pool; 0 if unknown
-	CallerBound  *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
+	CallerBound  *store.CallerBound    // how many slots callers hold and may hold, for the task of a caller; nil if unknown, or if the task belongs to a device
 }
 
-// Explain returns how the task in view ended or runs, or all obstacles between the task and its start, by the same rules as for reports.
-// It calls readFacts only if the task waits, with the task as a candidate, to get the facts that view does not contain.
+// Explain returns how the task in view ended or runs. For a waiting task, it returns all obstacles between the task and its start, by the
+// same rules as for reports. Only for a waiting task does it call readFacts, with the task as a candidate, to get the facts that view does
+// not contain.
 func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: view.Now, State: view.Task.State}
 	open := slices.IndexFunc(view.Candidates, func(c store.Candidate) bool { return c.Task == view.Task.ID })
@@ -91,8 +92,8 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns all obstacles of the waiting task in view as causes, and after them a cause if its device does not report or reports too often. task
-// is the same task as a candidate; facts are the facts that view does not contain.
+// explainWaiting returns the causes of the waiting task in view: a revoked token, then all obstacles, then other causes, such as a device
+// that does not report. task is the same task as a candidate. facts are the facts that view does not contain.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound
@@ -135,10 +136,10 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	return causes
 }
 
-// findEarlierTask returns another task that the device would get before task if the pool of task had a free slot: a task of a pool that is
-// tried earlier, or, in the pool of task, the task with the id firstTask. firstTask comes from the semaphore. If firstTask is 0, the
-// semaphore did not answer, and the order inside of the batch decides. findEarlierTask returns nil if there is no other task that goes
-// first, or if task cannot start anyway.
+// findEarlierTask returns another task that the device would get before task if the pool of task had a free slot. This is a task of a pool
+// that is tried earlier or, in the pool of task, the task with the id firstTask. firstTask comes from the semaphore. If firstTask is 0, the
+// semaphore did not answer, and the order inside of the batch decides. findEarlierTask returns nil if no other task goes first, or if task
+// has an obstacle besides a full or unreachable pool.
 func findEarlierTask(situation Situation, task store.Candidate, firstTask int64) *store.Candidate {
 	situation.FullPools, situation.UnreachablePools = maps.Clone(situation.FullPools), maps.Clone(situation.UnreachablePools)
 	situation.FullPools[task.Pool], situation.UnreachablePools[task.Pool] = false, false

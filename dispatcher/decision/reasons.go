@@ -22,9 +22,9 @@ const (
 )
 
 const (
-	silentAfter  = 2               // number of report periods; a device is silent if it does not report for longer than it was asked to
-	minWaitShare = 0.4             // part of a report period; if the next report is due sooner, jitter decides and there is no estimate
-	lateGrace    = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
+	silentAfter  = 2               // number of report periods without a report, counted from silentSince, after which a device is silent
+	minWaitShare = 0.4             // part of a report period; if the report of an idle device is due sooner, its time is too uncertain for an estimate
+	lateGrace    = 2 * time.Second // if the report of a device in a queue is overdue by more than this, the time of the report is unknown
 )
 
 // NothingToDo is the text of the remedy of a cause that ends without an action.
@@ -38,7 +38,7 @@ type causeWriter struct {
 	lastReport  store.LastReport  // the last report of the device; zero if it never reported
 	period      time.Duration     // report period of an idle device
 	untilTurn   time.Duration     // time until the task's turn in a full pool; 0 if unknown
-	callerBound store.CallerBound // bound of callers, as it applies to the task
+	callerBound store.CallerBound // how many slots callers hold and may hold, for the task of a caller
 }
 
 // reportOnly returns the cause of an obstacle that exists only while a report is handled. No explanation contains this cause.
@@ -174,7 +174,7 @@ func (x causeWriter) editLimits(owner Subject) Action {
 	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
-// paused returns as text who paused something (by), since when and why, as far as this is known.
+// paused returns text that says who paused something (by), since when and why. It leaves out the parts that are empty.
 func paused(by string, since *time.Time, reason string) string {
 	text := ""
 	if by != "" {
@@ -189,7 +189,7 @@ func paused(by string, since *time.Time, reason string) string {
 	return text
 }
 
-// windowText describes how the windows with the current or next opening keep the task from starting.
+// windowText describes when windows keep the task from starting. opening is the current or the next opening of these windows.
 func (x causeWriter) windowText(opening store.Opening) string {
 	switch until := windowRetryTime(opening, &x.candidate, x.Now); {
 	case until.IsZero():
@@ -218,8 +218,8 @@ func (x causeWriter) revoked() Cause {
 	}.withRemedy("give it a new token: %s", ActNewToken.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// deviceSilent returns a cause if the device does not report and so cannot get its task; isSilent reports whether there is such a cause. A
-// device that holds a grant may be silent until its lease ends, and a blocked device for longer.
+// deviceSilent returns a cause if the device does not report, so that it cannot get its task. isSilent reports whether there is a cause. A
+// device that holds a grant may report late until its lease ends, and a blocked device reports rarely, so neither of them is silent.
 func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	name := x.Task.Device
 	switch {
@@ -262,8 +262,8 @@ func (x causeWriter) deviceNoisy() Cause {
 	}
 }
 
-// silentSince returns the time from which the silence of the device counts. It is later than the last report if the
-// device was asked to report again after more than one period.
+// silentSince returns the time from which the silence of the device counts. It is the time of the last report, or QuietUntil if the device
+// was asked to report again after more than one period.
 func (x causeWriter) silentSince() time.Time {
 	if x.lastReport.QuietUntil.After(x.lastReport.At) {
 		return x.lastReport.QuietUntil
@@ -302,9 +302,8 @@ func (x causeWriter) estimateStart() time.Time {
 	return x.Now.Add(max(turn, asks))
 }
 
-// timeToReport returns the time until the device reports again, and whether the time is known. For a
-// device in the queue of a full pool, the queue has the time. For an idle device, the time includes
-// jitter, so it is known only if the report is not due soon.
+// timeToReport returns the time until the device reports again, and whether the time is known. If the device is in the queue of a full
+// pool, the time comes from the queue. If it is idle, the time includes jitter, so the time is known only if the report is not due soon.
 func (x causeWriter) timeToReport() (time.Duration, bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace

@@ -5,7 +5,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope is the set of tasks that an obstacle keeps from a slot.
+// scope tells which tasks an obstacle of one task keeps from a slot.
 type scope bool
 
 // The scopes of obstacles.
@@ -20,10 +20,10 @@ type rule struct {
 	reason devices.Reason // reason that the device is given
 	scope  scope
 
-	// This function reports whether the obstacle exists, and until when. For a rule of the
-	// device, c is empty.
+	// applies reports whether the obstacle exists, and returns until when. For a rule of the device (deviceRules), c is an empty
+	// candidate.
 	applies func(s *Situation, c *store.Candidate) (Obstacle, bool)
-	// This function describes the obstacle and its remedy for people.
+	// explain describes the obstacle and its remedy for people.
 	explain func(x causeWriter, o Obstacle) Cause
 }
 
@@ -75,7 +75,8 @@ func stoppingObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.MustStop
 }
 
-// busyObstacle reports whether the device holds a grant.
+// busyObstacle reports whether the device is busy with its grant: the report mentions the grant, or the task of the grant must stop. Any
+// other grant of the device is delivered again.
 func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	if s.HeldGrant == nil || !s.Mentioned && s.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
@@ -93,9 +94,8 @@ func batchPausedObstacle(_ *Situation, task *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, task.BatchPaused
 }
 
-// batchStartObstacle returns the obstacle of a task whose batch has not reached its start time. In this
-// and the following functions, Until is Shared if all devices of a batch or a pool wait for it. It is not
-// Shared if one task waits for it.
+// batchStartObstacle reports whether the batch of task has not reached its start time, and returns the obstacle. In this and the following
+// functions, the obstacle is Shared if all devices of a batch or a pool wait for its Until, and not if only one task waits for it.
 func batchStartObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: task.NotBefore, Shared: true}, task.NotBefore.After(s.Now)
 }

@@ -25,10 +25,10 @@ type Timing struct {
 	Outage func() time.Duration // returns how long a required server has not answered; 0 if all servers answer
 }
 
-// DelayAfter returns the time after which a device reports again whose report was answered with refusal. now is the time of the ledger,
-// and untilTurn the time until the queue of a full pool expects the device's report. The result exceeds the report period by at most the
-// jitter, so that the device finds new work within a period. There are two exceptions: a blocked or forbidden device reports later, and a
-// device in the queue of a full pool reports after untilTurn.
+// DelayAfter returns the time after which a device should report again if its report was answered with refusal. now is the time of the
+// ledger. untilTurn is the time until the queue of a full pool expects the device's report. The result exceeds the report period by at most
+// the jitter, so that the device finds new work within a period. There are two exceptions: a blocked or forbidden device reports later, and
+// a device in the queue of a full pool reports after untilTurn.
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	return WaitRuleFor(refusal.Reason).delay(t, refusal, now, untilTurn)
 }
@@ -38,8 +38,8 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// afterIdle and the functions below compute the times for the table in waitRules: the time until the next report of a device after a
-// refusal.
+// afterIdle and the functions below have the type of WaitRule.delay: each returns the time until the next report of a device after a
+// refusal. Their parameters are the Timing, the refusal, the ledger's time and untilTurn. afterIdle returns the report period with jitter.
 func afterIdle(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return t.spread(t.Period, 0.2)
 }
@@ -64,8 +64,9 @@ func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Du
 	return ClampDelay(untilTurn)
 }
 
-// afterUntil returns the time until refusal.Until, at most a report period, plus jitter. The jitter is not negative, so the device does
-// not report before refusal.Until. Devices that wait for the same time must not report all at once.
+// afterUntil returns the time until refusal.Until, at most a report period, plus jitter. The jitter is not negative, so the device does not
+// report before refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger, so that they do not report
+// all at once.
 func afterUntil(t Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := t.Period
 	if !refusal.Until.IsZero() {
@@ -79,8 +80,8 @@ func afterUntil(t Timing, refusal Choice, now time.Time, _ time.Duration) time.D
 }
 
 // afterOutage returns the time after which a device reports again if a server did not confirm something. Most servers answer again within
-// seconds. If the outage lasts longer, devices report at a random time within their period, as idle devices do, and not all of them every
-// few seconds. After a restore, refusal.Until is known.
+// seconds. If the outage lasts longer, devices report at a random time within their period, as idle devices do, because otherwise all of
+// them would report every few seconds. During a standstill after a restore, refusal.Until is the end of the standstill.
 func afterOutage(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():
@@ -96,7 +97,7 @@ func (t Timing) spread(delay time.Duration, share float64) time.Duration {
 	return ClampDelay(time.Duration(float64(delay) * (1 - share + 2*share*t.Jitter())))
 }
 
-// ClampDelay returns delay, limited to the shortest and the longest time that a device may be given until its next report.
+// ClampDelay returns delay, but at least MinReportDelay and at most maxReportDelay.
 func ClampDelay(delay time.Duration) time.Duration {
 	return min(max(delay, MinReportDelay), maxReportDelay)
 }

@@ -14,8 +14,8 @@ type Queueing int
 // The effects of a refusal on the queues.
 const (
 	LeavesQueue Queueing = iota // the device could start no task: it leaves the queues
-	KeepsTurn                   // the device keeps its turn in each queue; an unused offer goes to another device
-	PassedOver                  // as KeepsTurn, and the device is passed over until it reports again
+	KeepsTurn                   // the device keeps its turn in each queue; an offer that it does not use goes to another device
+	PassedOver                  // the device keeps its turn, but gets no offer until it reports again
 )
 
 // WaitRule is a row of the table of reasons: how a device waits after a refusal for Reason.
@@ -24,7 +24,9 @@ type WaitRule struct {
 	MayPark  bool // the reason may pass while the report is parked
 	Queueing Queueing
 
-	delay func(t Timing, c Choice, now time.Time, untilTurn time.Duration) time.Duration
+	// delay returns the time until the next report. refusal is the refusal of the device, now the ledger's time, and untilTurn the time
+	// until the queue of a full pool expects the device.
+	delay func(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration
 }
 
 // waitRules returns the table of reasons, sorted by nearness to a grant: the last row is the nearest. If the tasks of a
@@ -60,10 +62,9 @@ func rank(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant, because the operator and the device need the
-// reason of that refusal. If both have the same reason, it returns the refusal with the earlier Until; a
-// known time wins over an unknown time. A standstill of a pool after a restore hides no other reason:
-// another pool may have a slot for the device much sooner.
+// nearerRefusal returns the refusal that is nearer to a grant (its reason has a later row in waitRules), because the operator and the
+// device need this reason. If both have the same reason, it returns the refusal with the earlier Until; a known time wins over an unknown
+// time. A standstill of a pool after a restore hides no other reason: another pool may have a slot for the device much sooner.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
 	ofA, ofB := rank(all[:], a.rankedReason()), rank(all[:], b.rankedReason())
@@ -76,8 +77,8 @@ func nearerRefusal(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which nearerRefusal ranks a refusal. If the reason is unavailable until a known time, the
-// cause is a standstill.
+// rankedReason returns the reason by which nearerRefusal ranks a refusal. A refusal that is unavailable until a known time comes from a
+// standstill, and is ranked as ReasonNone.
 func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone

@@ -6,13 +6,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// closed reports whether a window with the current or next opening does not allow task to start at the time now. Claims in the ledger
-// repeat this rule in SQL (windowOpen in package store).
+// closed reports whether windows do not allow task to start at the time now. opening is the current or the next opening of these windows.
+// Claims in the ledger repeat this rule in SQL (windowOpen in package store).
 func closed(opening store.Opening, task *store.Candidate, now time.Time) bool {
 	return isClosedNow(opening, now) || isTooShort(opening, task, now)
 }
 
-// isClosedNow reports whether a window with the current or next opening allows no task to start now, however short the task's lease is.
+// isClosedNow reports whether windows allow no task to start now, however short its lease is. opening is their current or next opening.
 func isClosedNow(opening store.Opening, now time.Time) bool {
 	return !opening.Until.IsZero() && (opening.From.After(now) || !opening.Until.After(now))
 }
@@ -22,8 +22,8 @@ func isTooShort(opening store.Opening, task *store.Candidate, now time.Time) boo
 	return !opening.Until.IsZero() && !isClosedNow(opening, now) && !opening.Until.After(now.Add(requiredTime(task)))
 }
 
-// Closed reports whether a window with the current or next opening does not allow a task with this lease to start at the time now. If
-// finishInside is true, the window must stay open for the whole lease. Closed returns false if the window is always open.
+// Closed reports whether windows do not allow a task with this lease to start at the time now. opening is their current or next opening. If
+// finishInside is true, the window must stay open for the whole lease. Closed returns false if the windows are always open.
 func Closed(opening store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
 	return closed(opening, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
@@ -37,8 +37,8 @@ func requiredTime(task *store.Candidate) time.Duration {
 	return 0
 }
 
-// windowRetryTime returns when task should be tried again that the window with this opening does not allow to start now. It is zero if the
-// time is unknown.
+// windowRetryTime returns the time at which task, which windows do not allow to start now, should be tried again. opening is the current or
+// the next opening of these windows. The time is zero if it is unknown.
 func windowRetryTime(opening store.Opening, task *store.Candidate, now time.Time) time.Time {
 	switch {
 	case opening.From.After(now) && opening.Until.Sub(opening.From) > requiredTime(task):

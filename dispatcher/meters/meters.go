@@ -32,21 +32,22 @@ func New(registerer prometheus.Registerer) *Set {
 	return &Set{registerer: registerer, tally: make(map[string]Tally)}
 }
 
-// Counter creates and registers a counter. A label pool must be the first label: else Forget keeps the metric.
+// Counter creates and registers a counter. If it has the label pool, this label must be the first: otherwise Forget does not delete its
+// series.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(c, labels)
 	return c
 }
 
-// Histogram creates and registers a histogram. labels is as in Counter.
+// Histogram creates and registers a histogram. If it has the label pool, this label must be the first, as in Counter.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.add(h, labels)
 	return h
 }
 
-// Gauge creates and registers a gauge. labels is as in Counter.
+// Gauge creates and registers a gauge. If it has the label pool, this label must be the first, as in Counter.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(g, labels)

@@ -13,7 +13,7 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds the counts of added to the tally of a pool.
+// AddTally adds the counts of added to the tally of a pool. If the pool has no tally yet and maxTallies pools have one, it does nothing.
 func (s *Set) AddTally(pool string, added Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +27,7 @@ func (s *Set) AddTally(pool string, added Tally) {
 	s.tally[pool] = tally
 }
 
-// Tallies returns the counts of this process since it started, for each pool with a count.
+// Tallies returns the counts that this process made since it started, by pool. A pool without a count is left out.
 func (s *Set) Tallies() map[string]Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,9 +24,9 @@ type Recent interface {
 	Add(ctx context.Context, sightings []Sighting) error
 }
 
-// Devices collects the times at which devices reported, so that an idle report causes no write. The next flush writes the time of a device
-// that can be woken. The time of a device that only polls is written about once a minute. A crash loses the times that were not flushed;
-// the next reports replace them. It is safe for concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. If the device can be woken, the next flush
+// writes its time. If the device only polls, its time is written about once a minute. A crash loses the times that were not flushed; the
+// next reports replace them. Devices is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // if nil, there is no list of the devices that reported last
@@ -44,9 +44,9 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Record records a report of a device whose reach (how it can be notified) equals the reach that the
-// ledger had when the report was handled. If a different reach of the device waits for FlushReached,
-// or if the last FlushReached wrote a different reach, Record does what RecordReach does.
+// Record records a report of a device whose reach (how it can be notified) was already in the ledger when the report was handled. But if a
+// different reach of the device waits for FlushReached, or if the last FlushReached wrote a different reach, Record does the same as
+// RecordReach.
 func (d *Devices) Record(device string, report store.LastReport) {
 	d.reached.correct(device, report)
 	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
@@ -89,7 +89,7 @@ func (s *times) set(device string, report store.LastReport) {
 }
 
 // correct records the last report of a device only if a different reach (way to notify the device) waits for a flush or was part of the
-// last flush. In that case the caller may have read the ledger before the flush committed that reach.
+// last flush. In that case the caller may have read the ledger before the flush committed the different reach.
 func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +102,8 @@ func (s *times) correct(device string, report store.LastReport) {
 	}
 }
 
-// setPolled records the last report of a device that only polls. It records each device in at most one of `rounds` successive flushes. If
-// the device already waits for the flush, setPolled updates its time, which costs no further write.
+// setPolled records the last report of a device that only polls. In each period of `rounds` flushes, it records a device only for one of
+// them. If the device already waits for the flush, setPolled updates its time, which costs no further write.
 func (s *times) setPolled(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,9 +171,8 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected last-seen times and reaches of devices, and the uses of tokens. It must be
-// called every ten seconds: rounds, store.SeenPrecision and the search of package waiters for sleeping devices
-// assume this time.
+// Flush writes the collected last-seen times and reaches of devices, and the uses of tokens. It must be called every ten seconds, because
+// rounds, store.SeenPrecision and the search of package waiters for sleeping devices rely on this interval.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
@@ -198,7 +197,7 @@ func (d *Devices) flush(ctx context.Context, pending *times) error {
 	return nil
 }
 
-// subset returns those of entries whose devices are in devices.
+// subset returns the entries whose devices are in devices.
 func subset(entries map[string]store.LastReport, devices []string) map[string]store.LastReport {
 	some := make(map[string]store.LastReport, len(devices))
 	for _, id := range devices {

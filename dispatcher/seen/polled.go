@@ -5,9 +5,8 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the maximum number of successive flushes in which a device that only polls is not recorded again.
-// There is one flush every ten seconds, and the next flush writes the device. So the precision of its stored time
-// is (rounds + 1) * 10 s, which is store.SeenPrecision.
+// rounds is the maximum number of flushes in a row that leave out a device that only polls, after a flush has written it. There is one
+// flush every ten seconds. So the precision of the stored time of the device is (rounds + 1) * 10 s, which is store.SeenPrecision.
 const rounds = 5
 
 // polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a
@@ -18,8 +17,8 @@ type polled struct {
 	round int
 }
 
-// hash has seven bytes of an 8-byte hash. A map entry with this key and an empty value takes 8 bytes; with a
-// uint64 key it takes 16.
+// hash has seven bytes of an 8-byte hash; the first byte selects the part. A map entry with this key and an empty value takes 8 bytes. With
+// a uint64 as the key it would take 16.
 type hash [7]byte
 
 // newPolled returns an empty set.
@@ -31,7 +30,7 @@ func newPolled() *polled {
 	return p
 }
 
-// add adds a device to the set, and reports whether it was not in the set, so that it is to be recorded.
+// add adds a device to the set. It returns true if the device was not in the set: then the device is to be recorded.
 func (p *polled) add(device string) bool {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))
@@ -41,8 +40,8 @@ func (p *polled) add(device string) bool {
 	return !known
 }
 
-// clearNextPart removes one part of the devices from the set. Each call removes the next part, so that not all
-// devices are written in the same flush.
+// clearNextPart removes the devices of one of the `rounds` parts from the set. Each call takes the next part, so that not all devices are
+// written in the same flush.
 func (p *polled) clearNextPart() {
 	p.round = (p.round + 1) % rounds
 	p.parts[p.round] = make(map[hash]struct{}, len(p.parts[p.round]))
