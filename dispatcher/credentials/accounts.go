@@ -74,8 +74,8 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 // releaseTurn lets the next goroutine use the broker.
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially runs change, one call at a time over all devices in this process. It passes to change a function that gives the device's
-// account at the broker this secret, or nil if the broker has no accounts.
+// runSerially runs change. If the broker has no accounts, it passes nil to change. Otherwise it passes a function that sets the account of
+// device at the broker, with secret as the password. Then only one change runs at a time in this process, over all devices.
 func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)

@@ -94,7 +94,8 @@ func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheAdmission(caller, reach)
 }
 
-// RecordReach records the reach of the caller's device, if the caller is still the last one that was admitted for it.
+// RecordReach records the reach of the caller's device (how it can be notified), if the caller is still the last one that was admitted for
+// the device.
 func (r *Registry) RecordReach(caller devices.Caller, reach store.Reach) {
 	r.cache.cacheReach(caller, reach)
 }
@@ -120,8 +121,8 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitByOwnToken records that the device has used its own token for the first time. device is nil if the device is not registered. After
-// that, fleet tokens cannot act for the device any more.
+// admitByOwnToken records that the device has used its own token for the first time. From then on, fleet tokens cannot act for the device.
+// device is nil if the device is not registered.
 func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
@@ -135,9 +136,9 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 	return nil
 }
 
-// enroll returns a new token for the caller's device. If the reply is lost, the device can ask again until it has used a token of its own;
-// then a new token replaces the lost one. Each call counts as a registration, because each one changes an account at the broker. A device that
-// is registered blocked gets no token before an operator has unblocked it.
+// enroll returns a new token for the caller's device. If the reply is lost, the device can enroll again: a new token then replaces the lost
+// one. This is possible until the device has used a token of its own. Each call counts as a registration, because each one changes an
+// account at the broker. A device that is registered blocked gets no token before an operator has unblocked it.
 func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device := caller.Device
 	admitted, err := r.register(ctx, caller)

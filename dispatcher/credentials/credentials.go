@@ -18,7 +18,8 @@ func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token st
 	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
-// Recall returns the Caller for a report of device with this token, if the token is known without a read of the ledger to be the device's own.
+// Recall returns the Caller for a report of device with this token, without a read of the ledger. ok is true if the cache has this token as
+// a valid token of the device itself.
 func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, ok bool) {
 	caller = devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
 	ok, _ = r.cache.hasValidToken(caller)

@@ -14,10 +14,10 @@ import (
 // registrations limits and counts the registrations of each registrant: a fleet token, or all sessions. It is safe for concurrent use.
 type registrations struct {
 	limiter *pace.Limiter          // nil means that there is no limit
-	counter *prometheus.CounterVec // the devices that were registered
+	counter *prometheus.CounterVec // counts the devices that were registered
 }
 
-// newRegistrations returns registrations at which the burst of each registrant is available.
+// newRegistrations returns registrations that have counted nothing: each registrant may still register a whole burst of devices.
 func newRegistrations(config Config) *registrations {
 	rate := config.Rate
 	rate.Now = config.Now

@@ -66,8 +66,8 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// token returns the cached token that has this hash. ok reports whether the token is known to be
-// valid. drops is the number of drops so far, for cacheToken.
+// token returns the cached token that has this hash. ok reports whether the token is known to be valid. drops is the number of times that
+// tokens were dropped so far; cacheToken needs it.
 func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,8 +108,8 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the cache knows that the caller has a valid token of its device. drops is the number of drops of tokens so
-// far, for cacheBearer.
+// hasValidToken reports whether the cache knows that the caller has a valid token of its device. drops is the number of times that tokens
+// were dropped so far; cacheBearer needs it.
 func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -157,8 +157,8 @@ func (k *tokenCache) until(token store.Token) uint32 {
 	return uint32(end.Unix()) //nolint:gosec // until 2106
 }
 
-// cacheToken caches token, which was read from the ledger and whose secret has this hash. If tokens were dropped since drops (the number
-// of drops) was read, it caches nothing, because this token may be one of the dropped tokens.
+// cacheToken caches token, which was read from the ledger and whose secret has this hash. drops is the number of drops before that read. If
+// tokens were dropped since then, cacheToken caches nothing, because this token may be one of the dropped tokens.
 func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -167,8 +167,8 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since drops (the number of drops) was
-// read.
+// cacheBearer records that the caller has a valid token of its device. drops is the number of drops before the token was read. If tokens
+// were dropped since then, cacheBearer records nothing.
 func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -239,9 +239,10 @@ func (k *tokenCache) readPosition() int64 {
 	return k.next
 }
 
-// dropChanged drops from the cache the tokens that changes lists. These changes were read from the ledger, from position readFrom on;
-// begun is the time before that read. dropChanged drops all tokens if it cannot know which tokens were changed: the previous read was too
-// long ago, a change has no hash, or changes.Next is lower than readFrom, because the changes are from another ledger.
+// dropChanged drops from the cache the tokens that changes lists. changes was read from the ledger, beginning at position readFrom; begun
+// is the time before that read. dropChanged drops all tokens if it cannot know which tokens were changed. There are three cases: the
+// previous read was too long ago, a change has no hash, or changes.Next is lower than readFrom, which means that changes is from another
+// ledger.
 func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

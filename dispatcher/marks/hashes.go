@@ -167,9 +167,10 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 	return positions, nil
 }
 
-// runPipeline sends count commands together, each with a call of sendCommand with its index, and calls handleReply with the index and the
-// reply of each, including the reply that a value does not exist. It returns the first error.
-func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(redis.Pipeliner, int) redis.Cmder, handleReply func(int, redis.Cmder)) error {
+// runPipeline sends count commands to Redis in one round trip. For each index from 0 to count-1 it calls sendCommand, which adds the
+// command of this index to pipe. Then it calls handleReply for each command that Redis answered, also if the value does not exist. It
+// returns the first error.
+func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, count)
 	for i := range sent {

@@ -53,11 +53,11 @@ type Follower struct {
 	minPosition int64      // minimum position that all marks have reached; guarded by updateMu
 }
 
-// The limits of the coalesced calls that read marks.
+// The limits of the coalesced calls that read marks, and of those that record waits.
 const (
-	maxConcurrentReads = 2
-	secondReadFill     = 32
-	maxReadDevices     = 256
+	maxConcurrentReads = 2   // maximum number of concurrent calls
+	secondReadFill     = 32  // a second call begins while one is in progress if this number of devices wait
+	maxReadDevices     = 256 // maximum number of devices in one call
 )
 
 // New returns a Follower with this configuration, which trusts no mark before its first read of the news (the change log).
@@ -117,8 +117,8 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return mark
 }
 
-// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, and handled all
-// of them and all that it committed itself.
+// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, has handled all
+// news that it read, and has handled all news that it committed itself.
 func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
 	_, now, isFresh := f.trust.requiredPosition(f.config.Now())
 	return now, isFresh && f.trust.hasHandledNews()
@@ -166,7 +166,7 @@ func (f *Follower) Clear(ctx context.Context, device, version string) error {
 // Limits of FollowCommit, the update of the marks after a commit of this process.
 const (
 	wroteWait  = time.Second // time that the committing request waits for its marks, so that no other replica misses them
-	wroteLimit = time.Minute
+	wroteLimit = time.Minute // time limit of the update, which continues in the background after wroteWait
 )
 
 // FollowCommit starts to update the marks with the news (rows of the change log) up to the id newestID, which this process committed, and
@@ -226,8 +226,8 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// readNews reads the news after the lowest position that the marks of all hashes, and this process, are known to have reached. positions
-// has the position of each hash.
+// readNews reads the news after position `since`: the lowest position that a hash of marks or this process has reached. positions has the
+// position of each hash. A hash that does not exist is ignored, because it is rebuilt.
 func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {

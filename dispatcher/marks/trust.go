@@ -49,8 +49,8 @@ func (b *trustState) addReading(reading newsReading) {
 	b.dropOld(reading.began)
 }
 
-// dropOld removes the readings that are older than maxWrongTrust. The oldest remaining reading tells which
-// position marks must have reached (requiredPosition).
+// dropOld removes the readings that are older than maxWrongTrust. The oldest remaining reading determines the position that marks must have
+// reached (requiredPosition).
 func (b *trustState) dropOld(now time.Time) {
 	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxWrongTrust {
 		b.readings = b.readings[1:]
@@ -67,8 +67,8 @@ func (b *trustState) recordCommit(newestID int64) {
 // maxPoolsWithNews is the maximum number of pools in trustState.latestOfPool, to limit memory.
 const maxPoolsWithNews = 10_000
 
-// addPoolNews records which pools the rows concern. They are the news after the id that was handled before, up to the id handled; if isGap
-// is true, news before them are missing.
+// addPoolNews records which pools the news in rows concern. handled is the id up to which this replica has now handled the news. If isGap
+// is true, news before rows are missing, so each of them may concern any pool.
 func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

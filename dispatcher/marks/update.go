@@ -13,9 +13,9 @@ import (
 // of the hashes, about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// update updates the marks of all hashes, which have reached positions, to position `to` in the news (the ledger's change log), using
-// page, the news that were read up to this position. It skips a hash that loses its data during the update; the next call rebuilds it. If
-// a call to Redis or the ledger fails, update stops, and the next call of update handles the remaining hashes.
+// update updates the marks of all hashes to position `to` in the news (the ledger's change log). positions are the positions that the
+// hashes have reached, and page has the news up to `to`. If a hash loses its data during the update, update skips it, and the next call
+// rebuilds it. If a call to Redis or the ledger fails, update stops, and the next call handles the remaining hashes.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {

@@ -77,9 +77,9 @@ type taskCheck struct {
 	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// checkTasks checks the policies of those of tasks that have any, and returns the results by task id. All tasks are of one pool and of the
-// device in view. leaseID returns the lease id of a task's start, group is the Group of the checks, and send sends the checks to the
-// limiter.
+// checkTasks checks the policies of tasks, and returns the results by task id. A task without policies has no result. All tasks are of one
+// pool and of the device in view. leaseID returns the lease id that a start of the task would have. group is the Group of the checks. send
+// sends the checks to the limiter.
 func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
 	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
 	for i, j := range k.runChecks(ctx, questions, send) {
@@ -88,8 +88,8 @@ func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks [
 	return out
 }
 
-// newTaskChecks returns a check for each of tasks that has policies. leaseID returns the lease id of a task's start, and group is the
-// Group of the checks. If the policies of a task cannot be read, unreadable has the result for this task, by its id, instead.
+// newTaskChecks returns a check for each of tasks that has policies. leaseID returns the lease id that a start of the task would have.
+// group is the Group of the checks. If the policies of a task cannot be read, it has no check; unreadable has its result, by task id.
 func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (taskChecks []taskCheck, unreadable map[int64]checkResult) {
 	unreadable = make(map[int64]checkResult)
 	for _, c := range tasks {
@@ -158,8 +158,8 @@ func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// uncheckedResult returns the result for a start whose policies could not be checked because of cause, a text for people like remedy. It
-// has an obstacle unless all rules fail open.
+// uncheckedResult returns the result for a start whose policies could not be checked. cause says why, and remedy what helps; both are texts
+// for people. The result has an obstacle unless all rules fail open.
 func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
 	j := checkResult{check: check, unchecked: true}
 	if !failsOpen(itemRules(check.Items)) {
@@ -207,11 +207,11 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns, of the refusals in answer, the one that is reported to the device. If policies that drop refuse the start, it
-// returns, of their refusals, the one that ends last, and drops is true. Otherwise it returns, of all refusals, the one that ends last.
+// decisiveRefusal returns the refusal in answer that is reported to the device. drops is true if at least one of the refusals drops the
+// task: then it returns the one of these that ends last. Otherwise it returns the refusal that ends last of all.
 //
-// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop is true, nothing is
-// dropped, because an earlier start of the same task may be the reason for the refusal.
+// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop is true, no refusal drops
+// the task: an earlier start of the same task may be the reason for the refusal, or the task belongs to a caller.
 func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
@@ -316,8 +316,8 @@ type poolChecks struct {
 	answers []checkResult
 }
 
-// collectChecks adds the checks of the tasks in view to byPool. viewIndex is the index of view in poolChecks.views. If the policies of a
-// task cannot be read, collectChecks adds its obstacle to obstacles, by task id.
+// collectChecks adds the checks of the tasks in view to byPool. viewIndex identifies view in poolChecks.views: the index of view in the
+// list of FindAllObstacles. If the policies of a task cannot be read, collectChecks adds its obstacle to obstacles, by task id.
 func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
 	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name
 		view.Device = &store.Device{ID: view.Task.Device}

@@ -21,8 +21,8 @@ type ruleCache struct {
 
 func newRuleCache() *ruleCache { return &ruleCache{all: make(map[string][]*limits.Rule)} }
 
-// startPolicies holds the policies that apply to one start, with their owners. A nil text means that the owner has
-// no policies.
+// startPolicies holds the policies that apply to one start, with their owners. ofPool, ofBatch and ofProfile are lists of policies as JSON;
+// nil means that the owner has no policies.
 type startPolicies struct {
 	pool    string
 	batch   int64
@@ -37,7 +37,7 @@ func poolOwner(pool string) string { return string(decision.SubjectPool) + " " +
 func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
 func profileOwner(profile string) string { return string(decision.SubjectProfile) + " " + profile }
 
-// rulesFor returns the compiled rules of policies: of the pool, the batch and the profile.
+// rulesFor returns the compiled rules of a start: first the rules of its pool, then of its batch, then of its profile.
 func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string

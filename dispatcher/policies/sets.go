@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	keptSets = 1000
-	idleSets = 600 // number of version reads without a take after which a set is forgotten
+	keptSets = 1000 // maximum number of sets in memory
+	idleSets = 600  // number of version reads without a take after which a set is forgotten
 )
 
 // Sets decides, by the policies of limit sets, whether takes (requests of callers to a limit set) are

@@ -69,7 +69,8 @@ func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, e
 	return verdicts, err
 }
 
-// evaluate sends takes to the limiter with send, Take or Peek of Takes, and returns the set with this name and one verdict for each take.
+// evaluate sends takes to the limiter by send, which is the method Take or Peek of Takes. It returns the set with this name, and one
+// verdict for each take.
 func (s *Sets) evaluate(
 	ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error),
 ) (*cachedSet, []Verdict, error) {
@@ -141,8 +142,8 @@ func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error)
 	return returned[0], nil
 }
 
-// Usage returns the usage of the subject with these facts, for each policy of the set. It returns the errors
-// of Return.
+// Usage returns the usage of the subject with these facts, for each policy of the set. It returns store.ErrNotFound if there is no such
+// set, devices.ErrUnavailable if the set cannot be read, and limits.ErrUnavailable.
 func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -155,8 +156,8 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	return uses, nil
 }
 
-// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns the
-// errors of Return.
+// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns store.ErrNotFound if there is no such
+// set, devices.ErrUnavailable if the set cannot be read, and limits.ErrUnavailable.
 func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -177,7 +178,7 @@ func (s *Sets) loadWithLimiter(ctx context.Context, set string) (*cachedSet, err
 	return s.load(ctx, set)
 }
 
-// The outcomes of takes in the metric, except refusedTake.
+// The outcomes of takes in the metric, as indexes of takeCounters.byOutcome. The outcome refusedTake is not among them.
 const (
 	allowed = iota
 	repeated

@@ -24,8 +24,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
-// Highest returns at most limit subjects of a pool with the highest usage relative to the maximum of its
-// policies.
+// Highest returns at most limit subjects of a pool, those with the highest usage relative to the maximum of the pool's policies.
 func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {

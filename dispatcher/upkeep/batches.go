@@ -18,15 +18,14 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	return expired + late, err
 }
 
-// waitSearch is the position of the search for tasks that have waited longer than their batch allows. The
-// next pass continues from this position.
+// waitSearch is the position of the search for tasks that have waited longer than their batch allows. The next pass continues the search
+// from this position.
 type waitSearch struct {
 	mu       sync.Mutex
 	position store.ExpiryPosition
 }
 
-// maxFruitlessParts is the number of fruitless parts of this search after which a pass stops. A part is fruitless if
-// it ends no task.
+// maxFruitlessParts is the number of parts without a task to end after which one pass stops the search for tasks that have waited too long.
 const maxFruitlessParts = 10
 
 // expireWaited ends tasks that have waited longer than their batch allows, and returns their number. It searches in parts, and stops at
@@ -81,8 +80,8 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	return err
 }
 
-// runInParts calls part with a bounded size until part returns less than this size or fails. It returns the sum of the results. work names
-// the work in the error.
+// runInParts calls part again and again, with partSize as the limit, until part returns less than this limit or fails. It returns the sum
+// of the results. work names the work in the error.
 func runInParts(ctx context.Context, work string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {

@@ -20,7 +20,7 @@ type followState struct {
 	read      time.Time        // this process's time of the last reading; the zero value means none
 	written   map[string]int64 // pool -> version that the semaphore knows, for recently changed pools
 	unwritten map[string]int64 // pool -> version that is still to be written to the semaphore
-	outages   int64            // outages of the semaphore after which all pools became suspect
+	outages   int64            // value of Semaphore.Outages at the time at which all pools last became suspect
 	suspect   map[string]bool  // pools that were not reconciled since the last outage
 }
 
@@ -45,8 +45,8 @@ func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	return result, errors.Join(writeErr, lost)
 }
 
-// reconcileSuspects reconciles each suspect pool once the semaphore answers for it again, because the semaphore may
-// have lost any data. If a node does not answer, the next pass tries again, and the ledger is not read.
+// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore all pools are suspect, because the semaphore may have
+// lost any data. If the semaphore does not answer for a pool, the pool stays suspect for the next pass, and the ledger is not read.
 func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {

@@ -40,8 +40,8 @@ func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*l
 // have used them. For each pool it counts the devices that could be granted a task, hold no slot, and reported
 // within three report periods, but not more than there are free slots. It does not count callers.
 //
-// Each call spends at most about idleLimit on the count. If the devices of the open pools are too many for that, the next call continues
-// it, and a device may be counted that waited one lap ago.
+// Each call spends at most about idleLimit on the count. If there are too many devices for that, the next call continues the count. So a
+// device may be counted that waited during the lap before, and does not wait any more.
 //
 // It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.
@@ -106,7 +106,8 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// add adds devices that were counted, and reports whether the lap has ended: no devices follow, or as many devices wait as slots are free.
+// add adds found, the devices that were counted, to the lap. It reports whether the lap has ended: no more devices follow, or as many
+// devices wait as slots are free.
 func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	l.counted += found.Waiting
 	if l.after = found.Last; l.counted < free && found.Last != "" {

@@ -15,11 +15,11 @@ type minuteLedger interface {
 	CountMinutes(ctx context.Context, lastEvent int64, limit int) (int, error)
 }
 
-// minuteProgress records up to which id this replica knows the events of the log to be counted.
+// minuteProgress records which events of the log this replica knows to be counted.
 type minuteProgress struct {
 	mu          sync.Mutex
 	counted     int64               // all events with id <= counted are counted
-	position    store.EventPosition // the position to count up to next; valid if hasPosition
+	position    store.EventPosition // the next count ends at this position; valid if hasPosition is true
 	hasPosition bool
 }
 

@@ -20,7 +20,7 @@ const (
 	reapedEnded   = "ended"
 )
 
-// ReapResult has the numbers of tasks whose grants one pass ended, by what happened to the task.
+// ReapResult counts the tasks whose grants one pass ended. The tasks are grouped by what happened to them.
 type ReapResult struct {
 	Retried int // tasks that are pending again
 	Ended   int // tasks that ended
@@ -79,9 +79,9 @@ func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	}
 }
 
-// readLapses reads the ledger's clock and returns, for each length of a lease, the time before which leases have
-// ended, as far as the clock can be trusted. It stores the offset between this host's clock and the ledger's clock
-// for replicas that start later.
+// readLapses reads the ledger's clock. It returns, for each length of a lease, the trusted time (see clockGuard): a lease of this length
+// whose end is before that time has ended. It also stores the offset between this host's clock and the ledger's clock for replicas that
+// start later.
 func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
@@ -99,8 +99,8 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	return lapses, err
 }
 
-// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when it is trusted again. now is the time
-// of that clock, and cutoffs are the times that are trusted.
+// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when it is trusted again. now is the time of
+// that clock, and cutoffs are the trusted times, by the length of the lease.
 func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store.LapseCutoffs) {
 	distrusted := false
 	for _, cutoff := range cutoffs {

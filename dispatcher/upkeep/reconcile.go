@@ -225,7 +225,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	return k.undoEnded(ctx, pool, missing)
 }
 
-// undoEnded removes from the semaphore those of the grants added that have ended in the ledger.
+// undoEnded removes from the semaphore the grants in added that have ended in the ledger since they were read.
 func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {

@@ -29,7 +29,7 @@ func (b *background) start(work func(context.Context)) {
 	b.crew.Go("handing off slots", func() { work(b.ctx) })
 }
 
-// stop waits for the work in progress, as long as ctx allows.
+// stop makes start refuse new work, and waits until the work in progress has ended. If ctx ends first, it returns the error of ctx.
 func (b *background) stop(ctx context.Context) error {
 	b.mu.Lock()
 	b.stopped = true
@@ -78,8 +78,8 @@ func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	return !taken
 }
 
-// run does the work of the pool until no work remains. A panic is returned as an error, and run
-// continues with the work that was added before the panic: no other goroutine would ever do it.
+// run does the work of the pool until no work remains. It returns a panic as an error. After a panic it continues with the work that was
+// added before the panic, because no other goroutine would ever do it.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	for work, ok := m.takeNext(pool); ok; work, ok = m.takeNext(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return m.runWork(ctx, pool, work) }))

@@ -44,10 +44,9 @@ func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []par
 	return failed
 }
 
-// leaveQueues tells the queues of the pools that the devices of reports have left. A device may return
-// during this work, and enter a queue before the queue is notified that it left. So leaveQueues looks
-// for returned devices a second time and wakes their reports. Relay.Park wakes the reports that are
-// parked later.
+// leaveQueues informs the queues of the pools that the devices of reports have left. A device may return during this work, and enter a
+// queue again before the queue is informed that the device left. So leaveQueues looks for returned devices a second time at the end, and
+// wakes their reports. Relay.Park wakes the reports that are parked later.
 func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

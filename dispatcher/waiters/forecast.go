@@ -48,9 +48,9 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns those of joiners (devices that are to join the queue) whose tasks no policy refuses. In the queue, a refused device
-// could be ahead of devices that can start. A policy that the latest pass has not read is not applied; then the refused devices give their
-// offers back.
+// dropLimited returns the joiners (devices that are to join the queue) without those whose tasks a policy refuses. In the queue, a refused
+// device could be ahead of devices that can start. If the latest pass found no policies in the pool, dropLimited returns all joiners. A
+// device that a newer policy refuses then gives its offer back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil

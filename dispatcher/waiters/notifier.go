@@ -84,8 +84,8 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Notifier offers free slots to waiting devices. Each field does one part of this work. It is safe
-// for concurrent use. Until Stop, it starts background work for its callers, and nothing else.
+// Notifier offers free slots to waiting devices. Each field does one part of this work. It is safe for concurrent use. It does background
+// work only after a call of one of its methods, and starts no work after Stop.
 type Notifier struct {
 	Pools      *Pools      // state of the pools at this replica
 	Parks      *Parks      // parked reports of this replica

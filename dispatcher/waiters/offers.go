@@ -16,8 +16,8 @@ const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
 
-	// oldOffer is an age of an offer. An older offer was made by an earlier call to the semaphore,
-	// whose reply was lost or whose replica failed.
+	// oldOffer is the age above which an offer counts as old: an earlier call to the semaphore made it, but the reply was lost or the
+	// replica failed.
 	oldOffer = 100 * time.Millisecond
 )
 
@@ -85,8 +85,8 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
-// addTimes adds to each offer the time at which its slot became free. This is freedAt. For an offer that an earlier call made, it is the
-// time of the offer.
+// addTimes adds to each offer the time at which its slot became free. This is freedAt. But if an earlier call to the semaphore made the
+// offer, it is the time at which the offer was made.
 func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
@@ -98,8 +98,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out first, a round of offers and updates, and the rounds of the offers that follow from it. The semaphore offers an
-// unused slot to the next waiter in the call that reports the outcome.
+// runRounds carries out the round first. Then it carries out the rounds of the offers that follow from it: in the call that reports the
+// outcome of an unused offer, the semaphore offers the slot to the next waiter. It carries out at most maxRounds rounds.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
@@ -160,9 +160,8 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes those devices of offers that can start a task of the pool now, and returns the outcomes of the other offers. One read of the
-// ledger shows which devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for devices that cannot use
-// them.
+// push wakes the devices of offers that can start a task of the pool now, and returns the outcome of each offer. One read of the ledger
+// shows which devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for devices that cannot use them.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil

@@ -58,7 +58,7 @@ type WakeCall struct {
 	Offered []string // pools of the messages: in each, a slot may be offered to the device
 
 	// The latest message.
-	Pool    string    // as in WakeMessage
+	Pool    string    // pool in which the device may now start a task; empty if the report was woken for another reason
 	FreedAt time.Time // when the slot became free, by this process's clock; zero if unknown
 	WokenAt time.Time
 }
@@ -82,7 +82,7 @@ type Parks struct {
 
 	mu      sync.Mutex
 	all     map[string]*ParkedReport
-	waiting int
+	waiting int // number of parked reports
 	stopped bool
 }
 
@@ -117,8 +117,8 @@ func (p *ParkedReport) endWait(state WaitState) {
 	p.notify()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, ReplaceOlder enters newer, which
-// then may be parked, and entered is true.
+// ReplaceOlder ends the wait of an older report of the device. newer is the new report of the device, or nil if it may not be parked. If
+// newer is not nil and there is room, ReplaceOlder registers newer, and entered is true: newer may then be parked.
 func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func (s *Parks) countParked() float64 {
 	return float64(s.waiting)
 }
 
-// OnNewerReport ends the wait of the device's report here if number, the number of a report that another
-// replica parked, is higher.
+// OnNewerReport is called when another replica has parked a report of the device. number is the number of that report. If the report of the
+// device here has a lower number, OnNewerReport ends its wait.
 func (s *Parks) OnNewerReport(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,10 +190,10 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 	}
 }
 
-// OnWake wakes those reports of messages that are parked here.
+// OnWake wakes the reports that messages names, if they are parked at this replica.
 func (s *Parks) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
 
-// wake wakes those reports of messages that are parked here, and returns the messages to all other reports.
+// wake wakes the reports that messages names, if they are parked at this replica. It returns the messages to all other reports.
 func (s *Parks) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 const (
 	poolsPerRead = 500 // pools whose work one pass reads from the ledger
-	poolsTidied  = 50  // queues that one pass tidies, of pools in which no slot can be offered
+	poolsTidied  = 50  // queues of pools without a slot to offer, from which one pass removes the devices that no longer report
 
 	holdWeight  = 0.05            // weight of the newest hold time in the moving average
 	unknownHold = 5 * time.Second // assumed hold time until a grant of the pool has ended
@@ -22,7 +22,7 @@ const (
 // Pools holds the state that this replica keeps for each pool. It is safe for concurrent
 // use.
 type Pools struct {
-	pace slots.Pace // pace of every pool, without the hold time and the longest sleep
+	pace slots.Pace // durations for the queue of every pool; Pools.Pace adds the hold time and the longest sleep of one pool
 
 	mu     sync.Mutex
 	all    map[string]*poolState
@@ -42,7 +42,8 @@ type poolState struct {
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
-// newPools returns Pools without a pool. pace is the pace of every pool, without the hold time.
+// newPools returns Pools without a pool. pace has the durations that are the same for every pool: all except the hold time and the longest
+// sleep.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
 // stateOf returns the state of a pool, and creates it if it does not exist. mu must be held.
@@ -53,7 +54,7 @@ func (p *Pools) stateOf(pool string) *poolState {
 	return p.all[pool]
 }
 
-// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew reports whether it was not recorded before.
+// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew reports whether the pool was not recorded before.
 func (p *Pools) Add(pool string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,8 +109,8 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which sleeping devices are searched in this pass, at most searchesAPass. They are in withWork, the
-// pools of the latest nextToRead that have work. The next pass continues behind the last pool that was returned or had no work.
+// poolsToSearch returns the pools in which this pass searches for sleeping devices, at most searchesAPass. withWork are the pools with work
+// among those that the latest nextToRead returned. The next pass continues behind the last pool that was returned or had no work.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	batchesPerSearch = 100              // batches that wait in the pool
-	tasksPerSearch   = 400              // tasks that are examined
-	fewestTasks      = 4                // minimum number of tasks of each batch
+	batchesPerSearch = 100              // maximum number of batches in one search
+	tasksPerSearch   = 400              // number of tasks that one search examines, divided among its batches
+	fewestTasks      = 4                // minimum number of examined tasks of each batch, even if tasksPerSearch is then exceeded
 	missedReports    = 3                // a device that missed this number of reports is not woken
 	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): they reach the ledger late
 
@@ -30,7 +30,7 @@ type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	seenWithin  time.Duration // a device that was silent for longer is not woken; silence that was ordered does not count
+	seenWithin  time.Duration // a device that was silent for longer is not woken; the time for which it was asked to be silent does not count
 	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }
@@ -62,9 +62,9 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
-// missingWaiters returns the number of waiters that must be added to a queue. A queue should have
-// one waiter that can be notified for each free slot, and for each slot that becomes free until the
-// pass after the next. hold is the mean hold time.
+// missingWaiters returns the number of waiters that must be added to a queue. A queue should have one waiter that can be notified for each
+// free slot, and for each slot that probably becomes free within two seconds (at least 4, at most tasksPerSearch). hold is the mean hold
+// time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))

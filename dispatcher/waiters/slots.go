@@ -96,7 +96,8 @@ func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	return merged, indexes
 }
 
-// takeOutcomes removes from merged, the result of a merged call, the outcomes of its first part own, and returns these outcomes.
+// takeOutcomes returns the outcomes of the call own, and removes them from merged, the result of a merged call. own must be the first of
+// the calls in merged whose outcomes were not taken yet.
 func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
 	if merged.Err != nil {
 		return slots.ExchangeResult{Err: merged.Err}
@@ -107,7 +108,8 @@ func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Exchan
 	return first
 }
 
-// exchange requests and frees slots of the pool in one call, as requestsAndReleases says. reportPeriod is as in Acquire.
+// exchange sends requestsAndReleases, the requests and releases of slots of the pool, to the semaphore in one call. reportPeriod is the
+// time between two reports of the devices; if it is shorter than the configured report period, the configured one applies.
 func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
 	call := slots.Call{Pool: pool, Pace: s.pace(pool, reportPeriod), Exchange: requestsAndReleases}
 	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
@@ -125,7 +127,8 @@ func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Dura
 }
 
 // Refresh records that a device which waits in the queue of the pool asked again, and returns the time after which it is to ask again. The
-// time is 0 if the device must ask by Acquire (see slots.Semaphore.Refresh). reportPeriod is as in Acquire.
+// time is 0 if the device must ask by Acquire (see slots.Semaphore.Refresh). reportPeriod is the time between two reports of the device; if
+// it is shorter than the configured report period, the configured one applies.
 func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (time.Duration, error) {
 	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh) //nolint:wrapcheck // the semaphore says what it was doing
 }
