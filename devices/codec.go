@@ -9,14 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeReport decodes and checks one report. The error is an *Error and means that
-// the whole report is refused. Then the returned Report has only its ID, if the ID was
-// readable, so that the reply can name the report. A bad entry of results or running does
-// not refuse the report: it is marked Invalid, and keeps its task and token if they are readable.
+// DecodeReport decodes and checks one report. An error is an *Error and means that the whole report is refused. In that case the returned
+// Report has only its ID, so that the reply can name the report; the ID is empty if it could not be read. A bad entry of results or running
+// does not refuse the report: it is marked Invalid, and keeps its task and token if they are readable.
 //
-// An empty body is {}. Absent, null, "", {} and [] mean the same in every field but
-// output. output is opaque: only absent and null mean that there is no output.
-// Field names are case-sensitive. If a field is repeated, the last value counts.
+// An empty body means {}. Absent, null, "", {} and [] mean the same in every field but output. The decoder does not interpret output: only
+// absent and null mean that there is no output. Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
 	text, err := checkText(body)
@@ -44,8 +42,8 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// checkText returns body, the text of a report, without surrounding space and with unstorable characters replaced, or nil if the body is
-// empty. It returns an error for a body that is too long or nested too deep.
+// checkText returns body without the space around it, and with U+FFFD in place of characters that cannot be stored. It returns nil if body
+// is empty, and an error if body is too long or nested too deep.
 func checkText(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -152,8 +150,9 @@ func (r *Report) decodeRunning(fields members) (err error) {
 	return err
 }
 
-// decodeList calls decode for each entry of the list in the member name of fields, and returns the results. It adds the number of unknown
-// fields in the entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code tooManyCode.
+// decodeList calls decode for each entry of the list in the member name of fields, and returns what decode returned. It adds the number of
+// unknown fields in the entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code
+// tooManyCode.
 func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {

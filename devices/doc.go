@@ -2,9 +2,9 @@
 // reports, replies, their JSON form and their MQTT topics. It does not depend on
 // transports, slots or SQL.
 //
-// The transports are the packages http and mqtt; package line is a third one, as an example in a
-// test. Over MQTT the broker authenticates devices: either package broker, the embedded broker, or
-// mosquitto with the accounts that package dynsec maintains.
+// The transports are the packages http and mqtt. Package line is a third transport, in a test, as an example. Over MQTT the broker
+// authenticates the devices. The broker is either package broker, the embedded broker, or mosquitto with the accounts that package dynsec
+// maintains.
 //
 // Decoding refuses a whole report that cannot be parsed or exceeds a limit. A single bad
 // entry is only marked, so that it does not affect the other entries.

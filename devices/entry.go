@@ -60,7 +60,7 @@ func decodeInteger(raw []byte) int64 {
 }
 
 // digits returns the digits of raw, a non-negative decimal integer that was sent as a JSON number or as a JSON string. It returns "" for
-// everything else, also for leading zeros.
+// any other value, and for an integer with leading zeros.
 func digits(raw []byte) string {
 	if isEmpty(raw) {
 		return ""
@@ -115,8 +115,8 @@ func (r *Result) decodeError(raw []byte) {
 	r.Error = cutText(text, MaxError)
 }
 
-// decodeRetryAfter sets RetryAfter from raw, the JSON value of retry_after_ms, but only if the status is StatusReturned, so that the field
-// does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
+// decodeRetryAfter sets RetryAfter from raw, the JSON value of retry_after_ms. It ignores raw unless the status is StatusReturned, so that
+// the field does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
 func (r *Result) decodeRetryAfter(raw []byte) {
 	if r.Status != StatusReturned || isEmpty(raw) {
 		return

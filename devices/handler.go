@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// AnswerAfterWait is the maximum time from the end of the wait of a parked report until its answer. If a
-// search for a task is in progress when the wait ends, the search is finished first.
+// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer. If a search for a task is in progress
+// when the wait ends, the answer comes after the search.
 const AnswerAfterWait = 30 * time.Second
 
-// Handler decides how reports are answered. All transports share one Handler. An error of
-// its methods refuses the whole report: see RefusalOf. For waking devices see waiters.Waker.
+// Handler decides how reports are answered. All transports share one Handler. An error of its methods refuses the whole report (see
+// RefusalOf). Devices are woken by a waiters.Waker, not by a Handler.
 type Handler interface {
 	// Authenticate checks that a sender with this token may report as device, and returns the Caller of the report.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
@@ -20,10 +20,9 @@ type Handler interface {
 	// The Caller of the session's reports is then Caller{Device: device, Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// HandleWaiting is HandleReport with an answer that may wait for a task for up to wait. It returns at
-	// most AnswerAfterWait after the end of this time. It calls onPark when the waiting begins, that is, when
-	// the report is parked. couldWait reports whether the answer was allowed to wait, even if it was given at
-	// once.
+	// HandleWaiting does the same as HandleReport, but lets an answer without a task wait for at most the duration wait. It returns at most
+	// AnswerAfterWait after the end of this duration. It calls onPark when the wait begins (when the report is parked). couldWait reports
+	// whether the answer was allowed to wait, even if it was given at once.
 	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
 	// AfterRefusal returns the time after which the device of a refused report should report again.
 	AfterRefusal(reason Reason) time.Duration

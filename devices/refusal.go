@@ -20,19 +20,18 @@ var (
 
 // ReportRefusal is the answer to a report that is refused as a whole.
 type ReportRefusal struct {
-	Err           error  // the error to which this is the answer
+	Err           error  // the error that this row answers
 	Status        int    // HTTP status
 	Reason        Reason // reason of the reply on a transport without statuses
-	DelayAs       Reason // determines when the device reports again
+	DelayAs       Reason // the reason by which the time of the next report is computed (Handler.AfterRefusal)
 	MayResend     bool   // the device may send the same report again
 	Code          string // for programs
 	Detail        string // for people
 	SessionDetail string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
-// Refusals returns the table of the answers to errors; it holds for all transports. The first row that
-// matches an error is used, and the last row if none matches. If the error is an Error, its own code and
-// detail replace those of the row.
+// Refusals returns the table of the answers to errors. It holds for all transports. The first row that matches an error is used, or the
+// last row if none matches. If the error is an *Error, its code and detail replace the code and detail of the row.
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, ReasonInvalid, false, "", "", ""},
@@ -62,8 +61,8 @@ func RefusalOf(err error) ReportRefusal {
 	return rows[len(rows)-1]
 }
 
-// Reply returns the refusal as a Reply, for a transport without statuses. reportID is the id of the
-// refused report, and after the time until the device should report again.
+// Reply returns the refusal as a Reply, for a transport without statuses. reportID is the id of the refused report, and after is the time
+// after which the device should report again.
 func (r ReportRefusal) Reply(reportID string, after time.Duration) Reply {
 	return Reply{Re: reportID, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.SessionDetail, r.Detail), ReportAfterMS: after.Milliseconds()}
 }

@@ -9,8 +9,8 @@ import (
 // reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply. The last four refuse the whole report. They occur only over MQTT, because HTTP has
-// statuses for refusals. ReasonUnavailable can refuse the whole report, too; then Code is "unavailable".
+// The reasons of a reply. The last four refuse the whole report. They occur only over MQTT, because HTTP has statuses for refusals.
+// ReasonUnavailable can refuse the whole report, too: in that case Code is "unavailable".
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task

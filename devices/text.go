@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// nestsDeeper reports whether brackets outside of strings nest deeper than limit. It also
-// works on invalid JSON, so it can run before a recursive parser.
+// nestsDeeper reports whether text, a JSON text, has more than limit levels of nested brackets outside of strings. It also works on invalid
+// JSON, so it can run before a recursive parser.
 func nestsDeeper(text []byte, limit int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -40,9 +40,9 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// replaceUnstorable replaces characters that a text column cannot store by U+FFFD, inside the strings of
-// a JSON text: U+0000 (raw or escaped), lone surrogates, and each byte of invalid UTF-8. All
-// other bytes stay. If there is nothing to replace, it returns text itself. It never writes to text.
+// replaceUnstorable returns text, a JSON text, with U+FFFD in place of the characters inside its strings that a text column cannot store:
+// U+0000 (raw or escaped), lone surrogates, and each byte of invalid UTF-8. All other bytes stay. If there is nothing to replace, it
+// returns text itself. It never writes to text.
 func replaceUnstorable(text []byte) []byte {
 	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
 		return text
@@ -86,7 +86,7 @@ func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	return width, r == utf8.RuneError && width == 1
 }
 
-// nextEscape is nextCharacter for a text that begins with a backslash.
+// nextEscape does the work of nextCharacter for a text that begins with a backslash.
 func nextEscape(text []byte) (width int, isUnstorable bool) {
 	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
 	unit, ok := escapedUnit(text)

@@ -37,8 +37,8 @@ const (
 	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 
-	// A client that publishes more often is read more slowly, so that TCP slows it down. Without this bound, its messages would fill the
-	// queue of the dispatcher's client, and messages of other devices would be dropped.
+	// A device above this rate is read more slowly, so that TCP slows it down. Without this bound, its messages would fill the queue of the
+	// dispatcher's client, and messages of other devices would be dropped.
 	publishRate  = 200 // messages a second of all connections of one device
 	publishBurst = 400
 	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// listener bounds the number of connections, the time from accepting a connection to its CONNECT,
-// and the time of each write. mochi holds a client's lock while it writes, so without the last
-// bound a client that does not read would block every client that publishes to it.
+// listener bounds the number of connections, the time from accepting a connection to its CONNECT, and the time of each write. The bound for
+// writes is needed because mochi holds a client's lock while it writes: a client that does not read would otherwise block every client that
+// publishes to it.
 type listener struct {
 	net.Listener
 	mu     sync.Mutex
@@ -49,9 +49,8 @@ func (l *listener) add(connection *conn) bool {
 	return true
 }
 
-// closeAll closes the listener and all connections, also connections that mochi has not counted
-// yet. Then it waits until mochi has counted every connection, or until ctx ends. Before that,
-// waiting for mochi's count of clients would end too early.
+// closeAll closes the listener and all connections, also connections that mochi has not counted yet. Then it waits until mochi has counted
+// every connection, or until ctx ends. Without this wait, Stop could find no counted client left, although mochi still handles one.
 func (l *listener) closeAll(ctx context.Context) {
 	_ = l.Close()
 	l.mu.Lock()
@@ -87,11 +86,11 @@ func (c *conn) Read(buffer []byte) (int, error) {
 	return c.Conn.Read(buffer)
 }
 
-// SetDeadline sets deadline as the read deadline only: mochi calls it to apply the keepalive, which concerns reading.
+// SetDeadline sets only the read deadline: mochi calls it to apply the keepalive, which concerns only reading.
 func (c *conn) SetDeadline(deadline time.Time) error { return c.SetReadDeadline(deadline) }
 
-// Write sends packet to the client. It closes the connection if the client does not read within writeTimeout: mochi would continue to
-// write.
+// Write sends packet to the client. If the client does not read the packet within writeTimeout, Write closes the connection, because mochi
+// would continue to write to it.
 func (c *conn) Write(packet []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	n, err := c.Conn.Write(packet)

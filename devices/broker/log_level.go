@@ -9,7 +9,7 @@ import (
 // a packet, because packets contain payloads and passwords.
 type quietHandler struct{ next slog.Handler }
 
-// Enabled reports whether the logger is enabled for the level at which Handle would log a record of this level.
+// Enabled reports whether the next handler is enabled for the level at which Handle would log a record of this level.
 func (q quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.next.Enabled(ctx, quietLevel(level))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// rules decides which clients may connect, publish and subscribe. It compares exact topics, so it
-// denies every wildcard, $share and $SYS filter except the dispatcher's own shared subscription.
+// rules decides which clients may connect, publish and subscribe. It compares exact topics. So it denies every filter with a wildcard,
+// $share or $SYS, except the dispatcher's own shared subscription.
 type rules struct {
 	mqtt.HookBase
 	authenticate func(device devices.ID, password string) error

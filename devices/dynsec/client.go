@@ -38,7 +38,7 @@ type Options struct {
 type Client struct {
 	options  Options
 	dial     func(context.Context) (net.Conn, error)
-	connTurn chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
+	connTurn chan *connection // holds the connection, or nil while the client is not connected; a change takes it out and puts it back
 }
 
 // New returns a client that is not connected yet. It returns an error if a required option is missing or an option is invalid.

@@ -73,7 +73,7 @@ func (a pluginAnswer) unexpectedError(expected ...string) error {
 	return fmt.Errorf("the dynamic-security plugin refused %s: %s", a.Command, a.Error)
 }
 
-// unexpectedErrors returns the joined errors of the answers without the expected errors.
+// unexpectedErrors returns the errors of answers, joined, except the errors in expected.
 func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 	for _, a := range answers {
 		err = errors.Join(err, a.unexpectedError(expected...))
@@ -81,11 +81,11 @@ func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 	return err
 }
 
-// roleName returns the name of the device's role. Its prefix prevents that a device id equals the name of an administrator's role.
+// roleName returns the name of the device's role. Because of its prefix, it never equals the name of an administrator's role.
 func roleName(device devices.ID) string { return "device:" + string(device) }
 
-// deviceRole returns the role with all rights of a device. A change here reaches the role of an existing account only with
-// the next Set of this account.
+// deviceRole returns the role with all rights of a device. If the rights here are changed, an existing account gets the new rights only
+// with its next Set.
 func deviceRole(device devices.ID) role {
 	return role{roleName(device), []acl{
 		{"publishClientSend", devices.ReportTopic(device), true},

@@ -143,7 +143,8 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnsw
 	}
 }
 
-// parseAnswers returns the answers in received, a message of the plugin. ok is false if they do not all have correlationID.
+// parseAnswers returns the answers in received, a message of the plugin. ok is false if received is not valid, or if one of the answers has
+// another correlationID.
 func parseAnswers(correlationID string, received []byte) ([]pluginAnswer, bool) {
 	var message struct{ Responses []pluginAnswer }
 	if json.Unmarshal(received, &message) != nil {

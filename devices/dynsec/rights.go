@@ -26,7 +26,7 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	return errors.Join(err, unexpectedErrors(answers, roleExists)) // another replica may have created the role
 }
 
-// rightsToSet returns the commands that set up the rights. It returns none if the rights are set up.
+// rightsToSet returns the commands that set up the rights at the broker. It returns no command if the rights are right already.
 func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
 	wantedRole := dispatcherRole()
 	answers, err := conn.ask(ctx,

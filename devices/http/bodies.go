@@ -19,9 +19,9 @@ const (
 	shortBody              = 4 << 10 // bytes
 )
 
-// bodyLimiter bounds the number of report bodies that are not received completely yet, because a
-// sender can announce a body and send it slowly. With the default MaxReports there are at
-// most 4096 incomplete bodies. At most 512 of them are long: at most 32 MiB.
+// bodyLimiter bounds the number of report bodies that are not received completely yet, because a sender can announce a body and send it
+// slowly. With the default MaxReports there are at most 4096 incomplete bodies. At most 512 of them are longer than shortBody: these use at
+// most 32 MiB.
 type bodyLimiter struct{ all, long bodyShares }
 
 // newBodyLimiter returns a bodyLimiter for at most maxReports concurrent reports.
@@ -29,8 +29,8 @@ func newBodyLimiter(maxReports int) *bodyLimiter {
 	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*maxReports, maxBodiesPerDevice), long: newBodyShares(maxReports, maxLongBodiesPerDevice)}
 }
 
-// bodyShares bounds the bodies of each device and the bodies of each fleet token. The second
-// bound is needed because a sender with a fleet token can use the name of any device.
+// bodyShares bounds the number of bodies of each device, and the number of bodies of each fleet token. The bound for a fleet token is
+// needed because a sender with a fleet token can use the name of any device.
 type bodyShares struct{ devices, fleet *fair.Shares }
 
 // newBodyShares allows maxTotal bodies in total, maxPerDevice bodies of one device, and maxTotal/2 bodies of one fleet token.
@@ -38,7 +38,8 @@ func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
-// take counts one body of this caller until end is called. token is the secret that the sender used. ok is false if a bound is reached.
+// take counts one body of this caller until end is called. token is the secret of the caller. ok is false if a bound is reached; then
+// nothing is counted.
 func (s bodyShares) take(caller devices.Caller, token string) (end func(), ok bool) {
 	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
@@ -51,8 +52,9 @@ func (s bodyShares) take(caller devices.Caller, token string) (end func(), ok bo
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read returns the body of request, a report of caller. The read timeout of the server bounds its time. If the body broke off, the error
-// is devices.ErrIncomplete, and the device should send the same report again. If a bound of b is reached, the report is refused as busy.
+// read returns the body of request, a report of caller. The read timeout of the server limits the time. If the body broke off, the error is
+// devices.ErrIncomplete, and the device should send the same report again. If a bound of b is reached, the error refuses the report with
+// busy_server.
 func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller, bearer(request))
 	if !ok {

@@ -12,9 +12,8 @@ import (
 // of a long poll: that is Options.LongPollMax.
 const maxParsedSeconds = 1_000_000
 
-// PreferredWait returns the longest time for which the client lets its answer wait, from
-// Prefer: wait=N (RFC 7240). It returns 0 if there is no wait preference or if its value is
-// invalid. If there are several wait preferences, the first one counts.
+// PreferredWait returns the longest time for which the client lets its answer wait, from the header Prefer: wait=N (RFC 7240). It returns 0
+// if there is no wait preference or if its value is invalid. If there are several wait preferences, the first one counts.
 func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var preference string
@@ -28,7 +27,7 @@ func PreferredWait(header http.Header) time.Duration {
 	return 0
 }
 
-// cutUnquoted returns the parts of text before and after the first separator outside of quotes. If there is none, before is text.
+// cutUnquoted returns the parts of text before and after the first separator outside of quotes. If there is none, before is the whole text.
 func cutUnquoted(text string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(text); i++ {

@@ -1,4 +1,4 @@
-// Package http is the HTTP transport of reports. The decisions are made by devices.Handler.
+// Package http is the HTTP transport of reports. It makes no decisions: devices.Handler makes them.
 package http
 
 import (
@@ -28,7 +28,7 @@ type Options struct {
 	AddressOf func(r *http.Request) netip.Addr                // returns the address of the sender; nil means that it is not known
 	Logger    *slog.Logger
 
-	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate does.
+	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate is used.
 	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
 	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
 	Pace         *pace.Limiter // limits the reports of each device; nil means no limit
@@ -203,11 +203,11 @@ func writeResponse(response http.ResponseWriter, status int, contentType string,
 	_, _ = response.Write(body)
 }
 
-// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It is wrapped so that no other
-// busyError equals it.
+// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError, so that
+// errors.Is tells it from the other errors of busyError.
 var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
 
-// busyError returns the error for a report that is refused because the server is busy. detail says with what.
+// busyError returns the error for a report that is refused because the server is busy. detail names the limit that is reached.
 func busyError(detail string) error {
 	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
 }

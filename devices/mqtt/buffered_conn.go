@@ -16,10 +16,9 @@ const (
 	lastWriteTimeout = disconnectWaitMS * time.Millisecond // the longest time for the last write in Close
 )
 
-// bufferedConn is a connection that saves system calls for a library that reads each packet in
-// three pieces and writes each packet alone. It reads ahead. Packets that are written while
-// a write is in progress are sent together with the next write, in order. If a write fails,
-// later calls of Write return its error, and the connection is closed.
+// bufferedConn is a connection that saves system calls. It is made for a library (paho) that reads each packet in three pieces and writes
+// each packet alone. It reads ahead. It sends the packets that are written while a write is in progress together in the next write, in
+// order. If a write fails, bufferedConn closes the connection, and later calls of Write return the error.
 type bufferedConn struct {
 	net.Conn // its Write must have a deadline
 
@@ -47,7 +46,7 @@ func newBufferedConn(conn net.Conn) *bufferedConn {
 // Read reads into buffer from the connection. Only one goroutine may call it.
 func (b *bufferedConn) Read(buffer []byte) (int, error) { return b.in.Read(buffer) }
 
-// Write buffers packet, which the next write to the connection sends. It blocks while more than maxUnsentBytes are buffered.
+// Write buffers packet, and the sending goroutine sends it with its next write. Write blocks while more than maxUnsentBytes are buffered.
 func (b *bufferedConn) Write(packet []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,8 +61,7 @@ func (b *bufferedConn) Write(packet []byte) (int, error) {
 	return len(packet), nil
 }
 
-// SetWriteDeadline does nothing: packets of several writers are sent in one write, and the
-// connection below sets a deadline for each write.
+// SetWriteDeadline does nothing: one write sends the packets of several callers, and the connection below sets a deadline for each write.
 func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
 
 // sendUnsent sends the waiting packets until the connection is closed and no packet is left, or until a write fails.

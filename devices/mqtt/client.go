@@ -24,8 +24,8 @@ const (
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// lastReportsWait is the time that Stop waits after the broker has confirmed the
-	// unsubscription. Within it, paho delivers the reports that it has read already.
+	// lastReportsWait is the time that Stop waits after the broker has confirmed the unsubscription. In this time, paho delivers the
+	// reports that it has already read.
 	lastReportsWait = 50 * time.Millisecond
 )
 
@@ -95,10 +95,9 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.trySend(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
-// stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new
-// connection ends an old one that still hangs at the broker. After a subscribed connection
-// that lasted at most a keepalive it uses a new client id, because another client may have
-// taken the old one.
+// stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old one that still hangs
+// at the broker. But if a subscribed connection lasted at most a keepalive, it uses a new client id, because another client with the same
+// id may have ended the connection.
 func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, loggedReasons := newClientID(), reconnectAfter, map[string]bool{}
 	for {
@@ -131,8 +130,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 	}
 }
 
-// stableReason returns the text of err without ports and addresses. They differ each time, so
-// without them the same trouble always has the same text.
+// stableReason returns the text of err without ports and addresses, which differ each time. So the same fault always has the same text.
 func stableReason(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
 		return "lookup of " + lookup.Name + " timed out"

@@ -21,9 +21,8 @@ const (
 	disconnectWaitMS    = 250             // milliseconds
 )
 
-// connection is one connection to the broker. Each connection has its own paho client, which
-// starts without state. A reused paho client would deliver outdated replies after it
-// reconnects, and would never free the message ids of unacknowledged ones.
+// connection is one connection to the broker. Each connection has its own paho client, which starts without state. A paho client that
+// reconnects would deliver outdated replies, and would never free the message ids of replies that the broker has not acknowledged.
 type connection struct {
 	paho       paho.Client
 	opened     chan net.Conn // receives the network connection as soon as it is open, before the CONNACK
@@ -34,9 +33,9 @@ type connection struct {
 // isOpen reports whether the connection is open. It returns false if c is nil.
 func (c *connection) isOpen() bool { return c != nil && c.paho.IsConnectionOpen() }
 
-// runConnection opens a connection with this client id, subscribes, and returns when the connection is lost or ctx ends. If ctx ends after
-// the subscription, the connection stays open and err is nil. subscribed reports whether the subscription succeeded, and err is the reason
-// why the connection ended.
+// runConnection opens a connection with this client id, subscribes, and returns when the connection is lost or ctx ends. subscribed reports
+// whether the subscription succeeded. err is the reason why the connection ended. If ctx ends after the subscription, the connection stays
+// open and err is nil.
 func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed bool, err error) {
 	conn := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
 	conn.paho = paho.NewClient(c.pahoOptions(ctx, clientID, conn))
@@ -119,7 +118,8 @@ func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *con
 }
 
 // Dialer returns a function that opens a network connection to the broker, for clients outside of this package. brokerURL has the form of
-// Options.URL. tlsSettings applies only to mqtts URLs and may be nil, as Options.TLS. Every write on the connection has a deadline.
+// Options.URL. tlsSettings applies only to mqtts URLs; if it is nil, the system's root certificates are used. Every write on the connection
+// has a deadline.
 func Dialer(brokerURL string, tlsSettings *tls.Config) (func(context.Context) (net.Conn, error), error) {
 	u, err := parseURL(brokerURL)
 	if err != nil {
@@ -144,9 +144,9 @@ func dial(ctx context.Context, brokerURL *url.URL, tlsSettings *tls.Config) (net
 	return deadlineConn{conn, writeTimeout}, nil
 }
 
-// deadlineConn is a connection on which every write has a deadline. paho sets a deadline only for its
-// publishes. If the broker's machine answers but the broker reads nothing, the write of an
-// acknowledgement would block for ever, and so would the ping that detects the trouble.
+// deadlineConn is a connection on which every write has a deadline, because paho sets a deadline only for its publishes. Without it, the
+// write of an acknowledgement would block for ever if the broker reads nothing while its machine still answers. The ping that detects this
+// fault would block, too.
 type deadlineConn struct {
 	net.Conn
 

@@ -25,7 +25,7 @@ type receivedReport struct {
 	device     devices.ID
 	body       []byte
 	ack        func() // acknowledges the message to the broker
-	endWaiting func() // ends the count of the report by maxWaitingPerDevice
+	endWaiting func() // stops counting the report for maxWaitingPerDevice
 }
 
 // intake distributes received messages to workers. All messages of one device go to the same
@@ -67,9 +67,9 @@ func (in *intake) start(ctx context.Context) {
 }
 
 // work handles report, which was taken from queue. If the handling takes longer than Patience, work refuses report and the reports that
-// follow it in queue, and acknowledges them. Unacknowledged, they would fill the broker's window of open messages, and no report of
-// another device would arrive. The handler never receives the refused reports of the queue; the reply to report follows when it is
-// handled. The goroutine that refuses them starts only after Patience.
+// follow it in queue, and acknowledges all of them to the broker. Otherwise these unacknowledged messages would fill the broker's window of
+// open messages, and no report of another device would arrive. The handler never receives the refused reports of the queue. It still
+// finishes report, whose reply is sent then. The goroutine that refuses the reports starts only after Patience.
 func (in *intake) work(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
@@ -104,8 +104,8 @@ func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedRepor
 	}
 }
 
-// receive puts a received message of a device into the queue of its worker, or refuses or drops it. It never blocks: paho calls it from
-// the goroutine that also reads the broker's acknowledgements.
+// receive puts a received message of a device into the queue of its worker, or refuses or drops it. It never blocks, because paho calls it
+// from the goroutine that also reads the broker's acknowledgements.
 func (in *intake) receive(received paho.Message) {
 	device, err := devices.ParseReportTopic(received.Topic())
 	switch {
@@ -152,8 +152,8 @@ func (in *intake) enqueue(report receivedReport) {
 	}
 }
 
-// refuseOften acknowledges a report of a device that may be refused many times a second, and counts it under this reason. It answers at
-// most one such report of the device a second, and does not decode the other reports.
+// refuseOften refuses a report for a cause that one device can produce many times a second. It acknowledges the report and counts it under
+// reason. It answers at most one of these reports of a device a second, and does not decode the others.
 func (in *intake) refuseOften(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
@@ -162,14 +162,15 @@ func (in *intake) refuseOften(report receivedReport, reason string) {
 	report.ack()
 }
 
-// refuse acknowledges a report and answers it with reason in place of the handler. It does not wait for room in the outbox.
+// refuse refuses a report with this reason, without the handler: it answers and acknowledges the report. It does not wait for room in the
+// outbox.
 func (in *intake) refuse(report receivedReport, reason devices.Reason) {
 	in.countUnhandled(string(reason))
 	in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, reason)))
 	report.ack()
 }
 
-// countUnhandled counts, under this reason, a report that the handler did not receive or did not finish.
+// countUnhandled counts, under this reason, a report that the handler did not receive or whose handling did not finish.
 func (in *intake) countUnhandled(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
 // refusalReply returns the reply that refuses report with this reason. It reads only the id of the report.

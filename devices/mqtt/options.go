@@ -1,13 +1,11 @@
 // Package mqtt is the MQTT transport: it receives the reports of devices from an MQTT 3.1.1
 // broker with a shared subscription and publishes the replies. It makes no decisions.
 //
-// Every report is acknowledged to the broker (PUBACK) when its reply was handed to the
-// connection or lost, or when the report was refused, or dropped and counted. A broker limits the
-// number of unacknowledged messages (mosquitto: 20). So if the handling of a report takes longer than
-// Options.Patience, this report and the reports that wait behind it in the queue of its worker are
-// acknowledged, and their devices receive the reason `unavailable`. Only the first of these reports
-// is handled, and its device receives the real reply later. Lost replies are not counted. Safety does
-// not depend on this package: the device repeats a lost report.
+// Every report is acknowledged to the broker (PUBACK). This happens when its reply was handed to the connection or lost, or when the report
+// was refused, or dropped and counted. A broker limits the number of unacknowledged messages (mosquitto: 20). So if the handling of a
+// report takes longer than Options.Patience, this report and the reports that wait behind it in the queue of its worker are acknowledged,
+// and their devices receive the reason `unavailable`. Only the first of these reports is handled, and its device receives the real reply
+// later. Lost replies are not counted. Safety does not depend on this package: the device repeats a lost report.
 package mqtt
 
 import (
@@ -39,7 +37,7 @@ type Options struct {
 	Queue         int           // maximum number of reports that wait for each worker; default 64
 	HandleTimeout time.Duration // after this time, the context of a report's handling ends; default 10 s
 	Patience      time.Duration // after this time, a report that is still being handled is answered with unavailable; default 3 s
-	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 of it, a silent broker after 1.75. Default 10 s
+	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 keepalives, a silent broker after 1.75. Default 10 s
 	BusyAfter     time.Duration // report_after_ms of a device that this package refuses, +- 50 %; default 10 s
 
 	Pace        *pace.Limiter   // limits the reports of each device; nil means no limit

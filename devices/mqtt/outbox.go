@@ -47,8 +47,8 @@ type outbox struct {
 	giveUp  func()        // closes abandon
 }
 
-// newOutbox returns an outbox that publishes nothing yet. newestConnection returns the connection to use, and onLost is called for each
-// lost message.
+// newOutbox returns an outbox that publishes nothing yet. newestConnection returns the newest connection, or nil before the first one.
+// onLost is called for each lost message.
 func newOutbox(newestConnection func() *connection, onLost func(), panicked rescue.PanicHandler) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
