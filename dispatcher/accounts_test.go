@@ -177,7 +177,7 @@ func (h shortStagingStore) StageAccounts(ctx context.Context, stage store.Stage,
 	return h.Store.StageAccounts(ctx, stage, list, existing, 2*time.Second)
 }
 
-// The broker fails for one part of an import. This part is sent again, and the import succeeds.
+// The broker fails for one part of an import. The import must send this part again, and must succeed.
 func TestAnImportOutlastsASlip(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -195,7 +195,7 @@ func TestAnImportOutlastsASlip(t *testing.T) {
 	}
 }
 
-// The ledger refuses an import. It does so before any account is created at the broker.
+// The ledger refuses an import. It must do so before any account is created at the broker.
 func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -207,7 +207,7 @@ func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	a.expectCalls(t)
 }
 
-// An import fails at the broker, or its client disconnects. No account and no device is left behind.
+// An import fails at the broker, or its client disconnects. No account and no device may be left behind.
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -252,7 +252,7 @@ func (u unknownOutcomeStore) ImportDevices(
 	return nil, errors.Join(err, store.ErrOutcomeUnknown)
 }
 
-// It is unknown whether an import was committed. It was, so its accounts at the broker stay.
+// The import was committed, but the ledger returns that the outcome is unknown. The accounts at the broker must stay.
 func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -313,7 +313,7 @@ func TestEnrollmentSetsTheAccount(t *testing.T) {
 	}
 }
 
-// The broker hangs. Only one transaction of the ledger waits for it.
+// The broker hangs. At most one transaction of the ledger may wait for it.
 func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
@@ -365,8 +365,8 @@ func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	b.must(b.AuthenticateSession(b.ctx, "d1", second))
 }
 
-// A session at the broker is still open after its device was deleted or the tokens of the device were revoked. This
-// session does not authenticate the device.
+// A device was deleted, or its tokens were revoked, but its session at the broker is still open. Reports of this session must be refused.
+// Only a token may register the device again.
 func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -54,7 +54,8 @@ func TestResultOfTheLastTaskReadsNothing(t *testing.T) {
 	})
 }
 
-// A task that failed and is tried again is an open task.
+// A device has one task. The task fails and is to be tried again, so it is still an open task. The reply must give the reason of this task
+// and not the reason none.
 func TestResultOfATaskThatIsTriedAgainIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, _ *storeSpies, _ *stoppedClock) {
@@ -67,7 +68,8 @@ func TestResultOfATaskThatIsTriedAgainIsNotTheLast(t *testing.T) {
 	})
 }
 
-// TestBlockedDeviceIsReadAgain checks a device that was admitted and then blocked: the news of the block end the admission.
+// TestBlockedDeviceIsReadAgain checks a device that was admitted and then blocked. The news of the block must end the admission, so the
+// next report reads the registration from the ledger.
 func TestBlockedDeviceIsReadAgain(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
@@ -81,7 +83,8 @@ func TestBlockedDeviceIsReadAgain(t *testing.T) {
 	})
 }
 
-// The results of a blocked or deleted device change nothing over MQTT. So the registration is read for each of its reports.
+// Over MQTT, the results of a blocked or deleted device must change nothing. So each report over MQTT must read the registration of its
+// device.
 func TestResultOverMQTTReadsTheRegistration(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {

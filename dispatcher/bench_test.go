@@ -120,7 +120,7 @@ func newServerBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBen
 	return b
 }
 
-// runSQL runs a statement on the ledger without the store, so no news of it are written.
+// runSQL runs a statement on the ledger without the store, so that no news about the change are written.
 func (b *testBench) runSQL(statement string) {
 	b.t.Helper()
 	db, err := sql.Open(b.sqlDriver, b.dsn)

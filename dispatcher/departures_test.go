@@ -16,11 +16,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// In the tests of this file, offers last for a minute and no pass runs. So if the offer of a disconnected device is
-// withdrawn, the departure of the device was the cause.
+// In the tests of this file, offers last for a minute and no pass runs. So an offer of a disconnected device can be withdrawn only because
+// the departure of the device was noticed.
 
-// The connection of a device's parked report breaks. No slot is kept for this device: neither a slot that becomes
-// free afterwards nor a slot that was offered to it before.
+// The connection of a device's parked report breaks. No slot may stay reserved for this device. There are two cases: the slot becomes free
+// after the connection broke, or it was offered to the device before.
 func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(b *testBench, leaves *pendingReport, free func()){
@@ -61,8 +61,8 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	}
 }
 
-// A device has a newer report at another replica when the connection of its older report ends. This end does not
-// count as a departure, even if the replica of the older report does not know of the newer one.
+// The connection of a device's older report ends while the device has a newer report at another replica. The end of the older connection
+// must not count as a departure, even if the replica of the older report does not know of the newer report.
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -95,8 +95,8 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	})
 }
 
-// departureSemaphore is a semaphore that counts the updates saying that a waiter is away. It calls beforeDeparture
-// at each of them.
+// departureSemaphore is a semaphore that counts the updates of the kind WaiterPassedOver. It calls beforeDeparture before it passes each of
+// them on.
 type departureSemaphore struct {
 	dispatcher.Semaphore
 	beforeDeparture func()
@@ -156,9 +156,9 @@ func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report
 	return gone, err
 }
 
-// A device disconnects, and while the queue is being informed of this, it reports at another replica. It must stay
-// reachable. There are two cases: the new report is announced before that update, or after it while the device was
-// already in the queue.
+// A device disconnects. While the queue is being informed of the departure, the device reports at another replica. It must stay reachable.
+// There are two cases: the new report is announced before the queue gets the update, or after the update, when the device was already in
+// the queue.
 func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"announced before", "announced after"} {
@@ -209,7 +209,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	}
 }
 
-// The connection of a parked report breaks. After that, the ledger does not list the device as reachable.
+// The connection of a parked report breaks. After that, the ledger must not list the device as reachable.
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

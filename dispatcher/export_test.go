@@ -1,7 +1,7 @@
 package dispatcher
 
-// DisableCoalescing makes each report read and claim with calls of its own. A benchmark compares this with the
-// usual calls, which reports share.
+// DisableCoalescing makes each report read and claim with calls of its own. A benchmark compares these calls with the usual calls, which
+// several reports share.
 func (d *Dispatcher) DisableCoalescing() {
 	d.ledgerCalls.views.MaxConcurrent, d.ledgerCalls.views.MaxSize = 1000, 1
 	d.ledgerCalls.claims.MaxConcurrent, d.ledgerCalls.claims.MaxSize = 1000, 1

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A device has tasks in many batches. The semaphore gets the first task of each batch. If there are more batches
-// than it accepts, they are chosen at random, so each batch is tried at some time.
+// A device has tasks in many batches. The semaphore gets the first task of each batch. If there are more batches than one request may
+// contain, batches are drawn at random. So each batch must be tried after some reports.
 func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	t.Parallel()
 	const batches = slots.MaxWants + 50

@@ -87,8 +87,8 @@ func (b *testBench) expectCapacity(pool string, want int) {
 	}
 }
 
-// TestFollowTellsOfChanges checks a change of a pool that is stored in the ledger but not yet in Redis. One pass of
-// Follow writes it to Redis, whichever replica made the change.
+// TestFollowTellsOfChanges checks a change of a pool that is stored in the ledger but not yet in Redis. One pass of FollowChanges must
+// write the change to Redis, whichever replica made it.
 func TestFollowTellsOfChanges(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -116,8 +116,8 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	})
 }
 
-// TestFollowAsksNothingOfAKnownChange checks a change of a pool that the semaphore already has: Follow makes no
-// further calls for it.
+// TestFollowAsksNothingOfAKnownChange checks a change of a pool that the semaphore already has: FollowChanges must make no further calls
+// for it.
 func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := newFollowBench(t)
@@ -132,8 +132,8 @@ func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	}
 }
 
-// TestFollowTellsLaterWhatItCouldNotTell checks a change of a pool that could not be written to Redis. Follow
-// writes it later, even if the change is no longer among the recent changes.
+// TestFollowTellsLaterWhatItCouldNotTell checks a change of a pool that could not be written to Redis. A later pass of FollowChanges must
+// write it, even if the change is no longer among the recent changes.
 func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -150,8 +150,8 @@ func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	b.expectCapacity("a", 2)
 }
 
-// TestFollowReconcilesOnceAfterAnOutage checks a semaphore (Redis) that failed and answers again: Follow reconciles
-// each pool exactly once.
+// TestFollowReconcilesOnceAfterAnOutage checks a semaphore (Redis) that failed and answers again: FollowChanges must reconcile each pool
+// exactly once.
 func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -179,9 +179,8 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	}
 }
 
-// After an outage of some Redis nodes, Follow reconciles each pool once, as soon as the semaphore answers for this
-// pool. While one node still does not answer, the pools of the other nodes are not reconciled again, and the ledger
-// is not read.
+// After an outage of some Redis nodes, FollowChanges must reconcile each pool once, as soon as the semaphore answers for this pool. While
+// one node still does not answer, the pools of the other nodes must not be reconciled again, and the ledger must not be read.
 func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -207,8 +206,8 @@ func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	}
 }
 
-// TestFollowTellsWhileAPoolHangs checks a change of pool a while another Redis node does not answer. The change is
-// written, although the pools of this node use up the time of the pass.
+// TestFollowTellsWhileAPoolHangs checks a change of pool a while the Redis node of another pool does not answer. The change must be
+// written, although calls for the other pool use up the time of the pass.
 func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := newFollowBench(t)
@@ -229,8 +228,8 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	}
 }
 
-// TestFollowForgetsDeletedPools checks a change of a pool that could not be written to Redis. If the pool is then
-// deleted, Follow drops the change.
+// TestFollowForgetsDeletedPools checks a change of a pool that could not be written to Redis. If the pool is then deleted, FollowChanges
+// must drop the change.
 func TestFollowForgetsDeletedPools(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := newFollowBench(t)
@@ -246,7 +245,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	b.followPools()
 }
 
-// A pool is deleted at one replica. Every other replica forgets the pool and makes no further calls for it.
+// A pool is deleted at one replica. Every other replica must forget the pool and make no further calls for it.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

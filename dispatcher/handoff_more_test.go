@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// One step of the pass offers a free slot to the first device that can use it. It passes over devices that are
-// blocked, devices that are busy in another pool, and devices whose batch starts nothing.
+// One step of the pass offers a free slot to the first device that can use it. It must pass over devices that are blocked, devices that are
+// busy in another pool, and devices whose batch may start nothing.
 func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -51,8 +51,8 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.awaitWoken(w, "able", "busy")
 }
 
-// A device has work in two pools, and both keep a slot for it. It starts in one of them. The slot that the other
-// pool keeps for it goes to the next device.
+// A device has work in two pools, and a slot of each is reserved for it. It starts in one of the pools. The slot of the other pool must go
+// to the next device.
 func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -79,8 +79,8 @@ func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	b.awaitWoken(w, "waits", "waits", "next") // the slot of pool b is offered at once
 }
 
-// A device has tasks in two pools. One pool keeps a slot for it, and the other pool, with the older batch, has a
-// free slot. The device gets the kept slot.
+// A device has tasks in two pools. In one pool a slot is reserved for it. The other pool, with the older batch, has a free slot. The device
+// must get the reserved slot.
 func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -119,8 +119,8 @@ func (s *lossySemaphore) Serve(ctx context.Context, calls []slots.Call) []slots.
 	return served
 }
 
-// Redis loses all data, including the queue. The next reports restore the queue in its previous order, because the
-// order depends on the tasks and not on the order of the reports.
+// Redis loses all data, including the queue. The next reports must restore the queue in its previous order, because the order depends on
+// the tasks and not on the order of the reports.
 func TestTheLineComesBackInItsOrder(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -139,7 +139,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A device does not report after its offer. The slot goes to the next device.
+// A device does not report after its offer. The slot must go to the next device.
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}
@@ -156,8 +156,7 @@ func TestAnOfferLapses(t *testing.T) {
 	b.awaitWoken(w, "silent", "next")
 }
 
-// Many devices that cannot be reached have offers. Their offers lapse sooner than the offer of a device that is
-// only slow.
+// Many devices that cannot be reached have offers. Their offers must lapse sooner than the offer of one device that is only slow.
 func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	t.Parallel()
 	w, least := &wakeRecorder{}, 600*time.Millisecond
@@ -187,7 +186,7 @@ func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	}
 }
 
-// A batch is paused. Its waiters are removed from the queue at once.
+// A batch is paused. Its waiters must be removed from the queue at once.
 func TestABatchLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := newServerBench(t, withWaker(&wakeRecorder{}))

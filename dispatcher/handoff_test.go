@@ -142,8 +142,8 @@ func (b *testBench) runFillPasses() {
 	})
 }
 
-// A device frees its slot. The slot is kept for the first device in the queue, and this device is woken. Another
-// device that reports in the meantime does not get the slot.
+// A device frees its slot. The slot must be reserved for the first device in the queue, and this device must be woken. Another device that
+// reports in the meantime must not get the slot.
 func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
@@ -171,8 +171,8 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 	}
 }
 
-// Devices with a new task sleep: they are in no queue. They are found in the ledger, at once by the replica that
-// queued the task, and otherwise by the pass.
+// Devices sleep: they are in no queue. A task is queued for them. The replica that queued the task must find them at once. At any other
+// replica, the pass must find them.
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, findSleepers := range map[string]func(b *testBench){

@@ -74,8 +74,8 @@ func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 	}
 }
 
-// The device "sleeps" is in no queue, so only the ledger knows it. It is woken as soon as one of its tasks may
-// start, whatever the change was.
+// The device "sleeps" is in no queue, so only the ledger knows it. It must be woken as soon as one of its tasks may start, whichever change
+// made that possible.
 func TestWhateverMayStartWakesASleeper(t *testing.T) {
 	t.Parallel()
 	inHalfAYear := []store.Window{{Cron: fmt.Sprintf("0 0 1 %d *", (time.Now().UTC().Month()+5)%12+1), Duration: "1m"}}

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A device is granted a task. The time at which it is to report next depends on how long tasks of this kind usually
-// hold their slots, as soon as this is known.
+// A device is granted a task. The time of its next report must follow the usual hold time of tasks of this kind, or of the pool if no task
+// of this kind has ended yet.
 func TestResultsAreExpectedByKind(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Jitter: func() float64 { return 0.5 }})
@@ -30,8 +30,8 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 	expect("long", 10*time.Minute)
 }
 
-// A task takes far longer than is usual in its pool. Its device is asked to report at intervals that depend on the
-// lease, and not every second.
+// A task takes far longer than is usual in its pool. The intervals at which its device is asked to report must depend on the lease: the
+// device must not be asked every second.
 func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -58,8 +58,8 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	}
 }
 
-// A device reports only at the times that the replies name. It holds its slot not much longer than it works, even
-// if the mean hold time was wrong at first.
+// A device reports only at the times that the replies name. It must not hold its slot much longer than it works, even if the mean hold time
+// was wrong at first.
 func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))

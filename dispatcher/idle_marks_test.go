@@ -81,7 +81,7 @@ func TestIdleReportsSpareTheLedger(t *testing.T) {
 	})
 }
 
-// The task of a device may start only at a later time. The device keeps its mark until then.
+// The task of a device may start only at a later time. Until then the device must keep its mark.
 func TestATaskOfALaterTimeKeepsItsMark(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
@@ -95,8 +95,8 @@ func TestATaskOfALaterTimeKeepsItsMark(t *testing.T) {
 	})
 }
 
-// The task of a device may start only at a later time. The device is asked to report soon after this time. It
-// starts the task then, and never earlier.
+// The task of a device may start only at a later time. The device must be asked to report soon after this time. It must start the task
+// then, and never earlier.
 func TestATaskStartsAtItsOwnTime(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, _ *storeSpies, _ *stoppedClock) {
@@ -136,8 +136,8 @@ func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	})
 }
 
-// TestWhoMayReportIsLookedAtAgain checks an idle device without a mark. When it is changed who may report for the
-// device, its next report reads the ledger again.
+// TestWhoMayReportIsLookedAtAgain checks an idle device without a mark. After a change of who may report for the device, its next report
+// must read the ledger again.
 func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *testBench) error{

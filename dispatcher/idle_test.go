@@ -85,7 +85,7 @@ func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, c
 	return count() - before
 }
 
-// The number of idle slots of a pool is the number of free slots that present devices could use.
+// The number of idle slots of a pool must be the number of free slots that devices which reported lately could use.
 func TestIdleSlotsAreCounted(t *testing.T) {
 	t.Parallel()
 	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
@@ -102,8 +102,8 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
-		// The replica's clock advances one second between the calls. Of the ledger's time, at least 0.9 s is
-		// assigned to each call. Sums of such values are not exact.
+		// The replica's clock advances one second between the calls. The ledger assigns at least 0.9 s of its time to each call. The sums
+		// are not exact, because they are sums of floating-point numbers.
 		if n := b.awaitIdleCount(clock, time.Second, count); n < 1.799 || n > 2.001 {
 			b.t.Errorf("%f slot-seconds in one second, want those of two slots", n)
 		}
@@ -122,7 +122,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 	})
 }
 
-// A full pool has no idle slots. Time before the replica's last call does not count as idle, either.
+// A full pool must have no idle slots. Time before the replica's last call must not count as idle, either.
 func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
 	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
@@ -148,7 +148,7 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 	})
 }
 
-// Two replicas count idle time at once. Together they count as much as one replica would.
+// Two replicas count idle time at once. Together they must count as much as one replica would.
 func TestReplicasShareIdleTime(t *testing.T) {
 	t.Parallel()
 	clock, first, second := &manualClock{current: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()

@@ -28,8 +28,8 @@ func tooLongRequest() dispatcher.LeaseRequest {
 	return dispatcher.LeaseRequest{Holder: "too-long", Lease: 24 * time.Hour, Wait: long}
 }
 
-// The first caller in the queue asks for a lease that does not fit into the rest of the window of pool "a". It
-// blocks no slot: the caller behind it gets the slot.
+// The first caller in the queue asks for a lease that does not fit into the rest of the window of pool "a". It must block no slot: the
+// caller behind it gets the slot.
 func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -48,8 +48,8 @@ func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// The first caller asks for a lease that does not fit into the window of the batch that contains the leases. It
-// blocks no slot: the caller behind it gets the slot.
+// The first caller asks for a lease that does not fit into the window of the batch that contains the leases. It must block no slot: the
+// caller behind it gets the slot.
 func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -62,8 +62,8 @@ func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// A caller let others go first because its own lease was blocked. When this is over, the caller counts again as
-// ahead of the callers that came after it.
+// A caller let others go first because its own lease was blocked. When its lease is no longer blocked, the caller must count again as ahead
+// of the callers that came after it.
 func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -80,7 +80,7 @@ func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	})
 }
 
-// Pool "a" is blocked for all callers. This does not change the order of the callers.
+// Pool "a" is blocked for all callers. This must not change the order of the callers.
 func TestAShutPoolKeepsTheOrderOfCallers(t *testing.T) {
 	t.Parallel()
 	for name, shut := range map[string]func(*testBench){

@@ -24,8 +24,7 @@ func (b *testBench) expectKeepsPosition(holder string, askAgainIn time.Duration)
 	}
 }
 
-// A waiting caller let another caller go first, got its place in the queue back, and then disconnects. It blocks no
-// other caller.
+// A waiting caller let another caller go first, got its position back, and then disconnects. From then on it must block no other caller.
 func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -43,7 +42,7 @@ func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	})
 }
 
-// A caller gets its response before its wait is over and does not ask again. It blocks no other caller.
+// A caller gets its response before its wait is over and does not ask again. It must block no other caller.
 func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("its replica stops", func(t *testing.T) {
@@ -81,8 +80,8 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	})
 }
 
-// A holder has sent two requests for a lease, and the connection of the first one breaks. The wait of the second
-// request is not shortened.
+// A holder has sent two requests for a lease, and the connection of the first one breaks. This must not shorten the wait of the second
+// request.
 func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -99,8 +98,8 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	}
 }
 
-// A holder waits for a lease and then sends a request without a wait. The earlier wait ends, and afterwards the
-// holder blocks no other caller.
+// A holder waits for a lease and then sends a request without a wait. The earlier wait must end, and after that the holder must block no
+// other caller.
 func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -117,8 +116,8 @@ func (b *testBench) acquireUnnamed(ctx context.Context, wait time.Duration) (dis
 	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Wait: wait, OnPark: func() {}})
 }
 
-// The connection of a caller breaks during the commit of its grant, or before the response. If the caller named no
-// holder, its slot is freed. If it named a holder, it gets its lease when it asks again.
+// The connection of a caller breaks during the commit of its grant, or before the response. If the caller named no holder, its slot must be
+// freed. If it named a holder, it must get its lease when it asks again.
 func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -149,7 +148,7 @@ func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	}
 }
 
-// A caller that named no holder gets an error. It cannot ask for its lease again, so its slot is freed.
+// A caller that named no holder gets an error. It cannot ask for its lease again, so its slot must be freed.
 func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -163,7 +162,7 @@ func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A waiting caller that named no holder disconnects. It leaves the queue at once.
+// A waiting caller that named no holder disconnects. It must leave the queue at once.
 func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -27,7 +27,7 @@ func (b *testBench) createLimitedLeasePool(capacity, maxCallerSlots int, limits 
 	b.must(err)
 }
 
-// A holder gets a lease after a wait. The policy counts this start for the holder, and for no other holder.
+// A holder gets a lease after a wait. The policy must count this start for the holder, and for no other holder.
 func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -46,8 +46,8 @@ func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A policy with the action drop refuses a lease. The request waits; it is not dropped. A request without a wait is
-// refused and leaves no task behind.
+// A policy with the action drop refuses a lease. A request with a wait must wait; it must not be dropped. A request without a wait must be
+// refused and leave no task behind.
 func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -64,7 +64,7 @@ func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A policy keeps some callers waiting. They do not block a slot for the callers behind them.
+// A policy keeps some callers waiting. They must not block a slot for the callers behind them.
 func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -82,7 +82,7 @@ func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A caller that blocks a slot gives up its wait. The next caller gets this slot.
+// A caller that blocks a slot gives up its wait. The next caller must get this slot.
 func TestACallerThatGivesUpLetsTheNextOneLook(t *testing.T) {
 	t.Parallel()
 	b, s := newSpiedBench(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Several callers wait because callers hold their maximum number of slots. As soon as slots are free, they get them
-// in the order of their arrival. If a caller repeats its request, it keeps its position.
+// Several callers wait because callers hold their maximum number of slots. As soon as slots are free, the callers must get them in the
+// order of their arrival. A caller that repeats its request must keep its position.
 func TestCallersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -49,7 +49,7 @@ func (b *testBench) leaseTask(holder string) int64 {
 	return views[0].Candidates[0].Task
 }
 
-// A caller frees a slot at one replica. A caller that waits at another replica gets this slot.
+// A caller frees a slot at one replica. A caller that waits at another replica must get this slot.
 func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -62,8 +62,8 @@ func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	})
 }
 
-// A holder gives up its wait for a lease. It leaves no entry in the queue, and its waiting request gets a response.
-// Another caller cannot end this wait.
+// A holder gives up its wait for a lease. It must leave no entry in the queue, and its waiting request must get a response. Another caller
+// must not be able to end this wait.
 func TestWaitingIsGivenUp(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -92,8 +92,8 @@ func TestWaitingIsGivenUp(t *testing.T) {
 	})
 }
 
-// A holder gives up its wait at the moment at which its lease is granted. The holder then holds the lease, and only
-// its token can end it.
+// A holder gives up its wait at the moment at which its lease is granted. The holder must then hold the lease, and only its token may end
+// it.
 func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	b, s := newSpiedBench(t)
@@ -115,8 +115,8 @@ func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A waiting caller does not ask again. It expires, and after that it blocks no other caller. The metric counts the
-// requests of callers, and no caller is recorded as a device.
+// A waiting caller does not ask again. It must expire, and after that it must block no other caller. The metric must count the requests of
+// callers, and no caller may be recorded as a device.
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()

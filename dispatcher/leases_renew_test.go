@@ -46,8 +46,8 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	}
 }
 
-// expectClockDistrusted starts a new replica. The stored times of the two clocks show it that the database clock
-// stepped. So it must not end any lease within a minute.
+// expectClockDistrusted starts a new replica. It must see from the stored times of the two clocks that the database clock stepped, and must
+// not end any lease within a minute.
 func (b *testBench) expectClockDistrusted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)
@@ -72,8 +72,8 @@ func (b *testBench) expectClockDistrusted() {
 	}
 }
 
-// TestALeaseIsShortenedOnlyAtItsEnd checks a renewal with a shorter length. While the lease has more time left than
-// that, the renewal changes nothing. Otherwise the lease gets the new length.
+// TestALeaseIsShortenedOnlyAtItsEnd checks a renewal with a shorter length. If the lease has more time left than this length, the renewal
+// must change nothing. Otherwise the lease must get the new length.
 func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -135,9 +135,9 @@ func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) boo
 	return true
 }
 
-// TestNoRenewalTakesAnAnswerBack checks renewals with random lengths, also near the end of the longest run. No
-// response names an earlier end of the lease than an earlier response did. The clock guard never waits for a
-// shorter time than a response named.
+// TestNoRenewalTakesAnAnswerBack checks renewals with random lengths, also near the maximum time for which a lease may be held. No response
+// may name an earlier end of the lease than an earlier response did. The clock guard must never use a shorter length for the lease than the
+// longest time that a response named.
 func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -187,8 +187,8 @@ func (b *testBench) expectLost(g store.Grant, reason string) {
 	}
 }
 
-// A holder does not renew its lease. The lease is reaped, and its slot is granted to the next holder. The former
-// holder cannot change the new lease.
+// A holder does not renew its lease. The lease must be reaped, and its slot must be granted to the next holder. The former holder must not
+// be able to change the new lease.
 func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -212,7 +212,7 @@ func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	})
 }
 
-// A request without a wait is refused. It leaves no task, no waiter and no held slot behind.
+// A request without a wait is refused. It must leave no task, no waiter and no held slot behind.
 func TestATryLeavesNothing(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -231,8 +231,8 @@ func TestATryLeavesNothing(t *testing.T) {
 	})
 }
 
-// Callers and devices share a pool. Together they never hold more slots than the capacity, and the callers never
-// hold more than their maximum.
+// Callers and devices share a pool. Together they must never hold more slots than the capacity, and the callers must never hold more than
+// their maximum.
 func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -275,7 +275,7 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	})
 }
 
-// A holder sends several requests for a lease at the same time. All of them get the same lease.
+// A holder sends several requests for a lease at the same time. All of them must get the same lease.
 func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -308,8 +308,8 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	})
 }
 
-// A request without a wait gets a slot in Redis that the ledger cannot confirm. The result is an error and not a
-// refusal, and nothing is left behind.
+// A request without a wait gets a slot in Redis that the ledger cannot confirm. The result must be an error and not a refusal, and nothing
+// may be left behind.
 func TestATryThatCannotBeConfirmed(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -324,7 +324,7 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 	}
 }
 
-// The number of slots that callers hold cannot be read. Then no caller is granted a slot, but devices still are.
+// The number of slots that callers hold cannot be read. Then no caller may be granted a slot, but devices must still get slots.
 func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -338,8 +338,8 @@ func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	b.expectHeld(1)
 }
 
-// A request without a wait is refused. Before the reason is read, another request of the same holder gets a slot.
-// Then the first request returns that lease.
+// A request without a wait is refused. Before the reason is read, another request of the same holder gets a slot. The first request must
+// then return the lease of the other request.
 func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -356,7 +356,7 @@ func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	}
 }
 
-// Redis loses all its data while leases are held. No lease ends, and no slot is granted twice.
+// Redis loses all its data while leases are held. No lease may end, and no slot may be granted twice.
 func TestLeasesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -381,8 +381,8 @@ func TestLeasesOutliveRedis(t *testing.T) {
 	})
 }
 
-// An operator releases the slot of a holder by force: the holder loses the lease. If the operator only asks for the
-// release, the next renewal tells the holder that it should end the lease.
+// An operator releases the slot of a holder by force: the holder must lose the lease. If the operator only asks for the release, the next
+// renewal must tell the holder to end the lease.
 func TestLeasesAreReleasedByForce(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -412,8 +412,8 @@ func (b *testBench) openWindows() []store.Window {
 	return []store.Window{{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: "1h", Timezone: "UTC"}}
 }
 
-// Only part of the window of pool "a" is left, too little for a lease of the usual length. A caller that asks for a
-// shorter lease gets it.
+// Only part of the window of pool "a" is left, too little for a lease of the usual length. A caller that asks for a shorter lease must get
+// it.
 func TestALeaseOfItsOwnLengthFitsTheWindow(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// withLongOffers makes offers last longer than any test. So if another device gets an offered slot, the offer was
-// given back and did not lapse.
+// withLongOffers makes offers last longer than any test. So an offered slot reaches another device only if the offer was given back, and
+// not because it lapsed.
 func withLongOffers(w *wakeRecorder) func(*dispatcher.Config) {
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
@@ -37,9 +37,9 @@ func (b *testBench) createContestedPool(enqueue func(device string)) (held devic
 	return held
 }
 
-// TestALimitedDeviceKeepsNoSlot checks a slot that is offered to the device "limited", which its policy refuses.
-// When the device is refused, the slot goes at once to the next device. If it is known beforehand that the policy
-// refuses, the slot is not offered to the device at all.
+// TestALimitedDeviceKeepsNoSlot checks a slot that is offered to the device "limited", which its policy refuses. When the device is
+// refused, the slot must go at once to the next device. If this replica already knows that the pool has policies, the slot must not be
+// offered to the device at all.
 func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {

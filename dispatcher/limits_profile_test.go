@@ -118,8 +118,8 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestAnOutageDoubtsOnlyWhatItLetPass checks which rules are filled again after an outage: only the rules by which
-// a start passed while they could not be checked, even if that start is old.
+// TestAnOutageDoubtsOnlyWhatItLetPass checks which rules are filled again from the ledger after an outage of the limiter. These must be
+// only the rules with a start that was allowed without a check during the outage, even if that start is too old to be counted again.
 func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	t.Parallel()
 	var passed atomic.Int64

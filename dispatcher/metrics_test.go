@@ -23,8 +23,7 @@ func seriesCounts(t *testing.T, r *prometheus.Registry) map[string]int {
 	return n
 }
 
-// The counters of a pool exist before their first event. They are deleted with the pool, whatever other labels they
-// have.
+// The counters of a pool must exist before their first event. They must be deleted with the pool, whatever other labels they have.
 func TestMetricsFollowThePools(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -30,8 +30,8 @@ func TestNewestReportOfADeviceWins(t *testing.T) {
 	notifyOffer(b.Dispatcher, "parked")
 }
 
-// A device has sent a newer report, which was refused, when its older report is granted a task. The grant is not
-// lost: the newer report gets the same grant.
+// An older report of a device is granted a task after its newer report was refused. The grant must not be lost: the newer report must get
+// the same grant.
 func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)

@@ -10,10 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The search for devices of new tasks reads from the ledger which devices can be woken. While a device has a parked
-// report, the ledger must list it as reachable after the next run of the pass `reached` at each replica. An older
-// report that could not wait, or a broken connection, must not change this, at whichever replica it was and in
-// whichever order the replicas write.
+// The search for devices of new tasks reads from the ledger which devices can be woken. While a device has a parked report, the ledger must
+// list the device as reachable after the next run of the pass `reached` at each replica. There may also be an older report that could not
+// wait, or a connection that broke, at any of the replicas. This must not change the result, in whichever order the replicas write.
 func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	t.Parallel()
 	type replica = *dispatcher.Dispatcher
@@ -53,8 +52,8 @@ func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	}
 }
 
-// A device's connection breaks. At the same time another replica reads the device's next report and has not
-// announced it yet. The departure is newer than the data that this report has read. The device must stay reachable.
+// A device's connection breaks. At the same time another replica handles the device's next report: it has read the device, and has not
+// announced the report yet. So the departure is newer than the data that the report was decided by. The device must stay reachable.
 func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -73,8 +72,8 @@ func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	})
 }
 
-// A device has a parked report and waits for more than three report periods. The parked report counts as a report
-// in each period, so the device is not treated as gone.
+// A device has a parked report and waits for more than three report periods. In each period, the parked report must count as a report, so
+// that the device is not treated as gone.
 func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })

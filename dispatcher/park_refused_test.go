@@ -27,7 +27,7 @@ func TestAWaitEndsWithAReason(t *testing.T) {
 	}
 }
 
-// A report asks to wait, but its result cannot change by waiting. It is not parked: it gets its reply at once.
+// A report asks to wait, but waiting cannot change its result. It must not be parked: it must get its reply at once.
 func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -78,8 +78,8 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	}
 }
 
-// A device disconnects while its report is parked. It is granted nothing, whether the departure is known before the
-// report is decided again or is detected during the decision.
+// A device disconnects while its report is parked. It must be granted nothing, whether the departure is known before the report is decided
+// again or is detected during the decision.
 func TestNothingIsGrantedToWhoHasGone(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -112,7 +112,7 @@ func TestRoomForParkedReportsIsBounded(t *testing.T) {
 	b.parkReport("d3")
 }
 
-// A device loses the right to report while its report is parked. The report is granted nothing.
+// A device loses the right to report while its report is parked. The report must be granted nothing.
 func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -161,8 +161,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	}
 }
 
-// The ledger fails while a parked report is decided again. The device gets the reply unavailable, and nothing is
-// granted.
+// The ledger fails while a parked report is decided again. The device must get the reason unavailable, and nothing may be granted.
 func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -187,8 +186,8 @@ func (failingBoard) RecordEnded(context.Context, []parked.Report) ([]parked.Repo
 
 func (failingBoard) Wake(context.Context, []parked.WakeMessage) error { return errDown }
 
-// A replica cannot end the older parked reports of a device, because Redis does not answer. Then it does not park
-// the new report of this device.
+// A replica cannot end the older parked reports of a device, because Redis does not answer. Then it must not park the new report of this
+// device.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.Parking = failingBoard{} })

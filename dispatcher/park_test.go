@@ -11,8 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The report of a device is parked because the pool is full. Another device frees its slot, and the parked report
-// is granted this slot.
+// The report of a device is parked because the pool is full. Another device frees its slot. The parked report must be granted this slot.
 func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -30,7 +29,7 @@ func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	}, withMinuteOffers)
 }
 
-// A report is parked at one replica, and another replica frees a slot. The parked report is granted this slot.
+// A report is parked at one replica, and another replica frees a slot. The parked report must be granted this slot.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -47,7 +46,7 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A parked report also contains results. They are recorded before the wait, and the reply acknowledges them.
+// A parked report also contains results. They must be recorded before the wait, and the reply must acknowledge them.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -86,8 +85,7 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	}
 }
 
-// The queue removes a device that does not report within a report period. It does not remove a device whose report
-// is parked.
+// The queue removes a device that does not report within a report period. It must not remove a device whose report is parked.
 func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
@@ -103,7 +101,7 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	}
 }
 
-// A device is woken after its report was decided and before the report is parked. This wake-up is not lost.
+// A device is woken after its report was decided and before the report is parked. This wake-up must not be lost.
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
@@ -123,8 +121,8 @@ func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	}
 }
 
-// A device counts its lease from the time at which it sent the report, plus held_ms. So held_ms must be the time
-// until the claim begins, however long the claim takes.
+// A device counts its lease from the time at which it sent the report, plus held_ms. So held_ms must end when the claim begins, however
+// long the claim takes.
 func TestHeldTimeIsOverBeforeTheLeaseBegins(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64
@@ -159,7 +157,7 @@ func TestLostAnswerOfAParkedReportIsDeliveredAgain(t *testing.T) {
 	})
 }
 
-// A slot that is offered to a parked device while the device gets another slot goes to the next waiter at once.
+// A parked device gets a slot. Meanwhile another slot is offered to it. The offered slot must go to the next waiter at once.
 func TestAnOfferDuringAGrantGoesOn(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })

@@ -25,8 +25,8 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 	return s.Store.TouchDevices(ctx, seen)
 }
 
-// A device reports, and a task is queued for it shortly afterwards. The search must find that the device can be
-// woken. So its reach is written to the ledger soon after the report, but only if the ledger has another reach.
+// A device reports, and a task is queued for it shortly afterwards. The search for devices must find that the device can be woken. So its
+// reach (how it can be woken) must be written to the ledger soon after the report, but only if the ledger has another reach.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

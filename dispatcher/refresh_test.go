@@ -43,8 +43,8 @@ func (w *waitingBench) expectSpared(what string) devices.Reply {
 	return w.expectLedgerRead(w.spies, what, devices.ReasonFull, false)
 }
 
-// TestWaitingReportsSpareTheLedger checks a device that waits for a slot: its next reports are answered from its mark
-// and the queue, with the time of the next report, until the slot is free.
+// TestWaitingReportsSpareTheLedger checks a device that waits for a slot: until the slot is free, its next reports must be answered from
+// its mark and the queue, with the time of the next report.
 func TestWaitingReportsSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
@@ -130,7 +130,8 @@ func (w *waitingBench) taskOfDevice(device string) int64 {
 	return views[0].Candidates[0].Task
 }
 
-// TestSomeWaitsAreAlwaysLookedUp checks devices whose wait the queue alone cannot decide.
+// TestSomeWaitsAreAlwaysLookedUp checks devices for which the queue alone cannot decide the wait: each of their reports must be looked up
+// in the ledger.
 func TestSomeWaitsAreAlwaysLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -163,8 +164,8 @@ func TestSomeWaitsAreAlwaysLookedUp(t *testing.T) {
 	}
 }
 
-// TestWaitEndsByTheClock checks a batch with an end: its devices keep waiting without a read of the ledger only until
-// then.
+// TestWaitEndsByTheClock checks a batch with an end. When the end is reached, the reports of its devices must be looked up in the ledger
+// again.
 func TestWaitEndsByTheClock(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
@@ -183,8 +184,9 @@ func TestWaitEndsByTheClock(t *testing.T) {
 	})
 }
 
-// TestAGrantEndsTheWait sends a second report of a device while the claim of its first report is slow. The second report
-// is refused and waits. If the reply with the grant is lost, the next report gets the grant again.
+// TestAGrantEndsTheWait sends a second report of a device while the claim of its first report is slow. The second report is refused because
+// the pool is full. The first report is then granted the task, but its reply is lost. The next report must get the grant again, and not be
+// told to wait.
 func TestAGrantEndsTheWait(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
@@ -203,8 +205,8 @@ func TestAGrantEndsTheWait(t *testing.T) {
 	})
 }
 
-// TestWaitsKnowTheTasksThatAreNotShown checks the time at which a task with a higher priority may start: then the ledger
-// is read again, although another task of the batch was the best one when the wait was recorded.
+// TestWaitsKnowTheTasksThatAreNotShown checks a recorded wait of a device with two tasks in a batch. The task with the higher priority may
+// not start yet when the wait is recorded. At the time at which it may start, the ledger must be read again.
 func TestWaitsKnowTheTasksThatAreNotShown(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
@@ -220,7 +222,8 @@ func TestWaitsKnowTheTasksThatAreNotShown(t *testing.T) {
 	})
 }
 
-// TestALateSuccessEndsTheWait records a late result of the task with which the device waits.
+// TestALateSuccessEndsTheWait records a late success of the task for which the device waits. The wait must end: the next report gets the
+// reason none.
 func TestALateSuccessEndsTheWait(t *testing.T) {
 	t.Parallel()
 	s := &storeSpies{}
@@ -238,7 +241,8 @@ func TestALateSuccessEndsTheWait(t *testing.T) {
 	b.expectReason("d", `{"id":"1"}`, devices.ReasonNone)
 }
 
-// TestAnAuditedLongPollIsParked audits each of the parked reports of a device.
+// TestAnAuditedLongPollIsParked audits the wait of a device with a long poll. The report must still be parked, and be granted the slot when
+// it is free.
 func TestAnAuditedLongPollIsParked(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, func(c *dispatcher.Config) { c.Now = (&stoppedClock{}).now })
@@ -256,8 +260,8 @@ func TestAnAuditedLongPollIsParked(t *testing.T) {
 	}
 }
 
-// TestWrongWaitsAreCounted pauses the batch of a waiting device behind the back of the news, as a bug would. The audit
-// of one in 256 reports must find the wrong wait.
+// TestWrongWaitsAreCounted pauses the batch of a waiting device without writing news, as a bug would. The audit of one in 256 reports must
+// find the wrong wait.
 func TestWrongWaitsAreCounted(t *testing.T) {
 	t.Parallel()
 	metrics := prometheus.NewRegistry()

@@ -84,8 +84,8 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	}
 }
 
-// A device reports over a broker without an id in its report. It gets no task, neither a new one nor a redelivered
-// one. Without the id, the device could not tell from which report the lease counts.
+// A device reports over a broker without an id in its report. It must get no task, neither a new one nor a redelivered one: without the id,
+// the device could not tell from which report the lease counts.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -264,7 +264,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 	})
 }
 
-// In one batch, a task with a higher priority goes before an older task.
+// In one batch, a task with a higher priority must go before an older task.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
@@ -293,8 +293,8 @@ func TestPriorityThenAge(t *testing.T) {
 	}
 }
 
-// One device has tasks in several batches. They start in the order of the pool, which depends on the slots that
-// other devices hold.
+// One device has tasks in several batches. They must start in the order of the pool, which depends on the slots that other devices hold for
+// each batch.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -20,7 +20,7 @@ const (
 	windowSamples = 100 // number of samples: ten seconds on a machine without overload
 )
 
-// crowd is a set of devices that report, work, and wait as long as report_after_ms of each reply says.
+// crowd is a set of devices that report and work. Between two reports, a device waits for the report_after_ms of the reply.
 type crowd struct {
 	*testBench
 	meanWork time.Duration // mean working time, +-50 %
@@ -109,9 +109,8 @@ func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64
 	}
 }
 
-// Two batches always have more tasks than the pool has slots. They share the slots by weight, also after an
-// operator has changed a weight. A small batch that is queued behind 50,000 tasks starts soon. The test uses a real
-// Redis and a real Postgres.
+// Two batches always have more tasks than the pool has slots. They must share the slots by weight, also after an operator has changed a
+// weight. A small batch that is queued behind 50,000 tasks must start soon. The test uses a real Redis and a real Postgres.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -30,7 +30,7 @@ func (b *lockedBuffer) String() string {
 	return b.all.String()
 }
 
-// The log at level debug has the duration of each step of a handoff. At other levels it has no such lines.
+// The log at level debug must have the duration of each step of a handoff. At other levels it must have no such lines.
 func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 	t.Parallel()
 	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)

@@ -17,13 +17,13 @@ import (
 // in internal/app).
 const passInterval = 500 * time.Millisecond
 
-// setOfferClock sets the clock by which offers end: to the time moment plus after.
+// setOfferClock sets the clock by which offers end. The new time is moment plus after.
 func (b *testBench) setOfferClock(moment time.Time, after time.Duration) {
 	b.mini.SetTime(moment.Add(after))
 }
 
-// A replica dies after it released a slot and before it woke the next waiter, or it loses the reply to the release.
-// Another replica wakes the waiter within a second, whenever its passes run.
+// A replica dies after it released a slot and before it woke the next waiter, or it loses the reply to the release. Another replica must
+// wake the waiter within a second, whenever its passes run.
 func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	t.Parallel()
 	for _, first := range []time.Duration{time.Millisecond, passInterval / 2, passInterval - time.Millisecond, passInterval} {
@@ -66,9 +66,8 @@ type losingBoard struct{ waiters.Parking }
 
 func (losingBoard) Wake(context.Context, []parked.WakeMessage) error { return nil }
 
-// A report is parked at a replica that receives no messages from other replicas. It also gets its slot within a
-// second: the passes of its own replica find the offer, whenever they run, and even if the passes of the other
-// replica run first.
+// A report is parked at a replica that receives no messages from other replicas. It must get its slot within a second all the same: the
+// passes of its own replica find the offer, whenever they run, and even if the passes of the other replica run first.
 func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -114,8 +113,8 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	}
 }
 
-// A device is woken for an offer but does not report, because its connection is gone or the wake-up was lost. This
-// costs one offer. After that the device keeps its position, but is offered nothing until it reports again.
+// A device is woken for an offer but does not report, because its connection is gone or the wake-up was lost. This must cost one offer
+// only. After that the device keeps its position, but must be offered nothing until it reports again.
 func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
 	const kept = 3 * time.Second

@@ -142,8 +142,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	})
 }
 
-// A Redis replica became the primary and lacks the latest releases, so it shows a slot as held whose grant has
-// ended. After the reconciliation the slot is free, however young the grant is.
+// A Redis replica became the primary and lacks the latest releases, so it shows a slot as held whose grant has ended. After the
+// reconciliation the slot must be free, however young the grant is.
 func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -167,8 +167,8 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	})
 }
 
-// The clock of Redis stepped back, so a slot seems to have been acquired in the future. If it is an orphan, it is
-// freed without waiting for that time.
+// The clock of Redis stepped back, so a slot seems to have been acquired in the future. If the slot is an orphan, it must be freed without
+// waiting for that time.
 func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	t.Parallel()
 	b := newEmbeddedBench(t)

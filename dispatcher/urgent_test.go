@@ -99,8 +99,8 @@ func (f *fullPool) urgentHolders() (n int) {
 	return n
 }
 
-// One urgent task is queued. It gets the next slot that becomes free, before thousands of tasks of a batch of
-// weight 1000. Its device sleeps, or waits with another task.
+// One urgent task is queued. It must get the next slot that becomes free, before thousands of tasks of a batch of weight 1000. Its device
+// sleeps, or waits with another task.
 func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	for _, device := range []string{"u-000", "d-149"} {
@@ -124,8 +124,7 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	}
 }
 
-// An urgent task may only start at a later time. When this time has come, the passes find the task, although
-// nothing notifies them.
+// An urgent task may only start at a later time. When this time has come, the passes must find the task, although nothing notifies them.
 func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	runOnFullPools(t, func(f *fullPool) {
@@ -148,8 +147,8 @@ func (f *fullPool) laneWaiters() int {
 	return standing.Lane.Waiting
 }
 
-// An urgent batch of 100 tasks is queued. It gets its share of the slots at once, and never more while other
-// batches wait. After that, free slots are shared by weight. No running task is ended.
+// An urgent batch of 100 tasks is queued. It must get its share of the slots at once, and never more while other batches wait. After that,
+// free slots must be shared by weight. No running task may be ended.
 func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	t.Parallel()
 	urgent := numberedNames("u", 100)
@@ -170,8 +169,7 @@ func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	}, urgent...)
 }
 
-// A device has an urgent task and an older task of the same pool or of another pool. It tries the urgent task
-// first.
+// A device has an urgent task and an older task of the same pool or of another pool. It must try the urgent task first.
 func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []string{"a", "b"} {
@@ -191,7 +189,7 @@ func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	}
 }
 
-// `why` explains the urgent lane, both for urgent tasks and for the tasks that wait behind them.
+// `why` must explain the urgent lane, both for urgent tasks and for the tasks that wait behind them.
 func TestWhySpeaksOfTheLane(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
@@ -226,8 +224,7 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Jitter = func() float64 { return 0 } })
 }
 
-// A device has tasks in more batches than the semaphore accepts in one request. The random choice of batches
-// includes all urgent ones.
+// A device has tasks in more batches than the semaphore accepts in one request. The random choice of batches must include all urgent ones.
 func TestUrgentBatchesAreAmongThoseDrawn(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

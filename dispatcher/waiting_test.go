@@ -147,8 +147,8 @@ func (b *testBench) newParkingReplica(changes ...func(*dispatcher.Config)) *disp
 	return d
 }
 
-// A waiting device that is asked to report after more than one period is not silent before that time. The pool's
-// longest sleep reaches the queue.
+// A waiting device is asked to report after more than one period. Until then it must not count as silent. The pool's setting of the longest
+// sleep must reach the queue.
 func TestAWaitingDeviceIsAskedToSleep(t *testing.T) {
 	t.Parallel()
 	b := newServerBench(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })

@@ -25,7 +25,7 @@ func TestEveryCodeIsTested(t *testing.T) {
 	}
 }
 
-// codeNames returns the exported codes of reasons, by the names of their constants.
+// codeNames returns the exported codes (reasons why a task waits), by the names of their constants.
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

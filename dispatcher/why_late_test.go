@@ -59,8 +59,7 @@ func (l interruptedPool) cancelAtCall(n int64) {
 	})
 }
 
-// The time for an answer of `why` runs out. The tasks that were evaluated until then must be a fair sample of all
-// waiting tasks of the pool.
+// The time for an answer of `why` runs out. The tasks that were evaluated by then must be a fair sample of all waiting tasks of the pool.
 func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
@@ -81,12 +80,12 @@ func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	}
 }
 
-// nearDeadline is a context whose deadline is near, but which does not end at this deadline.
+// nearDeadline is a context with a deadline that is near. It does not end at this deadline.
 type nearDeadline struct{ context.Context } //nolint:containedctx // it is one
 
 func (nearDeadline) Deadline() (time.Time, bool) { return time.Now().Add(50 * time.Millisecond), true }
 
-// The semaphore does not answer `why` in time. Then the reasons of the tasks are found from the ledger alone.
+// The semaphore does not answer `why` in time. Then `why` must find the reasons of the tasks from the ledger alone.
 func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
@@ -100,8 +99,8 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	}
 }
 
-// The time for a list of waiting tasks runs out. The list ends after the last task that was evaluated, and the next
-// page continues there.
+// The time for a list of waiting tasks runs out. The list must end after the last task that was evaluated, and the next page must continue
+// there.
 func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)

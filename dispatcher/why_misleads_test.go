@@ -12,8 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// An operator releases a slot by force. For the affected task, `why` names the operator, the reason and a command
-// that works.
+// An operator releases a slot by force. For the affected task, `why` must name the operator, the reason and a command that works.
 func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -30,7 +29,7 @@ func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// The counts of a policy are being rebuilt in Redis. `why` explains this to the operator and asks nobody to act.
+// The counts of a policy are being rebuilt in Redis. `why` must explain this to the operator and ask nobody to act.
 func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -44,8 +43,7 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A task waits for a calendar policy. `why` names the calendar period and not an earlier start. The period ends on
-// a full minute.
+// A task waits for a calendar policy. `why` must name the calendar period and not an earlier start. The period ends on a full minute.
 func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -77,7 +75,7 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A task waits for its turn and also for something else. `why` shows no position for it.
+// A task waits for its turn and also for something else. `why` must show no position for it.
 func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

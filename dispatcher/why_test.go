@@ -125,7 +125,7 @@ func (b *testBench) expectObstacle(o obstacleCase) {
 	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
-// These obstacles end by themselves when a time has come. `why` must name this time.
+// These obstacles end by themselves at a known time. `why` must name this time.
 func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -194,8 +194,7 @@ func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A device has tasks in several batches of one pool. The semaphore chooses the batch whose task goes first, and
-// `why` names this batch.
+// A device has tasks in several batches of one pool. The semaphore chooses the batch whose task goes first. `why` must name this batch.
 func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -226,8 +225,8 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A task waits because its pool is full. `why` shows its position. As soon as the hold time of the pool is known,
-// it also shows an estimated start.
+// A task waits because its pool is full. `why` must show its position and, as soon as the hold time of the pool is known, an estimated
+// start.
 func TestWhySaysThePositionInLine(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -379,7 +378,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A lease ended without a result, and the result came later. `why` reports both.
+// A lease ended without a result, and the result came later. `why` must report both.
 func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
@@ -397,8 +396,7 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A caller waits because callers hold their maximum number of slots. `why` names this maximum and the command that
-// raises it.
+// A caller waits because callers hold their maximum number of slots. `why` must name this maximum and the command that raises it.
 func TestWhyACallerWaits(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {
