@@ -28,7 +28,7 @@ func TestRefusalsAreThoseOfThePage(t *testing.T) {
 				continue
 			}
 			found = true
-			reason := strings.Contains(cells[2], "`"+string(r.Reason)+"`") || r.Err == devices.ErrIncomplete //nolint:errorlint // the row of; no other wire breaks off
+			reason := strings.Contains(cells[2], "`"+string(r.Reason)+"`") || r.Err == devices.ErrIncomplete //nolint:errorlint // identifies the row of ErrIncomplete; only over HTTP a body can break off
 			if again := !strings.Contains(cells[3], "never sends the same"); !reason || again != r.MayResend {
 				t.Errorf("%v: %d, %s, again %t; the page: %s", r.Err, r.Status, r.Reason, r.MayResend, row)
 			}

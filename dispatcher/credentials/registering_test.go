@@ -16,7 +16,7 @@ import (
 
 var errBad = errors.New("bad")
 
-// gatedLedger is a ledger whose calls wait: each call returns only after the test has sent an element to in.
+// gatedLedger is a ledger whose calls wait: each call returns only after the test has sent an element to permits.
 type gatedLedger struct {
 	credentials.Ledger
 	permits   chan struct{}

@@ -8,9 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// `why` sums up many tasks in groups. A group has the actions that help every evaluated task. If only a sample was
-// evaluated, the group has no action on a single device or task, because the remaining tasks belong to other
-// devices.
+// `why` sums up many tasks in groups. A group must have only the actions that help every evaluated task. If only a sample was evaluated,
+// the group must have no action on a single device or task, because the tasks that were not evaluated belong to other devices.
 func TestActionsOfPartsHelpAll(t *testing.T) {
 	t.Parallel()
 	resume := decision.Action{Act: decision.ActResume, Subject: decision.SubjectPool, ID: "p", Command: "resume"}

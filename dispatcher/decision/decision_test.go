@@ -153,8 +153,8 @@ func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 	})
 }
 
-// The oldest batch of a device is in one pool. Decide returns all tasks of this pool that may start. It does not
-// decide which of them comes first.
+// The oldest batch of a device is in one pool. Decide must return all tasks of this pool that may start. It does not decide which of them
+// comes first.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
 	s := Situation{Now: testMoment(), Accept: true, Candidates: []store.Candidate{

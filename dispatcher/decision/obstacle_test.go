@@ -61,8 +61,7 @@ func drawSituation(t *rapid.T, tasks int) Situation {
 	return s
 }
 
-// A device has one task. Decide returns the reason of the task's first obstacle. If the task has no obstacle,
-// Decide grants it.
+// A device has one task. Decide must return the reason of the task's first obstacle. If the task has no obstacle, Decide must grant it.
 func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,8 +82,8 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
-// A task is blocked by a window. The obstacle has BlocksOneTask set exactly if a task with a shorter lease could
-// start. The decision has BlocksOneTask set if any of the obstacles has it.
+// A window keeps a task from its start. BlocksOneTask of the obstacle must be true exactly if a task with a shorter lease could start.
+// BlocksOneTask of the decision must be true exactly if it is true for at least one of the obstacles.
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -108,8 +107,8 @@ func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	})
 }
 
-// A device has several tasks. Decide grants exactly if at least one of them has no obstacle. Otherwise it returns
-// the reason of one of them.
+// A device has several tasks. Decide must grant exactly if at least one of them has no obstacle. Otherwise it must return the reason of one
+// of them.
 func TestDecisionAmongSeveral(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -133,8 +132,7 @@ func TestDecisionAmongSeveral(t *testing.T) {
 	})
 }
 
-// Decide tries a task exactly if the task has no obstacle and findEarlierTask finds no other task of its device
-// that goes first.
+// Decide must try a task exactly if the task has no obstacle and findEarlierTask finds no other task of its device that goes first.
 func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

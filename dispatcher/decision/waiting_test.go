@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Each reason with which a device can be refused has a row in the table, with the time of the next report.
+// Each reason with which a device can be refused must have a row in the table of reasons, with the time of the next report.
 func TestEveryReasonHasARow(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../devices/reply.go")
@@ -29,7 +29,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 	}
 }
 
-// The reports that are parked are exactly those with the reasons that docs/protocol.md lists.
+// A report may be parked exactly if its reason is one of those that docs/protocol.md lists.
 func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/protocol.md")
@@ -55,8 +55,7 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	}
 }
 
-// A device has several tasks that are refused for different reasons. The reply names the reason that is nearest to
-// a grant.
+// A device has several tasks that are refused for different reasons. The reply must name the reason that is nearest to a grant.
 func TestTheNearestReasonIsTold(t *testing.T) {
 	t.Parallel()
 	in := func(pool string, change func(*store.Candidate)) store.Candidate {

@@ -47,14 +47,14 @@ type worldModel struct {
 // waitChange is a committed change of the ledger that concerns a waiting device.
 type waitChange struct {
 	at time.Time
-	by *replicaModel // the replica that made the change and knows that it committed, or nil
+	by *replicaModel // the replica that made the change, if it knows that the change was committed; otherwise nil
 }
 
 // modelPool returns the pool in which device i waits.
 func modelPool(i int) string { return "pool" + strconv.Itoa(i%3) }
 
-// waitsForever returns the time at which the waits of the model end. Each wait ends later by one millisecond for each change that was committed
-// before its device was read, so that the end of a wait tells which changes it includes.
+// waitsForever returns the basic end of each wait in the model. The end of a wait is later than that by one millisecond for each change
+// that was committed before the device of the wait was read. So the end of a wait shows which changes the wait includes.
 func waitsForever() time.Time { return time.UnixMilli(9_000_000_000_000) }
 
 // redisModel is a model of Redis and of the scripts that change marks. It consists of plain maps.
@@ -345,8 +345,8 @@ func (w *worldModel) addOpenTask(i int, by *replicaModel) {
 	w.waitChanges[i] = append(w.waitChanges[i], waitChange{w.now, by})
 }
 
-// endTasks ends all tasks of device i. The changes until then need not reach a recorded wait of the device any more: the queue does not know a
-// device without tasks, and the next task is a change of its own.
+// endTasks ends all tasks of device i. The changes up to now need not end a recorded wait of the device any more: the queue does not know a
+// device without tasks, and the next task will be a new change.
 func (w *worldModel) endTasks(i int) {
 	w.openTasks[i] = 0
 	for n := range w.waitChanges[i] {
@@ -354,7 +354,7 @@ func (w *worldModel) endTasks(i int) {
 	}
 }
 
-// nextNews returns the next row of the news, and the replica that commits it and knows that, or nil.
+// nextNews returns the next row of the news. by is the replica that commits the row, if it knows that the row was committed; otherwise nil.
 func (w *worldModel) nextNews() (n store.News, by *replicaModel) {
 	n = store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	if w.rand.IntN(2) == 0 {
@@ -378,7 +378,8 @@ func (w *worldModel) changePool() {
 	w.news = append(w.news, n)
 }
 
-// checkWait checks the answer of replica by to a report of device i from its recorded wait.
+// checkWait checks an answer of the replica by to a report of device i, which was given from the recorded wait. The answer is wrong if a
+// change that the wait does not include was made by this replica, or more than five seconds ago.
 func (w *worldModel) checkWait(i int, wait Wait, by *replicaModel) {
 	w.keptWaits++
 	included := int(wait.Until.Sub(waitsForever()).Milliseconds())

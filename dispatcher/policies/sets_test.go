@@ -112,7 +112,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	}
 }
 
-// A limit set is read, and is changed before the reading returns. The old version must not stay in the cache.
+// A limit set is changed while it is being read. The old version that the read returns must not stay in the cache.
 func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	t.Parallel()
 	l := &setLedger{sets: map[string]store.LimitSet{}}

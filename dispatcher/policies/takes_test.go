@@ -17,8 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// refusingTakes is a limiter that refuses every take (a request to a limit set). The last policy of the set refuses
-// it.
+// refusingTakes is a limiter that refuses every take (a request to a limit set). The last policy of the set is the policy that refuses.
 type refusingTakes struct{ Takes }
 
 func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {
@@ -98,8 +97,8 @@ func (s *refusingReplica) expectSeries(want map[string]float64) {
 	}
 }
 
-// A policy is removed from its limit set: its metric series ends. A limit set is deleted: all its series end. All
-// other series continue.
+// If a policy is removed from its limit set, its metric series must end. If a limit set is deleted, all its series must end. All other
+// series must continue.
 func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	t.Parallel()
 	s := newRefusingReplica(t)
@@ -119,8 +118,8 @@ func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// Another replica deletes a limit set. This replica had no takes from it for five minutes, so it no longer reads
-// the version of the set. The metric series of the set must end here, too.
+// Another replica deletes a limit set. This replica had no takes from the set for five minutes, so it no longer reads the version of the
+// set. The metric series of the set must end at this replica, too.
 func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	t.Parallel()
 	s := newRefusingReplica(t)
@@ -171,8 +170,8 @@ func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// A limit set has more than 20 policies. At most 20 of them have metric series of their own; all other policies
-// share the name other.
+// A limit set has more than 20 policies. At most 20 of them may have metric series of their own; all other policies must share the name
+// other.
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -112,8 +112,8 @@ func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastRe
 
 func (lastWrites) RecordTokenUses(context.Context, []store.TokenUse) error { return nil }
 
-// A device that polls is written to the ledger about once a minute, so its stored last-seen time has the precision
-// store.SeenPrecision. A device that can be woken is written in each flush.
+// A device that polls must be written to the ledger about once a minute, so that its stored last-seen time has the precision
+// store.SeenPrecision. A device that can be woken must be written in each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second
@@ -149,7 +149,7 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	}
 }
 
-// A device reports again while its earlier report waits for a flush. The flush writes the latest time and reach.
+// A device reports again while its earlier report waits for a flush. The flush must write the latest time and reach.
 func TestALaterPollIsWritten(t *testing.T) {
 	t.Parallel()
 	written := lastWrites{}
@@ -175,8 +175,8 @@ func TestALaterPollIsWritten(t *testing.T) {
 	}
 }
 
-// A device that is asked to report only after minutes is written with the next flush, although it was written lately:
-// otherwise its silence would seem to be a failure.
+// A device is asked to report only after some minutes. It must be written with the next flush, even if it was written lately: otherwise it
+// would seem to have failed.
 func TestAnOrderedSilenceIsWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	written := lastWrites{}
@@ -192,7 +192,7 @@ func TestAnOrderedSilenceIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// slowLedger is a ledger that calls before at the start of each write, and records the written values.
+// slowLedger is a ledger that calls beforeWrite at the start of each write, and records the written values.
 type slowLedger struct {
 	lastWrites
 	beforeWrite func()
@@ -203,8 +203,8 @@ func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Last
 	return l.lastWrites.TouchDevices(ctx, seen)
 }
 
-// A device reports while the reach of its older report waits for a flush or is being written. The new report read
-// the ledger before that write, and found its own reach there. Still, the next flush must write the reach of the
+// A device reports while the older reach (how it can be woken) of an earlier report waits for a flush or is being written. The new report
+// read the ledger before that write, so the ledger already seemed to have the new reach. The next flush must still write the reach of the
 // new report.
 func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 	t.Parallel()

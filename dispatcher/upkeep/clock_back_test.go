@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A device has a lease of 10 s and stops reporting. Then the ledger's clock steps back by an hour. The slot is
-// freed an hour later than without the step. A lease that is granted after the step ends as usual.
+// A device has a lease of 10 s and stops reporting. Then the ledger's clock steps back by an hour. The slot must be freed an hour later
+// than without the step. A lease that is granted after the step must end as usual.
 func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	t.Parallel()
 	const lease, step, second = 10 * time.Second, time.Hour, time.Second

@@ -84,7 +84,7 @@ func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 	}
 }
 
-// A pool has leases of different lengths when the clock steps. Longer leases do not delay the end of a shorter one.
+// A pool has leases of different lengths when the clock steps. Longer leases must not delay the end of a shorter one.
 func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
@@ -140,8 +140,7 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	}
 }
 
-// While a replica does not trust the ledger's clock, it does not store the times of the two clocks (ledger and
-// host).
+// While a replica does not trust the ledger's clock, it must not store the times of the two clocks (ledger and host).
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()

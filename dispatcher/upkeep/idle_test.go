@@ -67,7 +67,7 @@ func TestIdleCountGoesOn(t *testing.T) {
 	}
 }
 
-// The count of a pool ends when as many devices wait as slots are free.
+// The count of a pool must end when as many devices wait as slots are free.
 func TestIdleCountEndsWithTheFreeSlots(t *testing.T) {
 	t.Parallel()
 	ledger := &walkedLedger{clock: time.Unix(1_800_000_000, 0), pools: map[string][]bool{"a": {true, true, true}}}

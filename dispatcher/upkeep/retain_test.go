@@ -22,7 +22,7 @@ func (l *pagedDeletions) Retain(context.Context, time.Duration, int) (store.Dele
 	return page, nil
 }
 
-// Retain deletes rows in several pages. The counts of all pages are added up, separately for each kind of row.
+// Retain deletes rows in several pages. The counts of all pages must be added up, separately for each kind of row.
 func TestDeletedRowsOfEveryKindAreCounted(t *testing.T) {
 	t.Parallel()
 	var full, last store.DeletedCounts

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Background work panics. The panic is reported, and no other work ends.
+// Background work panics. The panic must be reported, and no other work may end.
 func TestPanicsAreTold(t *testing.T) {
 	t.Parallel()
 	reported := make(chan string, 1)

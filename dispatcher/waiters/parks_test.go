@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// A report that is woken for two pools before it polls learns of the offers of both.
+// A parked report receives messages about two pools before its next Poll. Poll must return the offers of both pools.
 func TestPollReturnsTheOffersOfAllMessages(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

@@ -31,7 +31,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	}
 }
 
-// More pools have work than one pass searches. Successive passes take turns, so that each pool is searched once.
+// More pools have work than one pass searches. The passes must take turns, so that each pool is searched once.
 func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{1: 1, searchesAPass: 1, searchesAPass + 1: 2, 3000: 3000 / searchesAPass} {
@@ -59,8 +59,8 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 	}
 }
 
-// Some queues have no slot to offer. Successive passes tidy them in turn. If there are at most poolsTidied such
-// queues, each pass tidies all of them.
+// Some queues have no slot to offer. The passes must tidy them in turn (remove devices that no longer report). If there are at most
+// poolsTidied such queues, each pass must tidy all of them.
 func TestEachQueueIsTidiedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{0: 1, 7: 1, poolsTidied: 1, 3 * poolsTidied: 3, 3*poolsTidied + 1: 4} {

@@ -121,8 +121,8 @@ func (r *replica) sendWakes(calls ...parked.WakeMessage) {
 	}
 }
 
-// A device parks a new report. Only the replica that parked the previous report of this device is notified. The
-// numbers of the device's reports increase.
+// A device parks a new report. Only the replica that parked the previous report of this device must be notified. The numbers of the
+// device's reports must increase.
 func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -143,9 +143,8 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// RecordEnded learns that a connection has ended. It distinguishes the connection of the device's newest report
-// from the connection of an older one. After the newest one has ended, RegisterNewest returns a gap for the next
-// parked report, and only once.
+// RecordEnded is called for a connection that has ended. It must tell the connection of the device's newest report from the connection of
+// an older one. After the newest one has ended, RegisterNewest must return a gap for the next parked report, and only for this one.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -183,7 +182,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	})
 }
 
-// The numbers of a device's reports also increase if Redis loses its data in between.
+// The numbers of a device's reports must also increase if Redis loses its data in between.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -200,7 +199,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	})
 }
 
-// A device's report can no longer be parked. Then the Redis key of the device is deleted.
+// When the report of a device can no longer be parked, the Redis key of the device must be deleted.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -212,7 +211,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Two installations use different databases of one Redis. They do not receive each other's messages.
+// Two installations use different databases of one Redis. They must not receive each other's messages.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	at := servers.RedisAt{Addr: servers.StartRedis(t).Addr}
@@ -244,8 +243,8 @@ func TestListenerComesBackWithRedis(t *testing.T) {
 	}
 }
 
-// A connection to Redis is silent. Listen closes it and connects again. The channels of the Redis client library
-// would wait on such a connection forever.
+// A connection to Redis is silent. Listen must close it and connect again. The channels of the Redis client library would wait on this
+// connection forever.
 func TestSilentConnectionIsLeft(t *testing.T) {
 	t.Parallel()
 	link := servers.NewProxy(t, servers.StartRedis(t).Addr)
@@ -290,7 +289,7 @@ func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	}
 }
 
-// A replica receives a message that it cannot parse. It ignores the message and continues to listen.
+// A replica receives a message that it cannot parse. It must ignore the message and continue to listen.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	client := servers.InProcessRedis(t).Client(t)
