@@ -34,7 +34,7 @@ type Config struct {
 	Recent    seen.Recent          // list of the devices that reported last; if nil, no list is written
 	Waker     waiters.Waker        // if nil, no device is reached by push
 	Marks     marks.Cache          // marks of the devices with work; if nil, each report is looked up in the ledger
-	Parking   waiters.Parking      // if nil, no other replica parks reports
+	Parking   waiters.Parking      // messages between replicas about parked reports; if nil, no other replica parks reports
 
 	LeaseMargin  time.Duration // subtracted from every lease, at most a fifth of the lease; 0 subtracts nothing
 	LeaseMin     time.Duration // minimum usable time of a grant; default 1 s

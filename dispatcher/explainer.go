@@ -73,14 +73,14 @@ type lookups interface {
 	// poolStatus returns how many slots of a pool are held, and which places tasks have in the queue of the pool. tasks belong to the
 	// device in view.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
-	// callerBound returns the bound of callers in the pool of a waiting caller, or nil if the bound is unknown.
+	// callerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
 // noLookups makes no call: each method returns that the fact is unknown.
 type noLookups struct{}
 
-// callerBound returns nil: the bound of callers is unknown.
+// callerBound returns nil: it is unknown how many slots callers hold and may hold.
 func (noLookups) callerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
 
 // poolStatus returns a status which says that the semaphore did not answer.
@@ -106,7 +106,8 @@ func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles 
 	})
 }
 
-// callerBound reads the bound of callers from the ledger. It returns nil if the ledger does not answer.
+// callerBound reads from the ledger how many slots callers hold and may hold in the pool of a waiting caller. It returns nil if the ledger
+// does not answer.
 func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {

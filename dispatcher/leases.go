@@ -122,8 +122,8 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply returns the state of the lease opened after reply, the reply to its holder. again reports whether the lease changed
-// since that reply.
+// leaseAfterReply returns the state of a lease after its holder received reply. opened is the lease as openLease returned it, and request
+// was received at began. again reports whether the lease changed after the reply, so that the caller must try again.
 func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
@@ -227,8 +227,8 @@ func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// endUnnamedLease ends the lease of task for an unnamed holder whose caller got no answer and so cannot ask for the lease again. It gives
-// back the slot, or the position among the waiting callers.
+// endUnnamedLease ends the lease of task, whose holder the caller did not name, after the caller got no answer. The caller cannot ask for
+// the lease again, because it does not know the name. endUnnamedLease gives back the slot, or the position among the waiting callers.
 func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
@@ -248,7 +248,7 @@ func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task 
 	}
 }
 
-// dropNoWaitLease deletes the lease opened, if it was created for request and request does not wait for a slot.
+// dropNoWaitLease deletes the lease in opened, if it was created for request and request does not wait for a slot.
 func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
 	if request.Wait > 0 || !opened.Created {
 		return

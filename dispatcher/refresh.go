@@ -16,9 +16,9 @@ import (
 // longestWait is the time after which the ledger is read again for a device that waits, even if no news concerned the wait.
 const longestWait = 24 * time.Hour
 
-// answerWaiting answers the report of a device that waits for a slot, as its mark says (check.mark.Wait), from the queue alone. It returns
-// nil if the report must be looked up in the ledger. This is so if the queue may give the device a slot, does not know the device or does
-// not answer, and if the report is to be audited (then answerWaiting sets check.isAudit).
+// answerWaiting answers the report of a device from the queue alone, without the ledger. The mark of the device says that it waits for a
+// slot (check.mark.Wait). answerWaiting returns nil if the report must be looked up in the ledger. This is so if the queue may give the
+// device a slot, does not know the device or does not answer, and if the report is to be audited (then answerWaiting sets check.isAudit).
 func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
@@ -110,8 +110,9 @@ func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	}
 }
 
-// auditWait counts a wrong wait in a mark: reply shows that the device neither waits for a slot of a full pool nor was granted one. A
-// change may be newer than the check of the mark, so auditWait first reads the news and the mark again.
+// auditWait compares the wait in the mark of the device with reply, the answer from the ledger. It counts a wrong wait if reply neither
+// refuses the device because the pool is full, nor grants a task, nor is unavailable. A change may be newer than the check of the mark, so
+// auditWait first reads the news and the mark again.
 func (i *markChecker) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
 	switch reply.Reason {
 	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:

@@ -23,7 +23,7 @@ type reportHandling struct {
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
 	mayHaveMoreDrops bool              // the last attempt found that policies may drop (end as suppressed) more tasks of the device
-	endedLastTask    bool              // each result ended the only open task of the device, and the device is not blocked
+	endedLastTask    bool              // after the results, the device is known to have no open task and not to be blocked
 }
 
 // handleLimit limits the time to handle one report. It is shorter than the age at which

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const longAgain = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longAgain at the earliest.
+const longAgain = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longAgain at the earliest
 
 // timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
@@ -50,7 +50,7 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
 
-// outage records since when a required server (the ledger or the semaphore) has not answered.
+// outage records the time since which a required server (the ledger or the semaphore) has not answered.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers

@@ -8,9 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// CreateDevice registers the device id with the settings in spec. It returns the stored device and the secret of its new token, which
-// cannot be read again. actor is recorded as the author of the change. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or
-// ErrBroker.
+// CreateDevice registers a device with this id and the settings in spec. It returns the stored device and the secret of its new token,
+// which cannot be read again. actor is recorded as the author of the change. CreateDevice returns store.ErrExists, store.ErrUnknownProfile
+// or ErrBroker.
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
@@ -21,8 +21,8 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// RotateToken creates another token for a device and returns its secret. Older tokens stay valid until olderUntil, which is overlap from
-// now, but not at a broker that stores one password for each account. RotateToken returns store.ErrNotFound or ErrBroker.
+// RotateToken creates another token for a device and returns its secret. The older tokens stay valid for the duration overlap, until
+// olderUntil. A broker that stores one password for each account refuses them at once. RotateToken returns store.ErrNotFound or ErrBroker.
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
 	token = NewToken()
 	hash := HashToken(token)

@@ -61,8 +61,8 @@ func (r *Registry) ImportDevices(
 }
 
 // importWithAccounts registers newDevices with tokens, and creates their accounts at the broker before that. It does not create the
-// accounts in the ledger's transaction, because that would stay open for longer than other transactions wait for its rows. It returns for
-// each device whether it was given its token.
+// accounts in the transaction that registers the devices: this transaction would stay open for longer than other transactions wait for its
+// rows. It returns for each device whether the device was given its token.
 func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) ([]bool, error) {
 	rotates := onExisting == store.RotateExisting
 	if rotates {

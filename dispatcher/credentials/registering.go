@@ -50,8 +50,8 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 	return Admission{Device: &device}, err
 }
 
-// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant has
-// registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
+// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant (the fleet
+// token, or all sessions together) has registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
 func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
 	if err := r.registrations.take(registrant); err != nil {

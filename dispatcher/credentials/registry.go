@@ -25,7 +25,7 @@ var (
 // FleetMode is the set of rights of a fleet token.
 type FleetMode string
 
-// The modes of a fleet token. In both modes it is refused for a device that has used a token of its own.
+// The modes of a fleet token. In both modes, a fleet token is refused for a device that has used a token of its own.
 const (
 	FleetAny    FleetMode = "any"    // acts for any device, and registers unknown devices
 	FleetEnroll FleetMode = "enroll" // gives a device a token of its own

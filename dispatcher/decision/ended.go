@@ -56,7 +56,7 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 	return cause, false
 }
 
-// hasPassed reports whether end is not after now. It is false if end is nil: then there is no end.
+// hasPassed reports whether the time end has come. It is false if end is nil, which means that there is no end.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
 // exceedsMaxWait reports whether the task in view was never started and has waited longer than its batch allows.
@@ -173,10 +173,10 @@ func endCauseText(cause store.EndCause) string {
 	return string(cause)
 }
 
-// FormatTime returns at as text for people: UTC, RFC 3339.
+// FormatTime returns the time at as text for people, in UTC and in the format of RFC 3339.
 func FormatTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// formatAgo returns elapsed as text such as "3 days ago", in the largest unit that fits at least twice.
+// formatAgo returns text such as "3 days ago" for the duration elapsed. It uses the largest unit that fits at least twice.
 func formatAgo(elapsed time.Duration) string {
 	for _, unit := range []struct {
 		length time.Duration

@@ -11,7 +11,7 @@ import (
 
 // Explanation is the state of a task, with the causes of this state.
 type Explanation struct {
-	At     time.Time // by the ledger's clock
+	At     time.Time // time of the explanation, by the ledger's clock
 	State  store.TaskState
 	Causes []Cause // at least one; for a waiting task in this order: a revoked token, the obstacles in the order of the rules, other causes
 	Mark   *Mark   // mark of the device; nil if unknown

@@ -9,11 +9,12 @@ import (
 // MinReportDelay is the shortest time after which a device is asked to report again.
 const MinReportDelay = time.Second
 
+// The delays until the next report of a device, before jitter.
 const (
-	blockedDelay     = 10 * time.Minute // a blocked device reports again
-	unavailableDelay = 3 * time.Second  // most servers answer again within seconds
-	forbiddenDelay   = 10 * time.Minute // a refused credential does not become valid by itself
-	refusedDelay     = 30 * time.Second // the next report may be valid
+	blockedDelay     = 10 * time.Minute // for a blocked device
+	unavailableDelay = 3 * time.Second  // if a server did not answer: most servers answer again within seconds
+	forbiddenDelay   = 10 * time.Minute // if the credential was refused: it does not become valid by itself
+	refusedDelay     = 30 * time.Second // if the report was invalid or too large: the next report may be valid
 	maxReportDelay   = 24 * time.Hour   // maximum of report_after_ms
 )
 
