@@ -46,9 +46,9 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle handles one report, like HandleReport. If park is not nil and there is room, it registers park, so that the report may be parked.
-// It ends the wait of an older parked report of the device, except in two cases: it refuses the report, or the limit of lookups is reached
-// (answerAtLookupLimit).
+// handle handles one report, like HandleReport. If park is not nil and there is room, it enters park in Parks, so that the report may be
+// parked. It ends the wait of an older parked report of the device, except in two cases: it refuses the report, or the limit of lookups is
+// reached (answerAtLookupLimit).
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)

@@ -27,7 +27,7 @@ type reporter struct {
 }
 
 // replaceOlder ends the wait of an older report of the device. newer is the new report. If newer is not nil and there is room, replaceOlder
-// registers it, so that it may be parked.
+// enters newer in Parks, so that it may be parked.
 func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
 	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), newer) {
 		r.park = newer

@@ -6,8 +6,8 @@
 // position in the news that its marks include, and the script that adds marks writes both in one step.
 // If Redis loses or rolls back data, it therefore loses both together.
 //
-// A missing mark is trusted only if this position is not behind the news that this replica read some seconds ago or
-// wrote itself. So a mark that is missing wrongly is trusted for five seconds at most. A mark that a device
+// A missing mark is trusted only if the position of its hash is not behind the news that this replica read some seconds ago
+// or wrote itself. So a mark that is missing wrongly is trusted for five seconds at most. A mark that a device
 // should not have costs one read of the ledger, which removes it.
 //
 // Limits: a mark only records that a device has an open task. A task that is not due yet, paused or limited

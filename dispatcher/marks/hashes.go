@@ -96,7 +96,7 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	return readings
 }
 
-// parseReading converts reply, the values of the mark of a device and of the position of its hash, to a MarkReading.
+// parseReading converts reply to a MarkReading. reply has two values: the position of a hash, and the mark of a device in this hash.
 func parseReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
 	if text, is := reply[0].(string); is {
@@ -139,7 +139,7 @@ func parseWait(text string) Wait {
 	return w
 }
 
-// number returns the number in text, a position, or missingHash if there is none.
+// number returns the number in text, or missingHash if text is not a number that is at least 0.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {

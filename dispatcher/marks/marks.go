@@ -78,8 +78,7 @@ func New(config Config) *Follower {
 	return f
 }
 
-// DeviceMark is the result of reading the mark of a device, which says in Redis that the device has
-// work.
+// DeviceMark is the result of reading the mark of a device. A mark is a field in Redis which says that the device has work.
 type DeviceMark struct {
 	Version string    // version of the mark, for Clear; empty if the device has no mark
 	Read    bool      // true if Redis answered

@@ -28,8 +28,8 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which counts in Redis and decides how often tasks may start, and how
-// often callers may take from limit sets. A scope is a pool or a limit set.
+// Limits holds the parts of a limiter, which counts in Redis and decides how often tasks may start, and how often callers may take from
+// limit sets. In the methods of these parts, the parameter scope names a pool or a limit set.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes

@@ -25,9 +25,8 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairState repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
-// overdue reservations. It repairs only the first answer that needs a repair. again is true if the checks are to
-// be sent again.
+// repairState repairs the state that keeps Redis from answering checks: it fills the counts of a rule that Redis does not know, or settles
+// overdue reservations. It repairs only the first answer that needs a repair. again is true if the checks are to be sent again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -193,7 +192,7 @@ func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
 type SettleResult struct {
 	Pools       int // pools with policies or with uncounted starts
 	Counted     int // recent starts that were counted again
-	Invalidated int // rules that will be filled again, because they missed a start that is too old to be counted again
+	Invalidated int // rules whose counts will be filled again, because they missed a start that is too old to be counted again
 }
 
 // SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle

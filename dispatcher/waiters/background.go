@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background runs work concurrently with the reports that caused it, so that a device does not wait
-// for work that is for another device.
+// background runs work concurrently with the reports that caused it, so that the answer to one device does not wait for work that is for
+// another device.
 type background struct {
 	ctx context.Context //nolint:containedctx // its own: it outlives the reports
 

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	poolsAtOnce   = 8  // pools that one pass fills concurrently
-	searchesAPass = 40 // pools in which one pass searches for devices that sleep
+	poolsAtOnce   = 8  // maximum number of pools that one pass fills concurrently
+	searchesAPass = 40 // maximum number of pools in which one pass searches for devices that sleep
 )
 
 // Filler finds devices for free slots that were not offered to a waiter when they became free. It

@@ -184,7 +184,8 @@ func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]
 	return outcomes, nil
 }
 
-// wakeDevice notifies a device by push that the slot of offer is reserved for it. pushBegan is the start of the call of push.
+// wakeDevice notifies a device by push that the slot of offer is reserved for it. pushBegan is the time at which the caller, push, began;
+// it is used only for the durations in the log.
 func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, pushBegan time.Time) {
 	now := o.now()
 	o.waker.Wake(devices.ID(offer.Device), offer.Left)

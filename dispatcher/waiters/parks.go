@@ -118,7 +118,7 @@ func (p *ParkedReport) endWait(state WaitState) {
 }
 
 // ReplaceOlder ends the wait of an older report of the device. newer is the new report of the device, or nil if it may not be parked. If
-// newer is not nil and there is room, ReplaceOlder registers newer, and entered is true: newer may then be parked.
+// newer is not nil and there is room, ReplaceOlder enters newer in s and returns true: newer may then be parked.
 func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

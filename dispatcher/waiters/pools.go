@@ -164,7 +164,7 @@ func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	return tidy
 }
 
-// FilterWaiting returns those of pools in which devices wait.
+// FilterWaiting returns the names in pools for which devices wait in the queue, as far as this replica knows.
 func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,8 +176,8 @@ func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	return waiting
 }
 
-// searchProgress returns the progress of the search for sleeping devices in a pool, for the goroutine that fills the pool now. If restarts
-// is true, the search begins with the first batch.
+// searchProgress returns the progress of the search for sleeping devices in a pool. Only the goroutine that fills the pool may use it. If
+// restarts is true, the search begins with the first batch.
 func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +213,8 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// RecordHold records that a grant of a task of this kind in the pool was held for the time held. The averages are weighted exponentially.
+// RecordHold records that a grant of a task of this kind in the pool was held for the duration held. It updates the moving averages of the
+// pool and of the kind.
 func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	serveLimit          = 3 * time.Second // time limit of one call; a slot in a reply after this time is not claimed
+	serveLimit          = 3 * time.Second // time limit of one call; a slot that is assigned by a later reply is not claimed
 	slotsAtOnce         = 64              // maximum number of requests and leases in one call
 	maxConcurrentServes = 2
 	secondCallFill      = 32 // waiting requests and leases from which a second call begins, in case the first call hangs
