@@ -90,8 +90,7 @@ func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.handled = handled
 }
 
-// includesPoolNews reports whether wait is newer than the news of its pool. The news are those that this replica has read, and those that
-// this replica has committed.
+// includesPoolNews reports whether wait includes all news of its pool that this replica has read or committed.
 func (b *trustState) includesPoolNews(wait Wait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +107,7 @@ func (b *trustState) hasHandledNews() bool {
 	return b.hasHandledNewsLocked()
 }
 
-// hasHandledNewsLocked is hasHandledNews for a caller that holds mu.
+// hasHandledNewsLocked does the work of hasHandledNews. The caller must hold mu.
 func (b *trustState) hasHandledNewsLocked() bool {
 	n := len(b.readings)
 	return n > 0 && b.handled >= max(b.readings[n-1].newest, b.own)

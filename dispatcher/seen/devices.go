@@ -67,8 +67,7 @@ func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.reached.set(device, report)
 }
 
-// LastReport returns the latest report of a device that waits for Flush. If no report of the device
-// waits, it returns the zero value.
+// LastReport returns the latest report of a device, if this report waits for Flush. Otherwise it returns the zero value.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // times holds the devices that reported since the last flush.
@@ -135,7 +134,8 @@ func (s *times) take() map[string]store.LastReport {
 	return taken
 }
 
-// putBack restores unflushed, entries that could not be flushed, unless there is a newer entry of the same device.
+// putBack puts unflushed, the entries that could not be flushed, back into s. If s has a newer entry of the same device, the newer entry
+// stays.
 func (s *times) putBack(unflushed map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

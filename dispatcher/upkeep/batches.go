@@ -49,8 +49,8 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	return expired, nil
 }
 
-// EndCancelled ends the waiting tasks of cancelled batches. If a device was granted such a task during the
-// cancellation, it asks the device to stop. It returns the number of tasks that it ended.
+// EndCancelled ends the waiting tasks of cancelled batches, and returns the number of these tasks. If a device was granted a task of the
+// batch during the cancellation, EndCancelled asks the device to stop.
 func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }

@@ -31,7 +31,7 @@ func newFollowState() *followState {
 
 // FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
 // answers again after an outage, FollowChanges reconciles all pools. A change that cannot be written is remembered
-// until it can. FollowChanges is cheap enough to run several times a second.
+// until it is written. FollowChanges is cheap enough to run several times a second.
 func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	if !k.followState.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil

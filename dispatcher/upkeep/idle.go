@@ -43,7 +43,7 @@ func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*l
 // Each call spends at most about idleLimit on the count. If there are too many devices for that, the next call continues the count. So a
 // device may be counted that waited during the lap before, and does not wait any more.
 //
-// It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
+// CountIdle may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	k.idle.mu.Lock()
