@@ -27,7 +27,7 @@ const clientID = "$dispatcher/accounts"
 
 // Options configures a Client. URL, User and Password are required.
 type Options struct {
-	URL            string // as in mqtt.Options
+	URL            string // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
 	User, Password string // an account that may use the plugin; User must not be a valid device id
 	TLS            *tls.Config
 	Logger         *slog.Logger // default: no log

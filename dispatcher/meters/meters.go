@@ -100,8 +100,8 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolBuckets returns the histogram buckets, in seconds, for metrics of single pools. There are fewer than in DurationBuckets, because
-// with thousands of pools each bucket means thousands of series.
+// PoolBuckets returns the histogram buckets, in seconds, for metrics of single pools. It returns fewer buckets than DurationBuckets,
+// because with thousands of pools each bucket means thousands of series.
 func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }

@@ -38,8 +38,8 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 // several pools.
 const reservedShare = 0.25
 
-// Reserved returns the devices for which a slot of the pool is kept, sorted by the end of their offer,
-// soonest first. If the semaphore does not answer in time, it returns none.
+// Reserved returns the devices for which a slot of the pool is reserved. The devices whose offers end soonest come first. If the semaphore
+// does not answer in time, it returns none.
 func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()

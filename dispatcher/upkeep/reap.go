@@ -48,9 +48,8 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	return result, nil
 }
 
-// NextLapse returns as left the time until the next lease ends by the ledger's clock. found is false if no
-// grant is in force. If left is negative, the lease has ended by that clock, but Reap has not ended its
-// grant because it does not trust the clock.
+// NextLapse returns the time left until the next lease ends by the ledger's clock. found is false if no grant is in force. If left is
+// negative, the lease has ended by that clock, but Reap has not ended its grant because it does not trust the clock.
 func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
 }

@@ -101,9 +101,8 @@ func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	return err //nolint:wrapcheck // ReconcilePool's own
 }
 
-// reconcile repairs the differences between a snapshot of the semaphore and the ledger. The snapshot must be
-// taken before the rows are read. Then a grant made in between is only missing from the snapshot, and is
-// never treated as an orphan.
+// reconcile repairs the differences between a snapshot of the semaphore and the ledger. The snapshot must be taken before the grants are
+// read from the ledger. Then a grant that is made between the two is missing from the snapshot at most, and is never treated as an orphan.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	k.registerPool(pool)
@@ -163,10 +162,9 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	return nil
 }
 
-// freeOrphans frees orphans: slots that the semaphore holds without a grant in the ledger, and for which no
-// claim can be in progress. Either the grant has ended, or the slot was acquired more than orphanAge ago. If
-// the clock of Redis steps back, the acquire can lie in the future; then its distance from now counts as the
-// age.
+// freeOrphans frees orphans: slots that the semaphore holds without a grant in the ledger, and for which no claim can be in progress.
+// Either the grant has ended, or the slot was acquired more than orphanAge ago. If the clock of Redis stepped back, the time of the
+// acquisition may be in the future. Then the time until that moment counts as the age.
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
