@@ -46,7 +46,7 @@ func Start(config Config) (*Child, error) {
 	}
 	guard.sendTimeLeft(time.Until(config.Deadline))
 	p := &Child{guard: guard, ended: make(chan struct{})}
-	p.cmd = exec.Command(config.Args[0], config.Args[1:]...) //nolint:noctx // it ends as Child says
+	p.cmd = exec.Command(config.Args[0], config.Args[1:]...) //nolint:noctx // the guard ends the command, not a context
 	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = config.Env, config.In, config.Out, config.Err
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.groupID()}
 	if inForeground(config.In) {
@@ -79,7 +79,7 @@ func (c *Child) wait() error {
 // Ended returns a channel that is closed when the command and its group have ended.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// SetTimeLeft sets how long the command may run from now on. After timeLeft, the command and all processes of its group are ended.
+// SetTimeLeft sets how long the command may still run. When timeLeft has passed, the command and all processes of its group are ended.
 func (c *Child) SetTimeLeft(timeLeft time.Duration) { c.guard.sendTimeLeft(timeLeft) }
 
 // Signal sends signal to the command and to all processes of its group.

@@ -196,7 +196,8 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	}
 }
 
-// The term of a child is already over when it starts. The grace time does not prolong it.
+// TestATermThatIsOver starts a child whose deadline has already passed. The child must end at once: the grace time after SIGTERM gives it
+// no more time.
 func TestATermThatIsOver(t *testing.T) {
 	t.Parallel()
 	lines, in := newPipe(t)

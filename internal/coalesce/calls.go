@@ -50,9 +50,9 @@ type caller[In, Out any] struct {
 	done     chan struct{}
 }
 
-// Do returns the outcome of request, which it sends together with other requests of the same key. If ctx ends before a call has included
-// the caller, or has less time left than Timeout when the call starts, no call is made for it. Once a call has included the caller, Do
-// waits for its outcome even if ctx ends.
+// Do returns the outcome of request, which it sends together with other requests of the same key. No call is made for the caller if ctx
+// ends before a call has included the caller, or if ctx has less time left than Timeout when the call starts. Once a call has included the
+// caller, Do waits for its outcome even if ctx ends.
 //
 // A caller that arrives while no call is in progress makes the call itself: a single caller needs no other goroutine.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out, error) {
@@ -62,7 +62,7 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out,
 		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
 	if c.enqueue(key, w) {
-		c.callAndRetry(key, c.takeNextCallers(key)) //nolint:contextcheck // a call serves others, too: it ends with no one of them
+		c.callAndRetry(key, c.takeNextCallers(key)) //nolint:contextcheck // the call also serves other callers, so the ctx of this caller must not end it
 		if c.continueOrStop(key) {
 			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// checkBroker tests the broker as the dispatcher, without an account, and as a device. replicas is the
-// number of running replicas, or replicasUnknown. If replicas run or may run, checkBroker does not test the
-// shared subscription, because it would take reports from them.
+// checkBroker tests connections to the broker: with the dispatcher's account, without an account, and with the account
+// of a device. The parameter replicas is the number of running replicas, or replicasUnknown. If replicas run or may
+// run, checkBroker does not test the shared subscription, because the test would take reports from them.
 func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
@@ -38,8 +38,9 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSubscription tests the subscription of the replicas with dispatcherClient, which is connected as the dispatcher, unless a running
-// replica would lose a report by it. replicas is as in checkBroker.
+// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with this
+// account. The parameter replicas is the number of running replicas, or replicasUnknown. If it is not 0, there is no test, because the test
+// subscription would take reports from running replicas.
 func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if replicas == replicasUnknown {
@@ -60,8 +61,8 @@ func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replic
 	return f
 }
 
-// checkAnonymous tests whether a client without an account can connect, and whether it receives messages to devices. dispatcherClient,
-// which is connected as the dispatcher, sends the messages.
+// checkAnonymous tests whether a client without an account can connect, and whether this client then receives messages for devices. It
+// sends such a message with dispatcherClient, which is connected with the dispatcher's account.
 func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker without an account", State: OK, Found: "clients without an account are refused"}
 	anonymousClient, err := connector.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
@@ -80,7 +81,8 @@ func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherCl
 	return f
 }
 
-// checkRights compares the rights at the dynamic-security plugin with the expected ones. It changes nothing.
+// checkRights compares the rights that mosquitto's dynamic-security plugin has stored with the rights that serve would set. It changes
+// nothing.
 func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Finding {
 	f := Finding{Check: "broker accounts", State: OK, Found: "not managed by the dispatcher (mqtt_provision=off)"}
 	if p.Config.MQTTProvision != "dynsec" {
@@ -101,8 +103,8 @@ func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Fin
 	return f
 }
 
-// checkDeviceRules tests that a device receives its own replies, and no replies to other devices. dispatcherClient, which is connected as
-// the dispatcher, sends the replies.
+// checkDeviceRules tests that a device receives its own replies, and no replies to other devices. It sends both replies with
+// dispatcherClient, which is connected with the dispatcher's account.
 func (p Installation) checkDeviceRules(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device receives its own replies, and no replies to other devices"}
 	if p.Device == "" {
@@ -126,7 +128,7 @@ func (p Installation) checkDeviceRules(ctx context.Context, connector brokerConn
 			if topic == connector.topic {
 				return Finding{f.Check, Failed, "a device receives messages to another device", "limit the rights of each device to its own topics: deploy/mosquitto/passwords/acl, or dynsec"}
 			}
-			return f // the reply to the other device was published first
+			return f // the reply to the other device was published first, so it would have arrived before
 		case <-ctx.Done():
 			err = fmt.Errorf("a message from the dispatcher to %s did not arrive", ownTopic)
 		}

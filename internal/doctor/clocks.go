@@ -16,7 +16,8 @@ const maxClockOffset = time.Second
 // and maxError is the maximum error of ahead.
 type clockOffset struct{ ahead, maxError time.Duration }
 
-// checkClocks compares the clocks of the ledger and of Redis, if they answer, with the clock of this machine. Either may be nil.
+// checkClocks compares the clock of the ledger, the clock of Redis and the clock of this machine with each other. A server that is nil or
+// does not answer is left out.
 func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (findings []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -49,7 +50,8 @@ func (p Installation) readClock(ctx context.Context, read func(context.Context) 
 	return clockOffset{shown.Sub(asked.Add(took / 2)), took / 2}, err
 }
 
-// offsetFinding returns the finding of the check checkName about offset, by which a clock is ahead of the clock of reference.
+// offsetFinding returns the finding of the check checkName for a clock. The parameter offset is the time by which this clock is ahead of
+// the clock named reference.
 func offsetFinding(checkName string, offset clockOffset, reference string) Finding {
 	f := Finding{Check: checkName, State: OK, Found: fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s",
 		offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))}

@@ -76,7 +76,7 @@ func waitToken(ctx context.Context, operation paho.Token) error {
 	}
 }
 
-// receivesTopic reports whether the topic wanted arrives in topics within listenTime.
+// receivesTopic reports whether the channel topics delivers the topic wanted within listenTime.
 func receivesTopic(ctx context.Context, topics <-chan string, wanted string) bool {
 	late := time.After(listenTime)
 	for {

@@ -77,7 +77,7 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 	ledger, findings := p.openLedger(ctx)
 	list = append(list, findings...)
 	if ledger != nil {
-		defer func() { _ = ledger.Close() }() //nolint:contextcheck // closing goes on without it
+		defer func() { _ = ledger.Close() }() //nolint:contextcheck // the ledger is closed even if ctx has ended
 		list = append(list, p.checkPostgres(ctx, ledger)...)
 	}
 	redis, findings := p.openRedis()

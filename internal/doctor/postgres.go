@@ -15,10 +15,10 @@ import (
 const maxConnsPerReplica = 26
 
 const (
-	minWALSize       = 1 << 30   // minimum of max_wal_size without a warning
-	minSharedBuffers = 128 << 20 // minimum of shared_buffers without a warning
-	longTransaction  = 10 * time.Minute
-	deadRowsAllowed  = 100_000 // number of rows up to which dead or changed rows give no warning
+	minWALSize       = 1 << 30   // bytes; a smaller max_wal_size is reported
+	minSharedBuffers = 128 << 20 // bytes; smaller shared_buffers are reported
+	longTransaction  = 10 * time.Minute // an open transaction that is older is reported
+	deadRowsAllowed  = 100_000 // a table with more dead rows, or with more rows changed since ANALYZE, may be reported
 )
 
 // postgresState is the state of Postgres as it was read.
@@ -148,8 +148,9 @@ func (d postgresState) checkConnections() (State, string) {
 	return stateIf(need > available, Warning), fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, d.replicas, need)
 }
 
-// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValid has an entry for
-// each existing object, by name. invalidText describes an object that is not valid.
+// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValid has one entry for
+// each existing object: its key is the name of the object, and its value says whether the object is valid. invalidText describes an object
+// that is not valid.
 func (d postgresState) checkObjects(kind string, isValid map[string]bool, invalidText string) (State, string) {
 	if len(d.missingMigrations) > 0 {
 		return Unknown, "the schema is not complete"
@@ -173,8 +174,8 @@ func (d postgresState) checkObjects(kind string, isValid map[string]bool, invali
 	return OK, fmt.Sprintf("all %d", n)
 }
 
-// checkStatistics finds tables with more dead rows than live rows, and tables with more rows changed since
-// the last ANALYZE than live rows. Up to deadRowsAllowed rows do not count.
+// checkStatistics finds tables with more dead rows than live rows, and tables with more rows changed since the last
+// ANALYZE than live rows. It does not report a table with at most deadRowsAllowed such rows.
 func (d postgresState) checkStatistics() (State, string) {
 	var wrong []string
 	for _, t := range d.Statistics {

@@ -41,8 +41,8 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 	})
 }
 
-// noteState returns the state of the check of a subject, and what was found. The state is Failed if notes contain trouble with this
-// subject, Warning if they contain only a hint about it, and otherwise OK; then the text is okText.
+// noteState returns the state of the check of a subject, and a text about what was found. If notes contain trouble with this subject, the
+// state is Failed. If they contain only a hint about it, the state is Warning. Otherwise the state is OK, and the text is okText.
 func noteState(notes redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
 	for _, group := range []struct {
 		list  []redisconn.Note

@@ -23,7 +23,8 @@ type liveReplicas struct {
 // replicasUnknown is the number of running replicas if the ledger cannot be read.
 const replicasUnknown = -1
 
-// checkReplicas checks the replicas whose last heartbeat is at most a minute old, and returns their number.
+// checkReplicas checks the replicas whose last heartbeat is at most a minute old. The result count is their number, or replicasUnknown if
+// the ledger cannot be read.
 func (p Installation) checkReplicas(ctx context.Context, ledger *store.Store) (count int, _ []Finding) {
 	if ledger == nil {
 		return replicasUnknown, nil

@@ -12,8 +12,8 @@ import (
 // renewBefore is the remaining validity below which a certificate should be renewed.
 const renewBefore = 14 * 24 * time.Hour
 
-// minSpoolBytes is the number of free bytes on the disk of spool_dir below which the doctor warns. Streamed
-// batches may use it: five batches of 2 GiB at once.
+// minSpoolBytes is the number of free bytes on the disk of spool_dir below which the doctor warns. Streamed batches may
+// use this much: five batches of 2 GiB at the same time.
 const minSpoolBytes = 10 << 30
 
 // Misconfigured returns the finding for settings that are so wrong that no check can run. err says what is wrong.

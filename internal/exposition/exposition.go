@@ -26,7 +26,7 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 	for _, source := range s {
 		families, err := source.Gather()
 		if err != nil {
-			return nil, err //nolint:wrapcheck // says which metric
+			return nil, err //nolint:wrapcheck // the error names the metric
 		}
 		all = append(all, families...)
 	}
@@ -45,7 +45,7 @@ func Write(out io.Writer, families []*dto.MetricFamily) error {
 		}
 	}
 	_, err := out.Write(t.lines)
-	return err //nolint:wrapcheck // of the writer
+	return err //nolint:wrapcheck // the error of out needs no addition
 }
 
 // textWriter holds the lines that were not written yet, and the labels of the current metric.

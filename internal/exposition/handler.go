@@ -21,8 +21,8 @@ import (
 const gatherTimeout = 10 * time.Second
 
 // Handler serves metrics as an HTTP endpoint. All requests get the same text until it is as old as maxAge, because gathering, writing and
-// compressing the metrics of thousands of pools takes up to a tenth of a second of CPU. If one source fails, it serves none, and reports the
-// failure to panicked if it is a panic.
+// compressing the metrics of thousands of pools takes up to a tenth of a second of CPU. If one source fails, the answer is an error without
+// any metrics. If the failure is a panic, it is reported to panicked.
 func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.PanicHandler) http.HandlerFunc {
 	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*text, error) { return newText(metrics) })
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ type text struct {
 func newText(metrics prometheus.Gatherer) (*text, error) {
 	families, err := metrics.Gather()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says which metric
+		return nil, err //nolint:wrapcheck // the error names the metric
 	}
 	var plain bytes.Buffer
 	if err := Write(&plain, families); err != nil {

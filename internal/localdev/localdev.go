@@ -1,7 +1,7 @@
 // Package localdev lets commands find the `dispatcher dev` that runs on this machine.
 //
-// While dev runs, it keeps a file in each of several folders, and holds a lock on it. A file without a lock was left by a process that was
-// killed. Its content must not be used: another program may have the port by now, and would receive the token.
+// While a dev runs, it keeps one file in each of several folders, and holds a lock on each file. A file without a lock was left by a dev
+// that was killed. The content of such a file must not be used: another program may have the port by now, and would receive the token.
 package localdev
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const fileName = "dev.json"
 
-// ErrNoServer means that no dev runs, and that none has left a file.
+// ErrNoServer means that no `dispatcher dev` runs, and that there is no file of a dev that was killed.
 var ErrNoServer = errors.New("no dispatcher dev runs here")
 
 // StaleError means that a `dispatcher dev` has ended without removing its file, so that the file is
@@ -112,8 +112,8 @@ func (n *Announcement) Withdraw() error {
 	return errors.Join(errs...)
 }
 
-// Find returns the running dev (a `dispatcher dev` server) of the first of folders that has one. If no dev runs, the error is a
-// *StaleError if a dev has left its file, else ErrNoServer.
+// Find searches folders in their order and returns the first running dev (a `dispatcher dev` server). If no dev runs, the error is a
+// *StaleError if one of folders contains the file of a dev that was killed, and otherwise ErrNoServer.
 func Find(folders ...string) (Server, error) {
 	notFound := ErrNoServer
 	for _, dir := range folders {

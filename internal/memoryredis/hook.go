@@ -35,7 +35,8 @@ func newHook(s *server.Server) *hook {
 	return &hook{server: s, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
 }
 
-// run is the server.Hook. It returns true if the command is done.
+// run is the server.Hook, which miniredis calls before each command. It returns true if the command has been answered, and false if
+// miniredis must run it.
 func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	from := h.clientOf(c)
 	switch {
@@ -69,7 +70,7 @@ func (h *hook) clientOf(c *server.Peer) *client {
 	return h.clients[c]
 }
 
-// trackClient forgets the sorted sets that a command of a client may have changed. Commands that a script has called were
+// trackClient deletes the indexes of the sorted sets that a command of a client may have changed. The commands that a script calls are
 // tracked by answer.
 func (h *hook) trackClient(command string, args []string) {
 	switch command {
@@ -81,7 +82,7 @@ func (h *hook) trackClient(command string, args []string) {
 	}
 }
 
-// trackChange forgets the sorted sets that are named in a command, unless the command only reads.
+// trackChange deletes the indexes of the sorted sets that are named in a command, unless the command only reads.
 func (h *hook) trackChange(command string, args []string) {
 	if command == "SWAPDB" || command == "SELECT" && (len(args) == 0 || args[0] != "0") {
 		h.off = true
@@ -102,12 +103,12 @@ func (h *hook) answer(c *server.Peer, command string, args []string) bool {
 		return false
 	}
 	switch command {
-	case "HGET", "HSET", "HDEL", "HMGET", "HLEN", "TIME": // they change no sorted set, and are most commands
+	case "HGET", "HSET", "HDEL", "HMGET", "HLEN", "TIME": // most commands of scripts are one of these, and they change no sorted set
 		return false
 	case "ZADD":
 		h.trackAdd(args)
 		return false
-	case "ZREM": // without this, the number of members shows that the index must be read again
+	case "ZREM": // saves time: otherwise indexOf would find another number of members and read the whole set again
 		if len(args) > 1 && h.sets[args[0]] != nil {
 			h.sets[args[0]].remove(args[1:])
 		}
@@ -122,7 +123,7 @@ func (h *hook) answer(c *server.Peer, command string, args []string) bool {
 	return set != nil && query(set, c, args[1:])
 }
 
-// trackAdd adds the members of a ZADD to the index. A ZADD with options is not followed: the index of its sorted set is forgotten.
+// trackAdd adds the members of a ZADD to the index. If the ZADD has options, it deletes the index of the sorted set.
 func (h *hook) trackAdd(args []string) {
 	if len(args) == 0 || h.sets[args[0]] == nil {
 		return
@@ -138,8 +139,8 @@ func (h *hook) trackAdd(args []string) {
 	}
 }
 
-// indexOf returns the index of the sorted set that is the first argument, or nil if the set has fewer than minIndexed members.
-// If the number of members is not that of the sorted set, keys have expired, and the index is read again.
+// indexOf returns the index of the sorted set with the key args[0], or nil if the set has fewer than minIndexed members. If index and set
+// have different numbers of members, the set has changed by expiry, and indexOf reads the set again.
 func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil

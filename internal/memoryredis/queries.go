@@ -56,8 +56,8 @@ func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
 	return true
 }
 
-// writeRange writes the members from index from up to, but without, index to. options are none, or LIMIT, an offset and a count; a
-// negative count means all.
+// writeRange writes the members with from <= index < to. The parameter options is empty, or has the word LIMIT, an offset and a count; a
+// negative count means all members. If options have another form, it writes nothing and returns false.
 func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) bool {
 	if len(options) != 0 {
 		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
@@ -80,7 +80,8 @@ func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) 
 	return true
 }
 
-// scoreRange returns the entries whose scores are between the first two arguments: they begin at index from and end before index to.
+// scoreRange returns the range of indexes (from <= index < to) of the entries whose scores are between args[0] and args[1]. ok is false if
+// these are not bounds of scores.
 func (s *orderedSet) scoreRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 {
 		return 0, 0, false
@@ -99,8 +100,8 @@ func parseScore(bound string) (score float64, isOpen, ok bool) {
 	return score, isOpen, err == nil && !math.IsNaN(score)
 }
 
-// nameRange returns the entries whose names are between the first two arguments. All entries must have the same score, because Redis
-// defines no order of the names otherwise.
+// nameRange returns the range of indexes (from <= index < to) of the entries whose names are between args[0] and args[1]. ok is false if
+// the entries have different scores, because Redis then defines no order of the names.
 func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 || s.entries[0].score != s.entries[len(s.entries)-1].score {
 		return 0, 0, false
@@ -115,8 +116,9 @@ func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	return from, max(from, to), true
 }
 
-// parseNameBound parses a bound of a range of names: "-", "+", "[name" or "(name". The function that it returns reports whether a name is
-// at the bound or behind it; which of them counts as behind depends on isEnd.
+// parseNameBound parses a bound of a range of names: "-", "+", "[name" or "(name". If isEnd is false, the bound is the start of the range,
+// and isReached reports whether a name is at or after this start. If isEnd is true, isReached reports whether a name is after the end of
+// the range.
 func parseNameBound(bound string, isEnd bool) (isReached func(name string) bool, ok bool) {
 	if bound == "-" || bound == "+" {
 		return func(string) bool { return bound == "-" }, true

@@ -1,5 +1,5 @@
-// Package pace limits how often each device may report to this replica. A report above the limit is refused before it is
-// decoded, so it costs little, and a device that reports without pause takes nothing from the other devices. The same limit bounds how many unknown devices one
+// Package pace limits how often each device may report to this replica. A report above the limit is refused before it is decoded, so it
+// costs little. So a device that reports without pause does not delay the other devices. The same limit bounds how many unknown devices one
 // fleet token registers.
 package pace
 
@@ -64,8 +64,8 @@ type shard struct {
 	swept   time.Time
 }
 
-// sender is who has a bucket of its own: a device, once for each way in which it authenticates. Everybody with a fleet token may use the name
-// of any device, and must not take tokens from the device itself.
+// sender is the key of a bucket. A device has one bucket for each way in which it authenticates, because anybody with a fleet token may use
+// the name of any device, and must not use up the tokens of the device itself.
 type sender struct {
 	device devices.ID
 	via    devices.Via
@@ -135,8 +135,9 @@ func (s *shard) sweep(now time.Time) {
 	}
 }
 
-// MayAnswer reports whether a refused report, for which Take was called, may be answered now: at most one a second. The other refused reports
-// are only counted, because their answers would delay the answers to other devices.
+// MayAnswer reports whether a refusal may be sent now to the device, after Take has returned false. It allows one refusal a second for each
+// device and way of authentication. The other refused reports are only counted, because answers to them would delay the answers to other
+// devices.
 func (l *Limiter) MayAnswer(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true

@@ -99,8 +99,8 @@ func TestDeviceWithinItsRateIsNeverNoisy(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded checks 300,000 devices that report once in ten seconds, and more new devices at one moment than there are buckets. A device whose
-// bucket is empty stays limited.
+// TestMemoryIsBounded checks the number of buckets while 300,000 devices report once in ten seconds, and while more new devices report at
+// one moment than there are buckets. A device whose bucket is empty stays limited.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l, c := newLimiter(100)

@@ -1,5 +1,5 @@
-// Package reach names the ways to notify a device of a slot. The ledger stores the numbers and the semaphore offers slots by them, so the
-// numbers must not change.
+// Package reach names the ways to notify a device of a slot. The ledger and the queues in Redis store these ways as numbers, so the numbers
+// must not change.
 package reach
 
 // Reach is a way to notify a waiting device of a slot.

@@ -31,8 +31,8 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// enter reports as ok whether a call may be sent, and as probe whether this call probes a node that did not answer.
-// If ok is true, the caller must call leave afterwards.
+// enter decides whether a call may be sent. If ok is true, it may be sent, and the caller must call leave afterwards.
+// If probe is true, the call is a probe of a node that did not answer before.
 func (b *breaker) enter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,8 +53,8 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// leave records err, the outcome of a call that enter allowed; isProbe is the probe that enter returned. The outcome says nothing about
-// Redis if the caller's context ended, or if the caller got no connection because all connections were in use.
+// leave records err, the outcome of a call that enter allowed. isProbe is the value probe that enter returned. An error says nothing about
+// Redis if the caller's context ended, or if the caller got no connection because all connections were in use. Such an error is ignored.
 func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *breaker) recordLostSend() {
 	b.recordFailure()
 }
 
-// recordFailure records that the node failed: it opens the breaker and counts the outage. mu must be held.
+// recordFailure records that the node failed. If the node did not fail before, it counts an outage. mu must be held.
 func (b *breaker) recordFailure() {
 	if !b.lastFailed {
 		b.lastFailed = true
@@ -104,8 +104,9 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, which sends a command for key to Redis, unless the node that owns key did not answer a moment ago. If send gets no
-// answer, Do calls it again, at most maxSends times in total, and stops when another call has found that the node does not answer.
+// Do calls send, which sends a command for key to Redis. If the node that owns key did not answer a moment ago, Do returns ErrOpen and does
+// not call send. If send gets no answer, Do calls it again, at most maxSends times in total. It stops earlier when another call has found
+// that the node does not answer.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
 	probe, ok := one.enter()

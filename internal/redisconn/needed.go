@@ -15,7 +15,7 @@ const probeKey = "slots:{}:probe"
 var commandCheckLua string
 
 // forbiddenCommands returns the commands that the program needs and that this user is not permitted to use, or that the server does not
-// have. The key is an argument: with the key in KEYS, all nodes of a Cluster except its owner would refuse the script.
+// have. The script gets probeKey as an argument: with the key in KEYS, all nodes of a Cluster except its owner would refuse the script.
 func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {

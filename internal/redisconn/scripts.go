@@ -38,8 +38,8 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return firstError(calls)
 }
 
-// sendCalls sends calls in a pipeline and stores the answer of each in it. run runs a script, by its hash or with its text. sendCalls
-// sends a single call without a pipeline, which costs less.
+// sendCalls sends calls in one pipeline and stores each answer in its call. The function run sends one script, either by its hash or with
+// its text. A single call is sent without a pipeline, because this costs less.
 func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, run func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
 		calls[0].Cmd = run(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
@@ -66,9 +66,9 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run sends calls of scripts, at least one, whose keys belong to one node, through the circuit breaker of this node. Each call holds its
-// answer or its error afterwards. As in Do, each call is sent at most maxSends times. If one script fails and another succeeds, the
-// failure says nothing about the node.
+// Run sends calls of scripts through the circuit breaker of the node that owns their keys. There must be at least one call, and all keys
+// must belong to one node. Afterwards each call holds its answer or its error. As in Do, each call is sent at most maxSends times. If at
+// least one script succeeds and none is unanswered, the node counts as working, even if other scripts fail.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

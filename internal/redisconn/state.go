@@ -191,7 +191,8 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 }
 
 // notePersistence adds notes about whether the data of the server survives a restart. infoFields are the fields of its INFO, and name is
-// its name in the notes. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
+// its name in the notes. It cannot tell whether the server writes snapshots: only CONFIG reports their schedule, and the program needs no
+// right to use CONFIG.
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":

@@ -111,7 +111,7 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	case best.err != nil && t.latest != nil:
 	case best.err == nil && !best.standalone:
 		t.latest = best.slots
-	case len(t.seeds) == 1: // also if there was never an answer: then the calls fail with the reason
+	case len(t.seeds) == 1: // also if no node ever answered: then each call to this address fails with the reason
 		t.latest = []redis.ClusterSlot{{End: lastHashSlot, Nodes: []redis.ClusterNode{{Addr: reachableAddr(t.seeds[0], t.seeds[0])}}}}
 	case best.err == nil:
 		return nil, fmt.Errorf("redis URL: several hosts, but they are not nodes of a Cluster")
@@ -187,7 +187,7 @@ func (t *topology) close() (err error) {
 func askTopology(ctx context.Context, client *redis.Client, addr string) topologyAnswer {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
-	slots, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck // deprecated by Redis 7, and all that older ones know
+	slots, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck // deprecated since Redis 7, but older versions have only this command
 	var answer redis.Error
 	switch {
 	case err == nil && len(slots) > 0:
@@ -230,8 +230,9 @@ func parseInfo(text string) map[string]string {
 	return all
 }
 
-// reachableAddr returns the address at which the program can reach a node. addr is the node's address as the node at the address reporter
-// reported it: it may lack the host, may have port 0 if the node serves only TLS, or may be a loopback address of the reporter's machine.
+// reachableAddr returns the address at which the program can reach a node. The parameter addr is the address of this node in the answer of
+// another node, and reporter is the address of that other node. addr may lack the host, may have port 0 if the node serves only TLS, or may
+// be a loopback address of the reporter's machine.
 func reachableAddr(addr, reporter string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(reporter)
@@ -247,8 +248,8 @@ func reachableAddr(addr, reporter string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loopbackSuffix is a suffix that turns loopback addresses into names. Otherwise the library would replace them, because it takes them for
-// addresses of the node's machine.
+// loopbackSuffix is added to a loopback address to make a host name of it. Without the suffix, the library would replace the address,
+// because it takes a loopback address for an address of the node's own machine.
 const loopbackSuffix = ".loopback"
 
 // dialAddr returns the address without the suffix that reachableAddr added.

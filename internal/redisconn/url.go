@@ -39,7 +39,7 @@ func Options(addresses ...string) *redis.UniversalOptions {
 		PoolTimeout:           timeout,
 		ContextTimeoutEnabled: true,
 		MaxRetries:            -1, // this package resends calls itself, and knows when that is safe
-		MaxRedirects:          2,  // in a Cluster: for MOVED, ASK, and what its client resends
+		MaxRedirects:          2,  // in a Cluster: how often the library may send a command again, after MOVED or ASK or on its own
 		PoolSize:              poolSize,
 		MaxIdleConns:          poolSize,
 		ConnMaxIdleTime:       maxIdleTime,
@@ -54,8 +54,8 @@ func Options(addresses ...string) *redis.UniversalOptions {
 //	redis://[user:password@]host1,host2:6380          a Cluster
 //	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
 //
-// rediss:// and rediss+sentinel:// use TLS for all connections, also to the Sentinels, with the system's certificate authorities, or with the
-// authorities in a file: ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. Sentinel's own are
+// rediss:// and rediss+sentinel:// use TLS for all connections, also to the Sentinels, with the system's certificate authorities, or with
+// the authorities in a file: ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. The user and password of the Sentinels are
 // ?sentinel_user=u&sentinel_password=p, percent-encoded. Errors do not quote the URL, because it contains passwords.
 func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
@@ -105,8 +105,8 @@ func parseCredentials(userInfo string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// parseAddresses returns the addresses in hosts, separated by commas. It adds the default port, which depends on sentinel (hosts are
-// Sentinels), to hosts without a port.
+// parseAddresses returns the addresses in hosts, separated by commas. To a host without a port it adds the default port: 26379 if sentinel
+// is true (the hosts are Sentinels), otherwise 6379.
 func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	port := "6379"
 	if sentinel {

@@ -17,7 +17,7 @@ import (
 )
 
 // Panic is a recovered panic as an error.
-type Panic struct { //nolint:errname // it is one that was caught
+type Panic struct { //nolint:errname // named after its content, a panic
 	Cause any
 	Stack []byte // stack of the goroutine that panicked
 }
@@ -53,8 +53,8 @@ func CallWithin(ctx context.Context, work func() error) error {
 	}
 }
 
-// After runs work in a goroutine when ctx ends, like context.AfterFunc. stop prevents that if ctx has not ended, and reports whether it
-// did. The error and the panic of work are dropped.
+// After runs work in a goroutine when ctx ends, like context.AfterFunc. The function stop prevents that work starts, and returns true. If
+// work has already started or was already prevented, it returns false. The error and the panic of work are dropped.
 func After(ctx context.Context, work func() error) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = Call(work) })
 }

@@ -40,8 +40,8 @@ func EscapeUnprintable(text string) string {
 	return safe.String()
 }
 
-// HideUnreadable returns text, or only its length if most of the visible characters would be escapes: more than three of the characters do not
-// print, and they are at least a quarter of the text.
+// HideUnreadable returns text unchanged if people can read it, and otherwise a note with its number of characters. Text cannot be read if
+// more than three of its characters do not print and these are at least a quarter of its characters.
 func HideUnreadable(text string) string {
 	all, hidden := 0, 0
 	for _, r := range text {

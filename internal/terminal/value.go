@@ -129,7 +129,8 @@ func formatWindows(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// formatLimits lists value, a JSON list of policies, by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
+// formatLimits formats value, a JSON list of policies. Each policy has its name, its maximum numbers of starts per period, and its subject;
+// for example: per-account 1/1m 5/1h per tags.account.
 func formatLimits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string

@@ -11,7 +11,8 @@ const (
 	maxKinds   = 30
 )
 
-// Samples passes the first event of each kind in a minute, for at most 30 kinds. It is safe for concurrent use.
+// Samples selects the events that are to be recorded: the first event of each kind in a minute, for at most 30 kinds. A selected event is
+// called passed. Samples is safe for concurrent use.
 type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 

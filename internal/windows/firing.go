@@ -23,8 +23,8 @@ func (w window) nextFiring(after time.Time) time.Time {
 }
 
 // nextByElapsedHours returns the first firing after the time from, of a window that counts elapsed hours (the hour field of its cron
-// expression begins with *). On days of a clock change, such windows differ from others: they fire twice at a wall-clock time that occurs
-// twice, and not at a time that is skipped.
+// expression begins with *). Such a window fires twice at a wall-clock time that occurs twice because clocks change, and does not fire at a
+// wall-clock time that is skipped.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
 	for after := wallClock(from); ; after = wallClock(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)

@@ -1,7 +1,7 @@
 // Package windows computes when recurring windows are open: for a duration after each firing of a cron expression in a time zone.
 //
-// On days on which clocks change, a firing at a fixed hour that is skipped happens when the clocks jump, and a firing at an hour that
-// occurs twice happens the first time. Expressions whose hour field begins with * fire in both hours.
+// On days on which clocks change, there are two cases. If the clocks skip a fixed hour, a window with this hour fires when the clocks jump.
+// If a fixed hour occurs twice, the window fires the first time. Expressions whose hour field begins with * fire in both hours.
 //
 // The package has no clock: the time comes from the caller.
 package windows
@@ -117,7 +117,7 @@ func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
 	parsed, err := cron.NewParser(fields).Parse(strings.Join(strings.Fields(expression), " "))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what it is about
+		return nil, err //nolint:wrapcheck // the caller adds the name of the field
 	}
 	schedule, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
@@ -162,8 +162,8 @@ func (s Set) Opening(now time.Time) Opening {
 	return o
 }
 
-// firstOpening returns, of the windows that end after now, the opening of the window that begins
-// first.
+// firstOpening returns the first opening of a single window that ends after now. It may have begun already. If no
+// window fires for years, it returns the zero Opening.
 func (s Set) firstOpening(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {
