@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
-// provisioning manages the accounts of devices at mosquitto. It exists only if provisioning is set up.
+// provisioning manages the accounts of devices at mosquitto. A nil *provisioning means that the setting mqtt_provision is off.
 type provisioning struct {
 	*dynsec.Client
 

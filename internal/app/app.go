@@ -34,12 +34,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Time limits of Stop. drainGrace is the time limit for finishing the requests in flight. It is longer
-// than the time limit for the handling of one report (handleLimit of package dispatcher). Parked reports
-// and streams are ended before. stopGrace is the time limit of the whole Stop, so the later steps have the
-// rest of it. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in
-// docker-compose.yml. Slots of running devices stay held, because their leases do not end with the
-// process.
+// Time limits of Stop. drainGrace is the time limit for finishing the requests in flight, after parked reports and
+// streams were ended. It is longer than the time limit for the handling of one report (handleLimit of package
+// dispatcher). stopGrace is the time limit of the whole Stop, so the steps after the requests have the time that is
+// left. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml. Slots of
+// running devices stay held, because their leases do not end with the process.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
@@ -49,7 +48,7 @@ const (
 type backends struct {
 	store       *store.Store
 	redis       *redisconn.Conn
-	accounts    credentials.Accounts // nil if no accounts follow the devices
+	accounts    credentials.Accounts // nil if the dispatcher manages no accounts of devices
 	dev         bool
 	signInLink  string              // secret of the link that signs in to the dashboard once; empty without a link
 	advanceTTLs func(time.Duration) // advances the clock for the TTLs of an in-process Redis, which has no own clock; nil for a real Redis
@@ -73,8 +72,8 @@ type App struct {
 	*transports
 }
 
-// assemble connects the parts of an App to servers, the databases and options, and connections, the transports. If a later step fails, the
-// caller closes what it opened.
+// assemble creates an App and connects its parts. The parameter servers holds the databases and options, and connections holds the
+// transports. If a later step fails, the caller must close both.
 func assemble(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -11,8 +11,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// reportConcurrently sends a report of one device to both replicas over both transports at the same time, each with
-// another id. It returns all replies.
+// reportConcurrently sends a report of one device to both replicas over both transports at the same time. Each report
+// has its own id. It returns all replies.
 func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body string) []devices.Reply {
 	t.Helper()
 	const overMQTT = 2

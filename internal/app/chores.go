@@ -114,7 +114,8 @@ func (c loggedPasses) reap(ctx context.Context) error {
 	return err
 }
 
-// settleLimits is a pass that settles the reservations and starts that replicas could not settle.
+// settleLimits is a pass that resolves the reservations of starts that replicas left unfinished, and counts the starts that Redis has not
+// counted. It logs the policies whose counts it restarted.
 func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
@@ -146,9 +147,9 @@ func (c loggedPasses) fold(ctx context.Context) error {
 const (
 	memoryEvery = time.Second
 
-	// memoryGoal is the memory limit in bytes of the process as long as it needs less. With a million
-	// devices it still needs less. Without a limit, the garbage collector lets the heap grow to twice
-	// the live data, and does not return the memory.
+	// memoryGoal is the memory limit of the process in bytes, unless the process needs more. With a million devices it
+	// needs less. Without a limit, the garbage collector would let the heap grow to twice the live data, and would not
+	// return the memory.
 	memoryGoal = 160 << 20
 
 	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage

@@ -14,8 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Waiting devices are counted task by task, which takes long, so a scrape returns the previous counts
-// while new counts are read.
+// Maximum ages of the counts of waiting devices. The counts are read again when they are older than waitingMaxAge. This
+// takes long, because devices are counted task by task. Until the read has ended, a scrape gets the previous counts,
+// unless they are older than waitingFallbackAge.
 const (
 	waitingMaxAge      = 10 * time.Second
 	waitingFallbackAge = time.Minute

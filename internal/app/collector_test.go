@@ -20,8 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fakePools is a poolReader whose reads fail with the errors stats and waits. It returns them only after hold was
-// closed.
+// fakePools is a poolReader whose reads fail with statsErr and viewsErr if these are not nil. A read returns only after
+// release was closed.
 type fakePools struct {
 	release            chan struct{}
 	statsErr, viewsErr error

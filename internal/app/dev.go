@@ -46,9 +46,8 @@ type DevOptions struct {
 	Logger        *slog.Logger
 }
 
-// DevServer is a dispatcher with all its servers embedded: SQLite, an in-process Redis that runs the
-// same Lua scripts (or a private redis-server), and an MQTT broker. It is for one machine and for trying things out. The ledger
-// survives restarts.
+// DevServer is a dispatcher with all its servers embedded: SQLite, an in-process Redis that runs the same Lua scripts (or a private
+// redis-server), and an MQTT broker. It is for trials on one machine. The ledger survives restarts.
 type DevServer struct {
 	URL, MQTTURL           string
 	AdminToken, FleetToken string
@@ -125,8 +124,8 @@ func (d *DevServer) config(options DevOptions) Config {
 	}
 }
 
-// prepareFolder creates the folder options.Data, locks it for this process and reads its tokens. It adds to opened how to close what it
-// opened.
+// prepareFolder creates the folder options.Data, locks it for this process and reads its tokens. It adds to opened a step for each resource
+// that must be closed.
 func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
 	if err := os.MkdirAll(options.Data, 0o700); err != nil {
 		return err
@@ -181,7 +180,7 @@ func readOrCreateToken(path string) (string, error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// openEmbedded opens the SQLite ledger in the folder options.Data and a Redis, and adds to opened how to close them.
+// openEmbedded opens the SQLite ledger in the folder options.Data and a Redis. It adds to opened the steps that close them.
 func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (backends, error) {
 	ledger, err := store.OpenSQLite(ctx, filepath.Join(options.Data, "ledger.db"))
 	if err != nil {
@@ -196,7 +195,7 @@ func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened
 }
 
 // connectBroker creates the embedded broker on brokerListener, and connects the dispatcher to it like to any other broker. It adds to
-// opened how to close them.
+// opened the step that closes the broker.
 func (d *DevServer) connectBroker(brokerListener net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
@@ -272,7 +271,7 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 	return nil, err
 }
 
-// warnOfNetwork logs a warning if other machines can reach address, which the flag named in flag has set.
+// warnOfNetwork logs a warning if other machines can reach address. The parameter flag is the name of the flag that has set this address.
 func warnOfNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())

@@ -28,8 +28,9 @@ loglevel warning
 // redisStartLimit is the time within which a private redis-server must answer.
 const redisStartLimit = 10 * time.Second
 
-// openRedis starts the Redis of the embedded mode, and adds to opened how to close it: redis-server if options name its program, else an
-// in-process Redis. Redis starts empty each time, and is restored from the ledger.
+// openRedis starts the Redis of the embedded mode: redis-server if options name its program, otherwise an in-process Redis. It adds to
+// opened the steps that close this Redis. advanceTTLs is the function for backends.advanceTTLs. Redis starts empty each time, and is
+// restored from the ledger.
 func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
 	password := credentials.NewToken() // every user of this machine can connect to the port
 	var addr string
@@ -55,8 +56,8 @@ func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *c
 	return conn, advanceTTLs, err
 }
 
-// startPrivateRedis starts the program options.RedisServer on a free port of the loopback interface, and adds to opened how to end it. If
-// this process ends in any other way, the guard ends redis-server.
+// startPrivateRedis starts the program options.RedisServer on a free port of the loopback interface and returns its address. It adds to
+// opened the step that ends redis-server. If this process ends without this step, the guard of package child ends redis-server.
 func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
 	free, err := listen(ctx, "127.0.0.1:0", false)
 	if err != nil {

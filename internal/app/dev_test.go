@@ -48,8 +48,8 @@ func occupiedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestDevRefusesAFolderOfOthers checks a data folder in which other users may plant files: dev refuses it, and a link in its folder, and
-// creates nothing behind the link.
+// TestDevRefusesAFolderOfOthers starts dev with a data folder in which other users may create files: dev must refuse the folder. Dev must
+// also refuse a folder in which one of its files is a link, and must create nothing behind the link.
 func TestDevRefusesAFolderOfOthers(t *testing.T) {
 	t.Parallel()
 	start := func(data string) error {
@@ -80,7 +80,7 @@ func TestDevRefusesAFolderOfOthers(t *testing.T) {
 	}
 }
 
-// TestDevWarnsOfTheNetwork checks the addresses of dev: it warns of each that other machines can reach.
+// TestDevWarnsOfTheNetwork starts dev with several addresses: dev must warn of each address that other machines can reach.
 func TestDevWarnsOfTheNetwork(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

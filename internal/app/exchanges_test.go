@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// exchange is a script of the actions of a device and of operators, with the reply that the last report must get
-// over HTTP and over MQTT. Each line of script is one step of play. @device, @other and @pool, and
-// @task and @token of the latest grant, stand for the values of this run. want is a reply in short form (see
-// replySummary).
+// exchange is a script of the actions of a device and of operators, with the reply that the last report must get over
+// HTTP and over MQTT. runScript executes script line by line. In script, @device, @other and @pool stand for names of
+// this run, and @task and @token for the values of the latest grant. The field want is the last reply in short form
+// (see replySummary).
 type exchange struct {
 	script, want string
 	mqtt         string // expected over MQTT instead of want, if the protocol defines a difference

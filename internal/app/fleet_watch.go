@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// embeddedFleet is the number of devices that the embedded mode carries on two processors, if they report every 5 s.
+	// embeddedFleet is the number of devices that the embedded mode can serve on two processors, if they report every 5 s.
 	embeddedFleet = 5000
 	// fleetWatchEvery is the interval at which the reporting devices are counted, and the time within which a device must have reported
 	// to be counted.
@@ -19,7 +19,7 @@ type deviceCounter interface {
 	CountReporting(ctx context.Context, within time.Duration) (int, error)
 }
 
-// fleetWatch warns if the fleet is larger than the embedded mode carries.
+// fleetWatch warns if the fleet is larger than the embedded mode can serve.
 type fleetWatch struct {
 	devices deviceCounter
 	log     *slog.Logger

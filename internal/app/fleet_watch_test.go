@@ -16,7 +16,8 @@ func (n devicesReporting) CountReporting(context.Context, time.Duration) (int, e
 	return int(n), nil
 }
 
-// TestATooLargeFleetIsLogged checks that the log of the embedded mode names a fleet that is too large, once until it has become smaller.
+// TestATooLargeFleetIsLogged checks the warning of the embedded mode about a fleet that is too large: it is logged once, and again only
+// after the fleet was smaller in between.
 func TestATooLargeFleetIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// noisyRewriteEvery is the interval at which the ledger is told again that a device is still noisy. It is shorter than store.NoisyFor.
+	// noisyRewriteEvery is the interval at which a device that is still noisy is written to the ledger again. It is shorter than
+	// store.NoisyFor.
 	noisyRewriteEvery = time.Minute
 	// maxNoisyWrites is the maximum number of noisy devices that one run of the pass writes. The other devices follow in the next runs.
 	maxNoisyWrites = 100

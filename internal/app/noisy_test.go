@@ -253,8 +253,8 @@ func (m *mqttDevice) reportOnce(t *testing.T, id string) (reply devices.Reply, t
 	return reply, 0, false
 }
 
-// waitForNoisy waits until the events name all noisy devices, and checks that they name no other device, and that the list of noisy devices
-// and the metrics agree.
+// waitForNoisy waits until the events name all noisy devices. It checks that the events name no other device, that the list of noisy
+// devices contains noisy-0, and that the metric has their number.
 func (s *noisySite) waitForNoisy(t *testing.T, noisy int) {
 	t.Helper()
 	var list operators.EventList
@@ -291,7 +291,7 @@ func (s *noisySite) waitForNoisy(t *testing.T, noisy int) {
 type noisyCase struct {
 	site, via string
 	noisy     int
-	pause     time.Duration // as in flood
+	pause     time.Duration // pause of a noisy device after each reportsPerWrite reports; 0 means no pause
 }
 
 func (c noisyCase) String() string { return fmt.Sprintf("%s, %d over %s", c.site, c.noisy, c.via) }
@@ -318,7 +318,8 @@ func (c noisyCase) check(t *testing.T) {
 	s.waitForNoisy(t, c.noisy)
 }
 
-// TestNoisyDeviceHarmsNobody checks a device that sends some thousand reports a second.
+// TestNoisyDeviceHarmsNobody checks a site with a device that sends some thousand reports a second. The reports of the quiet devices must
+// all be answered, none with busy_server.
 func TestNoisyDeviceHarmsNobody(t *testing.T) {
 	t.Parallel()
 	for _, c := range []noisyCase{
@@ -333,7 +334,8 @@ func TestNoisyDeviceHarmsNobody(t *testing.T) {
 	}
 }
 
-// TestDevicesWithoutPauseHarmNobody checks devices that report as fast as they can. It needs the whole machine.
+// TestDevicesWithoutPauseHarmNobody checks a site with devices that report as fast as they can. The reports of the quiet devices must all
+// be answered, none with busy_server. The test needs the whole machine.
 func TestDevicesWithoutPauseHarmNobody(t *testing.T) { //nolint:paralleltest // it floods the machine
 	if testing.Short() {
 		t.Skip("floods the machine")

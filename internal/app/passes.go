@@ -144,7 +144,8 @@ func (p *passes) runOnce(job *pass) {
 	}
 }
 
-// beginRun returns the number of a new run that starts now, or ok = false if a run is in progress that is not to be abandoned.
+// beginRun starts a new run of the pass and returns its number. If another run is in progress that began less than two time limits before
+// now, no run starts, and ok is false.
 func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,12 +191,13 @@ func (o *pass) isOverdue(now time.Time) bool {
 
 // Times of reapOnTime. A lapse is the end of a lease that was not renewed.
 const (
-	lapseReadEvery = time.Second           // interval at which the next end of a lease is read; no lease is much shorter
+	lapseReadEvery = time.Second           // longest time between two reads of the next end of a lease; no lease is much shorter
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// reapOnTime runs the pass reaper just after a lease has ended, so that the slot does not stay unused until the next regular run.
-// nextLapse returns the time until the next lease ends. The next regular run reaps any lease that reapOnTime misses.
+// reapOnTime runs the pass reaper just after a lease has ended, so that the slot does not stay unused until the next regular run. The
+// function nextLapse returns the time left until the next lease ends; found is false if there is no lease. The next regular run reaps any
+// lease that reapOnTime misses.
 func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
 		wait, leaseEnds := untilLapse(ctx, nextLapse)
@@ -205,13 +207,13 @@ func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(co
 		case <-time.After(wait):
 		}
 		if leaseEnds {
-			p.runOnce(reaper) //nolint:contextcheck // as cron does
+			p.runOnce(reaper) //nolint:contextcheck // a run has the context of the passes
 		}
 	}
 }
 
-// untilLapse returns as wait the time for which reapOnTime waits. leaseEnds reports whether a lease will have ended after that time.
-// nextLapse returns the time until the next lease ends. untilLapse does not log an unreachable ledger, because the passes do.
+// untilLapse returns the time for which reapOnTime must wait. leaseEnds is true if a lease will have ended by then. The function nextLapse
+// is that of reapOnTime. untilLapse does not log an unreachable ledger, because the passes do.
 func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -222,9 +224,9 @@ func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.
 	return lapseWait(left)
 }
 
-// lapseWait returns the time for which reapOnTime waits for the end of a lease that ends in the time left. leaseEnds is as in untilLapse.
-// If a lease ended a while ago and is still there, Reap did not trust the ledger's clock: reading the clock took long, or the clock
-// stepped.
+// lapseWait returns the time for which reapOnTime must wait if the next lease ends in the time left. leaseEnds is true if this lease will
+// have ended by then. If left is negative, the lease has ended and was not reaped: Reap did not trust the ledger's clock, because the clock
+// stepped or was slow to read.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

@@ -80,7 +80,7 @@ func TestRefusedSessionsAreSeen(t *testing.T) {
 }
 
 // TestGuessesOfDeviceTokensAreSlowed checks wrong tokens of devices that share an address: after ten, further tokens of the same device are
-// refused without a look at the ledger. Other devices, and tokens that were accepted before, are not affected.
+// refused without a query of the ledger. Other devices, and tokens that were accepted before, are not affected.
 func TestGuessesOfDeviceTokensAreSlowed(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())

@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// restoredLedger is a ledger that was restored from a backup. Meanwhile devices hold grants that are missing in the
-// backup, as many as the pool has slots.
+// restoredLedger is a ledger that was restored from a backup. After the backup was made, devices got grants for all
+// slots of the pool. These devices still work, but the restored ledger does not know their grants.
 type restoredLedger struct {
 	first, second  *instance // first may have been started with --after-restore
 	app            *App      // the app of first

@@ -89,7 +89,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 	return a, nil
 }
 
-// bindListeners opens the listeners, with TLS if it is configured, and adds to opened how to close them.
+// bindListeners opens the listeners, with TLS if it is configured. It adds to opened a step that closes each of them.
 func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
@@ -126,7 +126,7 @@ func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 }
 
 // openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the migrations, and blocks grants after a
-// restore. While it waits, starting answers requests.
+// restore. Meanwhile the handler starting answers requests; openPostgres sets which check it reports as missing.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
@@ -142,7 +142,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 		err = blockGrantsAfterRestore(ctx, ledger, config, log)
 	}
 	if err != nil {
-		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // closing goes on without it
+		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // the ledger is closed even if ctx has ended
 	}
 	return ledger, nil
 }

@@ -19,7 +19,7 @@ const envPrefix = "DISPATCHER_"
 type Setting struct {
 	Key     string // name in YAML; the environment variable is DISPATCHER_ and the key in upper case
 	Default string
-	Secret  bool // it has no flag, and can also be read from the file that the variable KEY_FILE names
+	Secret  bool // a secret has no flag, and can also be read from the file that the environment variable Env() + "_FILE" names
 	Help    string
 
 	Min, Max time.Duration // limits of a duration, inclusive; Max is 0 if the type of the setting is not time.Duration

@@ -55,7 +55,7 @@ func (f *transports) start() {
 	}
 }
 
-// startAll starts all transports and returns.
+// startAll starts the HTTP servers and the MQTT client. It does not wait until they end.
 func (f *transports) startAll(ctx context.Context) error {
 	f.start()
 	if f.mqtt != nil {
@@ -189,8 +189,9 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
-// authenticateReport returns the caller of the report r, whose path names device. Guesses of the token are limited; a token of the device that
-// is in the cache is not affected by them.
+// authenticateReport checks the token of the report r, whose path names device, and returns the caller that the token identifies. The gate
+// limits attempts with wrong tokens. A token of the device that is in the cache is accepted without the gate, so that guesses of others do
+// not affect the device.
 func (a *App) authenticateReport(r *http.Request, device devices.ID, token string) (caller devices.Caller, err error) {
 	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
 		return caller, nil

@@ -39,7 +39,7 @@ func TestTransportsAgree(t *testing.T) {
 	}
 }
 
-//nolint:tparallel // what one subtest takes away, the next would miss
+//nolint:tparallel // each subtest disconnects a server that the other subtests need
 func TestTransportsAgreeInOutages(t *testing.T) {
 	t.Parallel()
 	s := newProxiedDispatcher(t)

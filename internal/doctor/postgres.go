@@ -15,10 +15,10 @@ import (
 const maxConnsPerReplica = 26
 
 const (
-	minWALSize       = 1 << 30   // bytes; a smaller max_wal_size is reported
-	minSharedBuffers = 128 << 20 // bytes; smaller shared_buffers are reported
+	minWALSize       = 1 << 30          // bytes; a smaller max_wal_size is reported
+	minSharedBuffers = 128 << 20        // bytes; smaller shared_buffers are reported
 	longTransaction  = 10 * time.Minute // an open transaction that is older is reported
-	deadRowsAllowed  = 100_000 // a table with more dead rows, or with more rows changed since ANALYZE, may be reported
+	deadRowsAllowed  = 100_000          // a table with more dead rows, or with more rows changed since ANALYZE, may be reported
 )
 
 // postgresState is the state of Postgres as it was read.
