@@ -89,9 +89,9 @@ func (s *noisySite) connect(t *testing.T) {
 	}
 }
 
-// flood lets each noisy device report: over MQTT with the QoS via, or over one HTTP connection if via is http. If pause is 0, a device
-// reports as fast as it can. Otherwise it pauses after each reportsPerWrite reports. The returned function stops the devices and returns the
-// number of reports that they sent.
+// flood makes each noisy device report: over MQTT with the QoS via, or over one HTTP connection if via is http. If pause is 0, a device
+// reports as fast as it can. Otherwise it pauses after each reportsPerWrite reports. The returned function stops the devices and returns
+// the number of reports that they sent.
 func (s *noisySite) flood(t *testing.T, noisy int, via string, pause time.Duration) (stop func() int64) {
 	t.Helper()
 	var sent atomic.Int64

@@ -46,8 +46,8 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 	}
 }
 
-// countGarbageAnswer counts by message, the answer to a malformed report, whether the server refused this report, as it must. A server
-// that is busy or has no ledger may answer with another error first, which counts as neither.
+// countGarbageAnswer counts whether the server refused a malformed report, as it must. The parameter message is the server's answer. A
+// server that is busy or has no ledger may answer with another error first: this answer is not counted.
 func (d *device) countGarbageAnswer(message linkMessage) {
 	switch {
 	case message.kind == refused || message.kind == forbidden:
@@ -77,7 +77,7 @@ func (d *device) handlePush(ctx context.Context, pushed reply) {
 	d.fleet.count.recordViolation(d.id, "reply without re")
 }
 
-// handleReply handles message, the reply to the report sent in this boot.
+// handleReply handles message, the reply to the report sent. The device sent this report since its last reboot.
 func (d *device) handleReply(ctx context.Context, sent sentReport, message linkMessage) {
 	r := message.reply
 	d.fleet.count.countReply(r.Reason)
@@ -111,9 +111,9 @@ func (d *device) recordAnswer() {
 	}
 }
 
-// scheduleReport sets the time of the next report after message, the answer to the report sent. A running task renews at half of its
-// lease, or after resendWait if the reply did not renew it. An idle device reports at the time that the server asked for, or else when its
-// report period ends. If the server held the answer (long poll), the device reports again at once.
+// scheduleReport sets the time of the next report. The parameter message is the answer to the report sent. A running task renews its lease
+// at half of it, or after resendWait if the reply did not renew it. An idle device reports at the time that the server asked for, or else
+// when its report period ends. If the server held the answer (long poll), the device reports again at once.
 func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	r := message.reply
 	switch {
@@ -277,7 +277,8 @@ func (d *device) waitAfterFailure(serverWait time.Duration) {
 	d.setNextReport(serverWait)
 }
 
-// backoff returns a random wait whose maximum is first after one failure, doubles with each of failures, and is at most limit.
+// backoff returns a random wait. Its maximum is first, is doubled for each of the earlier failures in a row (failures is their number), and
+// never exceeds limit.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

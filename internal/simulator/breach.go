@@ -48,7 +48,8 @@ func (l *leases) leaseOf(token int64) *lease {
 	return &lease{}
 }
 
-// inForceAt reports whether at is before the end of the lease plus the margin for which the server keeps the slot.
+// inForceAt reports whether the time at is before the end of the lease plus margin. margin is the time for which the server keeps the slot
+// after the lease that the device knows.
 func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +109,8 @@ func (s *suspicions) add(added *suspicion) *suspicion {
 	return added
 }
 
-// breaches counts the suspicions that are violations. margin is as in suspicion.excess.
+// breaches counts the suspicions that are violations. margin is the time for which the server keeps a slot after the lease that the device
+// knows.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches

@@ -42,8 +42,8 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	}
 }
 
-// TestSuspicionsBeyondTheBoundCount checks arrivals that are only suspicious: if there are more than maxSuspicions,
-// they count as violations.
+// TestSuspicionsBeyondTheBoundCount checks suspicious arrivals of devices whose leases have ended. They are no
+// violations, but those beyond the first maxSuspicions must count as violations.
 func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
 	var s suspicions

@@ -90,8 +90,8 @@ func importDevices(ctx context.Context, operator *Operator, ids []string, onExis
 	return tokens, err
 }
 
-// rotateEach creates a token for each device in ids whose entry in tokens is "", and returns tokens with these. It calls onProgress with
-// the number of tokens made so far.
+// rotateEach creates a token for each device in ids whose entry in tokens is "", stores it in this entry, and returns tokens. It calls
+// onProgress with the number of tokens made so far.
 func rotateEach(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerConcurrency)

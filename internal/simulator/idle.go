@@ -75,8 +75,9 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns as late the longest time by which a task started after its due time, and as wait the longest time from begin to
-// the start of a task. starts are the starts of the tasks in their order. The due times are spread evenly over bound, in the same order.
+// longestDelays returns two maxima over all tasks: late is the longest time by which a task started after its due time, and wait is the
+// longest time from begin to the start of a task. The parameter starts has the start of each task, in the order of the tasks. The due times
+// begin at begin and are spread evenly over the time bound, in the same order.
 func longestDelays(starts []time.Time, begin time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

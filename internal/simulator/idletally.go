@@ -94,7 +94,7 @@ func (c answerCounts) reportCount() (n int64) {
 	return n
 }
 
-// byReason lists, for each name of an answer, the number of these answers since the reading earlier.
+// byReason returns a text with the number of answers of each name that came after the older counts earlier were read.
 func (c answerCounts) byReason(earlier answerCounts) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
@@ -110,7 +110,7 @@ func (h histogram) quantiles() Quantiles {
 	return Quantiles{P50: h.quantile(0.50), P99: h.quantile(0.99)}
 }
 
-// showProgress writes the counts since the reading earlier, and returns the current counts.
+// showProgress writes the counts since the previous progress line, at which the counts were earlier. It returns the current counts.
 func (f *idleFleet) showProgress(earlier answerCounts) answerCounts {
 	now := f.tally.read()
 	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s",

@@ -24,8 +24,9 @@ type judge struct {
 	turnover turnover
 }
 
-// newJudge returns a judge that has counted no arrival. capacity is the number of devices above which an arrival is a violation;
-// knownLeases and onFull are as leases and onFull in NewExternal.
+// newJudge returns a judge that has counted no arrival. capacity is the number of devices above which an arrival is a violation. If
+// knownLeases is nil, no lease excuses a late device. onFull is called after an arrival that exceeds the capacity, and returns the current
+// capacity. If onFull is nil, the capacity does not change.
 func newJudge(capacity int, knownLeases *leases, onFull func() int) *judge {
 	return &judge{
 		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
@@ -77,8 +78,9 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// withdrawIfRaised clears overSuspicion, the suspicion about an arrival above the capacity, if an operator had raised the pool's capacity
-// just before, to at least inside, the number of devices inside. The arrival is counted first, because onFull may take a while.
+// withdrawIfRaised clears overSuspicion, the suspicion about an arrival above the capacity, if the pool now has a capacity of at least
+// inside, the number of devices inside. Then an operator raised the capacity just before. The arrival was counted as a violation first,
+// because onFull may take a while.
 func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return

@@ -26,8 +26,8 @@ type Summary struct {
 
 	Handoff     Handoff
 	SlotIdle    SlotIdle
-	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; measured as SlotIdle
-	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); measured as SlotIdle
+	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; 0 in a run for which SlotIdle is 0
+	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); 0 in a run for which SlotIdle is 0
 
 	Compared       int64 // successes compared with the journals
 	Lost           int64 // compared tasks that are missing from the list of their batch or not in a terminal state

@@ -5,7 +5,7 @@ import "time"
 // maxGaps limits the number of gaps that are kept.
 const maxGaps = 1 << 14
 
-// Gap is the time between the end of one visit in a slot and the begin of the next visit in this slot.
+// Gap is the time between the end of one visit to a slot and the start of the next visit to this slot.
 type Gap struct {
 	Token         int64 // token of the second visit
 	Left, Entered time.Time
@@ -16,7 +16,7 @@ type Gap struct {
 type turnover struct {
 	first map[int]time.Time // slot -> when it was first entered
 	left  map[int]time.Time // slot -> when it was last left
-	gaps  []Gap             // the last maxGaps gaps; a ring when it is full
+	gaps  []Gap             // the last maxGaps gaps; a ring buffer when it is full
 	count int               // number of all gaps
 }
 

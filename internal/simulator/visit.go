@@ -25,8 +25,9 @@ const leaveTimeout = 10 * time.Second
 const callerMark = "@"
 
 // Enter opens a visit to the external system, which listens on externalAddr, for a caller (a program that leases a slot). It can be called
-// while the fleet runs. holder is the name under which the caller holds the slot, by the lease of task with the fencing token. The caller
-// is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
+// while the fleet runs. holder is the name under which the caller holds the slot; task and token (the fencing token) are those of its
+// lease. The external system counts the caller until the function leave returns or the process of the caller ends. Enter returns an error
+// if ctx ends first.
 func Enter(ctx context.Context, externalAddr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, externalAddr); err != nil {

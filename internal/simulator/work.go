@@ -24,7 +24,7 @@ type workPayload struct {
 	WorkMS *int64 `json:"work_ms"`
 }
 
-// workTime returns the work time in a payload. The result is false if the payload has none.
+// workTime returns the work time in a payload. The second result is false if the payload has no work time.
 func workTime(payload json.RawMessage) (time.Duration, bool) {
 	var p workPayload
 	if json.Unmarshal(payload, &p) != nil || p.WorkMS == nil || *p.WorkMS < 0 {
@@ -48,8 +48,9 @@ func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until. sentAt is when the report was first sent from which the extension counts. If until is not later than
-// the end of the lease, it does nothing and returns true. If until is later but the lease has already ended, it returns false.
+// extend prolongs the lease to until. The extension counts from sentAt, the time at which the report that asked for it was first sent. If
+// until is not later than the end of the lease, it does nothing and returns true. If until is later but the lease has already ended, it
+// returns false.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // in a fleet that loses many reports.
 const maxTaskTries = 20
 
-// maxBatch keeps the request that creates a batch smaller than a megabyte.
+// maxBatch is the maximum number of tasks in a batch. It keeps the request that creates a batch smaller than a megabyte.
 const maxBatch = 10_000
 
 // workload holds the batches of a simulation.
