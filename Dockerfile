@@ -1,4 +1,5 @@
-# One static binary in an image without a shell, run by a user without rights.
+# An image with one static binary and no shell. The binary runs as a user
+# without rights.
 
 FROM golang:1.26.8-bookworm AS build
 WORKDIR /src
@@ -8,7 +9,8 @@ COPY . .
 ARG VERSION=dev
 RUN CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /dispatcher ./cmd/dispatcher
 
-# The tags of distroless are moving: pin a digest where images are promoted.
+# A tag of distroless points to another image after each update. Pin a digest if
+# you promote images from one environment to another.
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /dispatcher /dispatcher
 USER nonroot

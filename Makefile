@@ -35,13 +35,15 @@ run: build ## Run everything in one process, with a simulated fleet (SIMULATE=20
 dev: build ## The same without a fleet: bring your own devices
 	@exec bin/dispatcher dev
 
-# The race detector looks at our code and what runs beside it, not into SQLite (translated from C) and
-# the interpreter of Lua: each runs under the lock of whoever calls it, and would take ten times as long.
-# Debugging information, a tenth of the compiler's time, is left out. Vetting is for `make lint`.
+# The flags of the race detector. SQLite (translated from C) and the interpreter of Lua are compiled without
+# it: they would take ten times as long, and each of them runs under the lock of its caller. Debugging
+# information is left out, which saves a tenth of the compile time. Tests run without vet, which `make lint`
+# includes.
 RACE := -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/yuin/gopher-lua/...=-race=false' \
 	-gcflags='github.com/fleetslots/...=-dwarf=false'
 
-# Tests collect garbage less often, and do not wait a second at their end for races of goroutines that go on.
+# GOGC makes the tests collect garbage less often. GORACE makes a test binary end at once: by default it waits
+# a second for data races of goroutines that still run.
 test test-long test-slowest: export GOGC = 400
 test test-long test-slowest: export GORACE = atexit_sleep_ms=0
 
@@ -82,7 +84,8 @@ lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import r
 fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code
 	$(LINT)-$(GOLANGCI_LINT_VERSION) fmt
 
-# The version is part of the file name: another version is another file.
+# The version is part of the file name, so another version is installed as
+# another file.
 $(LINT)-$(GOLANGCI_LINT_VERSION):
 	@echo "Installing golangci-lint $(GOLANGCI_LINT_VERSION) into bin/; the first time takes some minutes."
 	@rm -f $(LINT)*

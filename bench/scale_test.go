@@ -14,9 +14,11 @@ import (
 
 // ledgerSize is the amount of data in the ledger of an installation.
 type ledgerSize struct {
-	pools, batchesPerPool, tasksPerBatch            int // batches of each pool, and tasks of each batch
-	devices                                         int
-	longBatchTasks, busyDevices, tasksPerBusyDevice int // number of tasks in the long batch of the first pool; number of devices with many tasks in the second pool, and of tasks of each of them
+	pools, batchesPerPool, tasksPerBatch int // batches of each pool, and tasks of each batch
+	devices                              int
+	longBatchTasks                       int // tasks of the long batch in the first pool
+	busyDevices                          int // devices with many tasks in the second pool
+	tasksPerBusyDevice                   int // tasks of each of these devices
 }
 
 // measuredPaths returns the paths of the operators' pages and lists that are measured. In the ledger, the first

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says by its exit status whether Redis answers, with its data loaded.
+# Exits with status 0 if Redis answers and has loaded its data.
 #
 #   healthcheck.sh [port]
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts Redis with the password in REDIS_PASSWORD. It comes by standard input:
-# an argument would be seen in the list of processes.
+# Starts Redis with the password in REDIS_PASSWORD. The password is passed by
+# standard input, because an argument is visible in the list of processes.
 #
 #   start.sh [redis.conf]
 set -eu

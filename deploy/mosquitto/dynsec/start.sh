@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts mosquitto with the dynamic-security plugin. The first time it makes the
-# dispatcher's account; from then on the account list belongs to the broker.
+# Starts mosquitto with the dynamic-security plugin. The first start creates the dispatcher's account. After
+# that, only the broker changes the list of accounts.
 #
 #   start.sh [mosquitto.conf]
 #
@@ -26,12 +26,13 @@ if [ ! -s dynamic-security.json ]; then
         echo "start.sh: DISPATCHER_MQTT_PASSWORD or DISPATCHER_MQTT_PASSWORD_FILE is needed for the first start" >&2
         exit 2
     fi
-    # By standard input: an argument would be seen in the list of processes. In
-    # place by a rename: a start that was cut short leaves nothing half-made.
+    # The password is passed by standard input, because an argument is visible
+    # in the list of processes. The file gets its final name by a rename, so
+    # that an interrupted start leaves no incomplete file.
     rm -f dynamic-security.json.first
     printf '%s\n%s\n' "$password" "$password" | mosquitto_ctrl dynsec init dynamic-security.json.first "$user" >/dev/null
     if [ "$(id -u)" = 0 ] && id mosquitto >/dev/null 2>&1; then
-        chown mosquitto dynamic-security.json.first # mosquitto gives up being root
+        chown mosquitto dynamic-security.json.first # mosquitto switches from root to this user
     fi
     mv dynamic-security.json.first dynamic-security.json
 fi

@@ -17,11 +17,11 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// visitArg is the first argument with which this program is the command that a caller runs.
+// visitArg is the first argument that makes this test program act as the command of a caller (see runVisit).
 const visitArg = "visit-external-system"
 
 // runVisit uses the external system for a while, in the slot that the environment variables name. SIGTERM ends the
-// visit. A stubborn command ignores SIGTERM, so only SIGKILL ends it.
+// visit. If the argument is "stubborn", the command ignores SIGTERM, so only SIGKILL ends it.
 func runVisit(args []string) (code int) {
 	ctx := context.Background()
 	if args[2] == "stubborn" {
@@ -177,7 +177,8 @@ func (c *caller) runProgram(ctx context.Context) (ending string, err error) {
 	return ending, err
 }
 
-// acquire waits for a slot until ctx ends. It goes on even while the connection is cut.
+// acquire waits for a slot until ctx ends, even while the connection is cut. It returns the last answer of the server. If the slot was
+// granted, end is the time at which its lease ends.
 func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask operators.NewLease) (last operators.Lease, end time.Time, err error) {
 	for poll := time.Second; ctx.Err() == nil; poll = 2 * time.Second {
 		asked := time.Now()

@@ -223,7 +223,8 @@ func (c *callers) startCallers(ctx context.Context) error {
 	return c.waitForHolders(ctx, "near-", "cut-")
 }
 
-// leaseLengths returns the lengths of the callers' leases. Programs do not name the length if it is the pool's own.
+// leaseLengths returns the lengths of the callers' leases. A program leaves the length out of its request if it is the length of the pool's
+// own leases.
 func (c *callers) leaseLengths() [3]time.Duration {
 	return [...]time.Duration{maxCallerLease, c.fleet.Lease, maxCallerLease * 6 / 10}
 }

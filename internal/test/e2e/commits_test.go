@@ -12,7 +12,7 @@ type commitWatch struct {
 	claimed atomic.Bool
 }
 
-// arm makes the watch call strike once, just before the next such COMMIT is forwarded to Postgres. The returned
+// arm makes the watch call strike once, just before the next COMMIT of a claim is forwarded to Postgres. The returned
 // channel is closed after strike has returned.
 func (w *commitWatch) arm(strike func()) <-chan struct{} {
 	struck := make(chan struct{})

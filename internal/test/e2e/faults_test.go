@@ -180,7 +180,7 @@ func (x *experiment) splitBrainFaults() []fault {
 	}
 }
 
-// rollbackFaults restarts Redis with an older snapshot, in which slots are free that have been granted since.
+// rollbackFaults restarts Redis with an older snapshot. In this snapshot, slots that were granted later are still free.
 func (x *experiment) rollbackFaults() []fault {
 	return []fault{{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
 		snapshot, err := x.snapshotWithFreeSlots(ctx)

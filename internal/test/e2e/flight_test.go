@@ -14,12 +14,12 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// These are the numbers of positions of the event log at which each page must be compared with the API.
+// These are the minimum numbers of moments (positions of the event log) at which each page must be compared with the API.
 const (
 	minLiveMoments  = 8
 	minPlainMoments = 6
 	minMoments      = 20 // minimum number of moments of both kinds together
-	minFittedRates  = 3
+	minFittedRates  = 3  // minimum number of comparisons of each number that a page may show early or late
 
 	progressTimeout = 10 * time.Second // time without progress after which the fleet counts as too fast
 	compareTimeout  = 3 * time.Minute  // time limit for the screens that are compared together
@@ -77,8 +77,8 @@ type liveComparison struct {
 	progressAt time.Time // when reached last changed
 }
 
-// compareScreens keeps each page open and also loads it again, until enough moments were compared. From time to
-// time it calls meanwhile with the share of the comparisons that are done.
+// compareScreens keeps each page open and also loads it again, until enough moments were compared. From time to time it
+// calls the function meanwhile with the share (0 to 1) of the comparisons that are done.
 func (f *liveComparison) compareScreens(meanwhile func(done float64), screens ...*screen) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), compareTimeout)

@@ -88,7 +88,7 @@ func TestKilledAroundTheCommit(t *testing.T) {
 	}
 }
 
-// killedReplica is a replica that is killed. A proxy between it and Postgres detects the COMMIT.
+// killedReplica is a replica that the test kills. A proxy between the replica and Postgres detects the COMMIT of the request.
 type killedReplica struct {
 	*replica
 	t         *testing.T

@@ -56,9 +56,9 @@ func (x *experiment) auditLedger(interrupted bool) {
 	}
 }
 
-// TestNothingExcusesALedgerWithoutItsKey tests the checks of this package with a ledger that lacks its unique key
-// on pool and slot, and an empty Redis: it grants a slot twice. The verdict must be a failure even if the machine
-// stalled for an hour.
+// TestNothingExcusesALedgerWithoutItsKey tests the checks of this package with a ledger that lacks its unique key on
+// pool and slot, while one replica uses an empty Redis. So the replicas grant a slot twice. The verdict must be a
+// failure even if the machine stalled for an hour.
 func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	t.Parallel()
 	v := &verdict{}

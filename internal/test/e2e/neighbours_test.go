@@ -31,7 +31,7 @@ const (
 type neighbour struct {
 	name    string
 	send    func(ctx context.Context, x *crowd, number int64) error // nil: nobody sends, for comparison
-	culprit func(x *crowd) string                                   // returns what names the culprit; "" means that nothing does
+	culprit func(x *crowd) string                                   // returns the event or metric that shows an operator who sends; "" means that there is none
 }
 
 // neighbours returns all kinds of hostile neighbours.
@@ -63,9 +63,9 @@ func neighbours() []neighbour {
 	}
 }
 
-// TestNeighbours lets one hostile neighbour after the other send without pause for a minute, while 100 devices work in 60 slots. No promise of
-// the README is broken, the slots stay held, and what the neighbour did can be seen. The log compares the reports of an honest device with
-// those without a neighbour.
+// TestNeighbours lets one hostile neighbour after the other send without pause for a minute, while 100 devices work in 60 slots. No promise
+// of the README may be broken, the slots must stay held, and an event or a metric must show who sends. The log compares the reports of an
+// honest device during this minute with its reports without a neighbour.
 func TestNeighbours(t *testing.T) { //nolint:tparallel // tries come one after another
 	t.Parallel()
 	if testing.Short() {
@@ -117,7 +117,7 @@ func (x *crowd) createTokens() {
 	x.t.Cleanup(func() { x.device.Disconnect(0) })
 }
 
-// endure lets neighbour send for neighbourSpan, while an honest device reports. It logs what the honest device met.
+// endure lets neighbour send for neighbourSpan, while an honest device reports. It logs how the reports of the honest device were answered.
 func (x *crowd) endure(ctx context.Context, neighbour neighbour) error {
 	ctx, cancel := context.WithTimeout(ctx, neighbourSpan)
 	defer cancel()
@@ -185,7 +185,7 @@ var errRefused = errors.New("refused")
 
 func reportPath(device string) string { return "/v1/devices/" + device + "/report" }
 
-// request sends a request with the token of this name. It returns an error for an answer 503, and for no answer.
+// request sends a request with the token of this name. It returns an error if the answer is 503 (errRefused) or if there is no answer.
 func (x *crowd) request(ctx context.Context, token, method, path, body string, accept ...string) error {
 	request, err := http.NewRequestWithContext(ctx, method, x.fleet.URL+path, strings.NewReader(body))
 	if err != nil {

@@ -35,7 +35,7 @@ type screen struct {
 	uncompared     map[string]observation // key: the way in which the page was loaded, and the moment
 	shownInRanges  map[string][]string    // what pages showed at the places in ranges
 	compared       map[string]bool        // key: the way in which the page was loaded, and the moment
-	fittedCounts   map[string]int         // by place: how often a usual value was shown within its tolerance
+	fittedCounts   map[string]int         // by place: how often a roughNumber was shown within its tolerance
 	valuesCompared int                    // number of values compared in all moments
 	differences    []string
 }
@@ -221,7 +221,7 @@ func (s *screen) reportDifferences(x *experiment) {
 type roughNumber nearNumber
 
 // addTallyValues adds the counts of the last minute as the head of the pool's page shows them. They come from the
-// ledger's log and from the tallies of the replicas.
+// events in the ledger, and from the counts (tallies) that each replica stores in the ledger.
 func (x *experiment) addTallyValues(values pageValues) {
 	x.t.Helper()
 	var granted, reaped, whole int

@@ -39,7 +39,7 @@ func (x *experiment) waitUntilRecovered(ctx context.Context) error {
 }
 
 // waitForGrants waits until each replica has granted a task over MQTT, and any replica over HTTP. If it returns an
-// error, silent names those without a grant.
+// error, silent names the replicas and transports without a grant.
 func (x *experiment) waitForGrants(ctx context.Context) (silent []string, err error) {
 	var since map[string]float64
 	err = poll(ctx, metricsPause, func() bool {

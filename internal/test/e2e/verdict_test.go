@@ -20,10 +20,10 @@ const (
 
 // verdict holds the findings of a run.
 //
-// The field faults lists violations: those that the ledger, the journals of the devices or the external system
-// show, and a run that never ends. They are not the faults that the test injects (type fault). Nothing that the
-// machine does excuses a violation. Where a violation is measured, the time of late devices and late readings is
-// already excluded. A doubt means that the run tested too little. Only a stall of the machine excuses a doubt.
+// A violation is a broken promise that the ledger, the journals of the devices or the external system show, or a run
+// that never ends. The faults that the test injects (type fault) are no violations. A stall of the machine never
+// excuses a violation: the measurements already exclude late devices and late readings. A doubt means that the run
+// tested too little. Only a stall of the machine excuses a doubt.
 type verdict struct {
 	violations []error
 	doubts     []error

@@ -231,9 +231,9 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestUnannounced shows a batch with few tasks per slot whose devices are not notified of it. However it is
-// dispatched, it ends only when the device that asks last has done its work. This time alone is more than twice the
-// bound and the work.
+// TestUnannounced shows a batch with few tasks per slot whose devices are not notified of the batch. No dispatcher can
+// end such a batch before the device that asks last has done its work. This time alone is more than twice the bound
+// plus the work.
 func TestUnannounced(t *testing.T) {
 	t.Parallel()
 	p := newPollingModel(shallowTasks)

@@ -86,7 +86,8 @@ func (c *Copy) testSteps(m Mistake) (steps [][]string, err error) {
 	return steps, nil
 }
 
-// runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.
+// runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one. The
+// result by names the failed test, in the form of Outcome.CaughtBy.
 func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, by string, err error) {
 	temp, err := newTempDir()
 	if err != nil {
@@ -141,8 +142,8 @@ type testEvent struct {
 	Action, Package, Test, FailedBuild string
 }
 
-// firstFailure reads the output of `go test -json` until the first test fails. last is the last line that it has
-// read.
+// firstFailure reads the output of `go test -json` until the first test fails. The result by names this test, in the
+// form of Outcome.CaughtBy. last is the last line that was read.
 func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)

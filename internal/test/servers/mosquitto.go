@@ -19,8 +19,8 @@ type MosquittoServer struct {
 	URL  string // mqtt://host:port
 }
 
-// StartMosquitto starts a broker that admits all clients. Over Kill and Start it keeps its address and loses
-// everything else.
+// StartMosquitto starts a broker that admits all clients. After Kill and Start, the broker has the same address and no
+// data.
 func StartMosquitto(tb testing.TB) *MosquittoServer {
 	tb.Helper()
 	return startBroker(tb, "allow_anonymous true")

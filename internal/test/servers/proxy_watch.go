@@ -20,8 +20,8 @@ func (r *requests) OnRequest(watch func(b []byte)) {
 	r.watch = watch
 }
 
-// OnConnection is like OnRequest, but calls newWatch for each new connection. The returned function then gets the
-// chunks of this connection.
+// OnConnection sets a function that the proxy calls once for each new connection. The function that watch returns then
+// gets every chunk of data from the client of this connection, as the function of OnRequest does.
 func (r *requests) OnConnection(watch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

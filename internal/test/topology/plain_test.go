@@ -75,7 +75,7 @@ func newDocRun(t *testing.T) docRun {
 	} {
 		p.writeFile(filepath.Join(w.dir, "src/deploy", file), w.localText(string(readRepoFile(t, "deploy/"+file))))
 	}
-	p.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // as of make build
+	p.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // the mode of a folder that make build creates
 	p.must(os.Symlink(programPath(t), filepath.Join(w.dir, "src/bin/dispatcher")))
 	return w
 }

@@ -1,5 +1,6 @@
-// All that a page of the dashboard shows, each by where it stands: the id of
-// the element around it and its label. Times are exact.
+// This function returns the values that a page of the dashboard shows. The key
+// of a value is its place: the id of the element around it, and its label.
+// Times are exact.
 ((page) => {
   const found = {};
   const text = (element) => {
@@ -9,7 +10,8 @@
   };
   const place = (element) => element.closest("main [id]")?.id ?? "";
   const main = page.getElementById("main");
-  // Numbers from samples have tests of their own.
+  // The elements #waiting and #results are left out: their numbers come from
+  // samples, and have tests of their own.
   const all = (selector) => [...main.querySelectorAll(selector)].filter((element) => !element.closest("#waiting, #results"));
   for (const pair of all("dl > div")) {
     found[place(pair) + "/" + text(pair.querySelector("dt"))] = text(pair.querySelector("dd"));

@@ -1,5 +1,6 @@
-# Stands for apt-get, systemd and the files of Debian's packages below $R, at the ports
-# $POSTGRES, $REDIS and those in the files, for the walk of docs/operations.md.
+# Replaces apt-get, systemctl and other commands by functions, for the test that runs the commands of
+# docs/operations.md. All files are below the folder $R. Postgres has the port $POSTGRES and Redis the port
+# $REDIS; other programs have the ports in their configuration files.
 set -eu -o pipefail
 
 as_postgres() {
@@ -16,7 +17,7 @@ start_postgres() {
     return 1
 }
 
-apt-get() { # installed, and started by the package
+apt-get() { # does what the installed packages do: creates folders and starts Postgres
     mkdir -p "$R"/{run,log,pg,var/lib/redis,var/lib/mosquitto,usr/local/bin,etc/redis,etc/mosquitto,etc/systemd/system,etc/postgresql/15/main/conf.d}
     if [ -n "$PGUSER_ID" ]; then chown "$PGUSER_ID" "$R/run" "$R/pg"; fi
     if id mosquitto >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then chown mosquitto "$R/var/lib/mosquitto"; fi
@@ -30,7 +31,7 @@ END
     start_postgres
 }
 
-runuser() { # -u postgres -- psql
+runuser() { # called as: runuser -u postgres -- psql
     shift 3
     as_postgres "$@" -h "$R/run" -p "$POSTGRES" -U postgres
 }
@@ -52,7 +53,7 @@ systemctl() {
     esac
 }
 
-run_unit() { # with its environment alone; credentials are where %d says
+run_unit() { # UNIT ENVIRONMENT NAME: runs the unit's command with only this environment; %d stands for the folder of the secrets
     # shellcheck disable=SC2046 # one word each
     env -i PATH="$PATH" $2 $(sed -n "s|^Environment=||p" "$1" | sed "s|%d|$R/etc/dispatcher/secrets|") \
         $(sed -n 's/^ExecStart=//p' "$1" | tail -1) >"$R/log/$3" 2>&1 &
