@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestMain runs the tests. If BENCH_HELPER is set, this program is instead one of the servers with which the
-// dispatcher is compared, in a process of its own.
+// TestMain runs the tests. If BENCH_HELPER is set, this process does not run tests: it is one of the servers with which
+// the dispatcher is compared.
 func TestMain(m *testing.M) {
 	switch os.Getenv("BENCH_HELPER") {
 	case "bare":
@@ -90,8 +90,8 @@ func measureBareHTTP(s *testbed, size scale) figures {
 }
 
 // classicDispatcher is a simple dispatcher as it is often written. It selects the pending task of the device,
-// increments a counter in Redis up to a limit, and updates the task with its result. It loses track if it crashes,
-// and also if a message arrives twice.
+// increments a counter in Redis up to a limit, and updates the task with its result. If it crashes, or if a message
+// arrives twice, its counter is wrong.
 type classicDispatcher struct {
 	selectPending, updateEnded *sql.Stmt
 	redis                      *redis.Client

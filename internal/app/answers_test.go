@@ -148,10 +148,10 @@ func (a *queriedDispatcher) waitUntilReady(t *testing.T) {
 	})
 }
 
-// TestPeopleAreAnsweredInTime checks explanations (`why`) and pages while Redis or Postgres is stopped, hangs, or
-// is slow: 300 ms for each command of Redis, 100 ms or 300 ms for each round trip to Postgres. All of them are
-// answered within 2 s. Without Redis, all answers are complete. If Postgres is missing or too slow, the answer says
-// so, since when, and what to do.
+// TestPeopleAreAnsweredInTime checks explanations (`why`) and pages while Redis or Postgres is stopped, hangs, or is
+// slow: 300 ms for each command of Redis, 100 ms or 300 ms for each round trip to Postgres. Each request must be
+// answered within 2 s. Without Redis, all answers must be complete. If Postgres is missing or too slow, the answer must
+// say so, since when, and what to do.
 //
 //nolint:tparallel // one fault at a time
 func TestPeopleAreAnsweredInTime(t *testing.T) {

@@ -122,9 +122,9 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	<-newer
 }
 
-// TestABrokenLongPollIsOfferedNothing checks a device with a parked report whose connection breaks. It counts at
-// once as not reachable, before a slot is offered to it, and keeps its position in the queue. The next free slot
-// goes at once to the next waiter, whichever replica has parked that waiter's report.
+// TestABrokenLongPollIsOfferedNothing breaks the connection of a parked report. The device must count as not reachable
+// at once, before a slot is offered to it, and must keep its position in the queue. The next free slot must go at once
+// to the next waiter, whichever replica has parked that waiter's report.
 func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	t.Parallel()
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {

@@ -213,7 +213,8 @@ func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(co
 }
 
 // untilLapse returns the time for which reapOnTime must wait. leaseEnds is true if a lease will have ended by then. The function nextLapse
-// is that of reapOnTime. untilLapse does not log an unreachable ledger, because the passes do.
+// returns the time left until the next lease ends; found is false if there is no lease. untilLapse does not log an unreachable ledger,
+// because the passes do.
 func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 // report. It is far below the 10 s between two runs of the pass "last-seen".
 const grantLimit = 3 * time.Second
 
-// TestALongPollIsGrantedANewTaskAtOnce checks a new task for a device whose report is parked: it is granted at
+// TestALongPollIsGrantedANewTaskAtOnce creates a task for a device whose report is parked. The task must be granted at
 // once, even if the device sent a report without Prefer to any replica just before the parked one.
 func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	t.Parallel()

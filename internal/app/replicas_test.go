@@ -69,8 +69,8 @@ func alterLedger(t *testing.T, dsn, statement string) {
 	}
 }
 
-// TestRedisThatComesBackIsReconciledAtOnce checks a Redis that restarts without its data. All pools are reconciled
-// at once. This does not wait for the next run of the pass reconcile, or for a report that finds its pool unknown.
+// TestRedisThatComesBackIsReconciledAtOnce checks a Redis that restarts without its data. All pools must be reconciled
+// at once, before the next run of the pass reconcile, and before a report finds its pool unknown.
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
 	redis := servers.StartRedis(t)

@@ -28,12 +28,12 @@ type blockedCalls struct {
 	endCall    chan error // ends one call, with this error
 }
 
-// newCalls returns Calls with one lane: of each key, at most one call is in progress.
+// newCalls returns Calls with at most one call of each key in progress. A call has at most maxRequests requests and the time limit limit.
 func newCalls(call func(context.Context, string, []int) ([]int, error), maxRequests int, limit time.Duration) *Calls[string, int, int] {
 	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Timeout: limit}
 }
 
-// newBlockedCalls returns blockedCalls with this number of lanes. A call has at most three requests.
+// newBlockedCalls returns blockedCalls. At most lanes calls of one key are in progress, and a call has at most three requests.
 func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	t.Helper()
 	r := &blockedCalls{t: t, begunCalls: make(chan []int), endCall: make(chan error)}
@@ -73,7 +73,7 @@ func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-ch
 	return there
 }
 
-// callerCount returns how many callers of this key wait, plus 1000 for each lane in use.
+// callerCount returns how many callers of this key wait, plus 1000 for each call of the key in progress.
 func (r *blockedCalls) callerCount(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,9 +130,9 @@ func waitUntil(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks when requests are sent. A request is sent at once while a
-// lane is free. Requests that arrive while all lanes are in use are sent together, at most MaxSize of them, and
-// each gets its own outcome.
+// TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks when requests are sent. A request must be sent at once while
+// fewer than MaxConcurrent calls are in progress. Requests that arrive later must be sent together, at most MaxSize of
+// them, and each must get its own outcome.
 func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)

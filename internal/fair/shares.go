@@ -40,7 +40,8 @@ func (s *Shares) TryStart(principal string, isAdmin bool) (end func(), ok bool) 
 	return end, end != nil
 }
 
-// StartWhenFree is like TryStart, but waits for room until ctx ends. The error is the error of ctx.
+// StartWhenFree starts an operation of principal and returns the function that ends it. If there is no room for the operation, it waits
+// until there is room or ctx ends; then err is the error of ctx. The room that is reserved for admins is used only if isAdmin is true.
 func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (end func(), err error) {
 	for {
 		end, freed := s.tryStart(principal, isAdmin)

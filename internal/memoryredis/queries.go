@@ -8,8 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// queries are the range commands that the index answers. A query gets the arguments behind the key. It returns false, and has
-// written nothing, if the arguments have another form than those of our scripts: then miniredis runs the command.
+// queries are the range commands that the index answers. A query gets the arguments after the key. If our scripts never use this form of
+// arguments, the query writes nothing and returns false, so that miniredis runs the command.
 var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool{ //nolint:gochecknoglobals // a constant
 	"ZCOUNT":        (*orderedSet).countByScore,
 	"ZLEXCOUNT":     (*orderedSet).countByName,

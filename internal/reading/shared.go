@@ -40,8 +40,8 @@ func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(c
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale is like New, for a read that takes long: while the next read is in progress, callers get the last answer without an
-// error until that answer is as old as maxStale.
+// NewServingStale returns a SharedRead for a read that takes long. It differs from New in one point: while the next read is in progress,
+// callers do not wait for it. They get the last answer without an error, until that answer is as old as maxStale.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// TestBreakerLetsOneTry checks the breaker of a node after a call that was not answered. Other calls fail at once.
-// When openTime is over, one of them may probe the node.
+// TestBreakerLetsOneTry checks the breaker of a node that did not answer a call. Until openTime is over, all other
+// calls must fail at once. After that, one call must be allowed to probe the node.
 func TestBreakerLetsOneTry(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

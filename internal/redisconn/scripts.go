@@ -67,8 +67,8 @@ func firstError(calls []*Call) (err error) {
 }
 
 // Run sends calls of scripts through the circuit breaker of the node that owns their keys. There must be at least one call, and all keys
-// must belong to one node. Afterwards each call holds its answer or its error. As in Do, each call is sent at most maxSends times. If at
-// least one script succeeds and none is unanswered, the node counts as working, even if other scripts fail.
+// must belong to one node. Afterwards each call holds its answer or its error. Each call is sent at most maxSends times. If at least one
+// script succeeds and none is unanswered, the node counts as working, even if other scripts fail.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

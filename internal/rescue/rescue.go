@@ -42,8 +42,8 @@ func Async(work func() error) <-chan error {
 	return done
 }
 
-// CallWithin is Call with a limit: it returns the error of ctx when ctx ends first. The work then continues in the background, and its error is
-// dropped.
+// CallWithin runs work as Call does, but returns the error of ctx if ctx ends before work. The work then continues in the background, and
+// its error is dropped.
 func CallWithin(ctx context.Context, work func() error) error {
 	select {
 	case err := <-Async(work):
@@ -99,7 +99,7 @@ func (c *ReportingGroup) Go(doing string, work func()) {
 // Wait returns when all goroutines of the group have ended.
 func (c *ReportingGroup) Wait() { c.wait.Wait() }
 
-// WaitWithin is Wait with a limit: it returns the error of ctx when ctx ends first.
+// WaitWithin returns nil when all goroutines of the group have ended, or the error of ctx if ctx ends first.
 func (c *ReportingGroup) WaitWithin(ctx context.Context) error {
 	return CallWithin(ctx, func() error { c.Wait(); return nil })
 }

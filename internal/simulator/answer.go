@@ -161,7 +161,7 @@ func (d *device) renewLease(sent sentReport, answer reply) {
 	}
 }
 
-// cancelTask stops the running task if notices ask for it. Its end is reported at once.
+// cancelTask stops the running task if notices ask for it. The device then reports the end of the task at once.
 func (d *device) cancelTask(notices []cancelled) {
 	for _, n := range notices {
 		if d.isRunning(n.Task, n.Token) {

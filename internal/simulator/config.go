@@ -54,8 +54,8 @@ type Config struct {
 	Timeout          time.Duration // ignored by an endless run
 	ExternalAddr     string        // address of the external system; "" means a free loopback port
 	Endless          bool          // keeps the queue filled until the context ends
-	// FillUntil, if it is not nil, keeps the queue filled until it is closed. The run ends when all tasks have ended, and then compares all of
-	// them.
+	// If FillUntil is not nil, the run keeps the queue filled until this channel is closed. The run ends when all tasks have ended, and
+	// then compares all tasks.
 	FillUntil <-chan struct{}
 }
 

@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// External is the system that breaks when more than a number of devices use it at once. It is a TCP listener to which
-// a device holds a connection open while it works. It limits nothing: it counts the devices and records violations.
+// External simulates the external system, which breaks when more devices than its capacity use it at once. It is a TCP
+// listener to which a device holds a connection open while it works. It limits nothing: it counts the devices and
+// records violations.
 //
-// A device counts as inside from the time at which External has read its hello line until External has read the end
-// of its connection. A leaving device waits for the goodbye line before it reports a result, so a device that has
-// reported its result is no longer counted.
+// A device counts as inside from the time at which External has read its hello line until External has read the end of
+// its connection. A leaving device waits for the goodbye line before it reports a result, so a device that has reported
+// its result is no longer counted.
 type External struct {
 	*judge
 

@@ -276,8 +276,8 @@ func (s *simulation) fillSummary() {
 	s.summary.Unacknowledged = s.fleet.Unacknowledged()
 }
 
-// measureTimes computes the handoff times while the fleet is still running. The run ends with the last acknowledgement, unless tasks ended
-// without one.
+// measureTimes computes the handoff times and the idle times of slots, while the fleet is still running. The run counts as ended at the
+// last acknowledgement, unless tasks ended without one.
 func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
 	after := s.operator.fetchHandoffs(ctx, s.config.Pool).minus(s.handoffsBefore)

@@ -68,8 +68,8 @@ func (v *visit) enter(ctx context.Context, externalAddr string) error {
 	return nil
 }
 
-// leave ends the visit and waits for the goodbye. When it returns, the device is no longer counted inside. The end of the visit is sent at
-// once.
+// leave closes the connection for writing at once, and then waits for the goodbye line. After this line, the external system no longer
+// counts the device as inside.
 func (v *visit) leave() {
 	if v.conn == nil {
 		return

@@ -2,5 +2,6 @@ package windows
 
 import "time"
 
-// FirstFit does the same as Fits, and also returns the start of the opening that it found.
+// FirstFit calls firstFit: it reports whether all sets are ever open together for longer than duration, and returns the start of the first
+// such time.
 func FirstFit(duration time.Duration, sets ...Set) (time.Time, bool) { return firstFit(duration, sets) }

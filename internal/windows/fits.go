@@ -27,8 +27,9 @@ func Fits(minOpen time.Duration, sets ...Set) bool {
 	return fits
 }
 
-// firstFit returns the result of Fits, and the start of the first time that is longer than minOpen and in which all sets are open. The
-// zero time means that the sets are always open, or that minOpen is shorter than the seconds part of a window's duration.
+// firstFit reports as its second result whether all sets are ever open at the same time for longer than minOpen. Its first result is the
+// start of the first such time. The first result is the zero time if the sets are always open, or if minOpen is shorter than the seconds
+// part of a window's duration; then the second result is true.
 func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {

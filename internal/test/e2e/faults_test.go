@@ -18,9 +18,9 @@ import (
 )
 
 // TestFaults checks the promises of the README under load. Two replicas serve 400 devices in 60 slots over HTTP and
-// MQTT, and one fault after the other happens while the pool is nearly full. The capacity is never exceeded, every
-// task ends, every acknowledged result is stored byte for byte, no slot leaks, each replica grants again over both
-// transports, and Redis agrees with the ledger at the end.
+// MQTT, and one fault after the other happens while the pool is nearly full. The capacity must never be exceeded, every
+// task must end, every acknowledged result must be stored byte for byte, no slot may leak, each replica must grant
+// again over both transports, and Redis must agree with the ledger at the end.
 //
 // With -short, 48 devices in 12 slots meet each fault once.
 func TestFaults(t *testing.T) {

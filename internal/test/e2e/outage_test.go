@@ -32,10 +32,10 @@ func outageLength() time.Duration {
 	return time.Minute
 }
 
-// TestReportsAreAnsweredWithoutPostgres checks an outage of Postgres: for the first half it accepts requests and
-// does not answer, and for the second half it is stopped. Every report over MQTT is answered during the outage, and
-// no result is acknowledged. After the outage, the replica continues with the same connection to the broker, and
-// the result that the device kept is recorded once.
+// TestReportsAreAnsweredWithoutPostgres checks an outage of Postgres: for the first half it accepts requests and does
+// not answer, and for the second half it is stopped. Every report over MQTT must be answered during the outage, and no
+// result may be acknowledged. After the outage, the replica must continue with the same connection to the broker, and
+// the result that the device kept must be recorded once.
 func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t)

@@ -15,10 +15,10 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPagesSayTheTruth opens the dashboards of two replicas in a browser while a fleet works, and kills one
-// replica. The pages of the other replica are still updated. The pages of the killed replica show that they are
-// disconnected, and catch up without a reload once it has restarted. Whenever the test stops the fleet in the
-// middle of its work, each page shows the same values as the API.
+// TestPagesSayTheTruth opens the dashboards of two replicas in a browser while a fleet works, and kills one replica.
+// The pages of the other replica must still be updated. The pages of the killed replica must show that they are
+// disconnected, and must catch up without a reload once the replica has restarted. Whenever the test stops the fleet in
+// the middle of its work, each page must show the same values as the API.
 func TestPagesSayTheTruth(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

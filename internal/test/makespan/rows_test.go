@@ -13,7 +13,7 @@ const (
 	capacity     = 60
 	work         = time.Second
 	briefWork    = 400 * time.Millisecond
-	period       = 15 * time.Second // 15 times the work, as 5 min are for a work of 20 s
+	period       = 15 * time.Second // 15 times the work: the same ratio as 5 min to a work of 20 s
 	restTime     = 11 * time.Second // last-seen times are written every 10 s
 	deepTasks    = 3000
 	shallowTasks = 200
