@@ -73,7 +73,7 @@ func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 			one.Close()
 		}
 	}()
-	for range 3 { // as measureIdleReports does over HTTP
+	for range 3 { // each device has reported before the measurement, as in measureRefusals
 		if s.t.Failed() {
 			return figures{}
 		}

@@ -121,7 +121,7 @@ func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 	if _, err := p.importDevices(t, "rotate", csvLines("d-", 2)...); !isRefusedWith(err, "one_by_one") {
 		t.Errorf("rotated together: %v", err)
 	}
-	f.reportUntilReply(t) // its session continues
+	f.reportUntilReply(t) // the session of this device continues
 	if tokens, err = p.importDevices(t, "skip", csvLines("d-", number+1)...); err != nil || len(tokens) != 1 {
 		t.Errorf("one more: %d, %v", len(tokens), err)
 	}

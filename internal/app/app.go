@@ -208,5 +208,5 @@ func isAlreadyClosed(err error) bool {
 // runWithin runs a step. If the step has not ended when ctx ends, runWithin returns without it, because a
 // driver that waits for a server that does not answer ignores contexts.
 func runWithin(ctx context.Context, step func(context.Context) error) error {
-	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
+	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the error of the step needs no addition
 }

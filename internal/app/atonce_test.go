@@ -31,7 +31,7 @@ func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body 
 		for n := range overMQTT { // the broker distributes them to the replicas in turn
 			m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(body, len(replicas)+n))
 		}
-		var refused []devices.Reply // on a busy machine, after 3 s: the real reply may follow
+		var refused []devices.Reply // on a busy machine, a report may be refused after 3 s, and its real reply may follow
 		for heard := 0; heard < overMQTT; {
 			limit := patience
 			if len(refused) > 0 {

@@ -99,7 +99,7 @@ func (c loggedPasses) logCount(message, attribute string, run func(context.Conte
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
 		if n > 0 {
-			c.log.InfoContext(ctx, message, attribute, n) //nolint:sloglint // constant for each pass
+			c.log.InfoContext(ctx, message, attribute, n) //nolint:sloglint // the message is a constant of each pass
 		}
 		return err
 	}

@@ -54,7 +54,7 @@ type DevServer struct {
 	Data                   string
 	SignInURL              string // address that signs a browser in once
 	Program                string // how a shell calls this program
-	Redis                  string // what kind of Redis it uses
+	Redis                  string // kind of Redis, as text for people
 
 	app          *App
 	redisEnded   <-chan struct{} // closed when the private redis-server has ended; nil without one
@@ -103,7 +103,7 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	b.accounts = brokerSessions{func() *broker.Broker { return d.broker }}
 	b.signInLink = credentials.NewToken()
 	d.SignInURL = d.URL + "/sign-in?link=" + b.signInLink
-	d.app = assemble(config, options.Logger, options.Version, b, newTransports(listeners{device: httpListener}, options.Logger)) //nolint:contextcheck // handlers take each request's
+	d.app = assemble(config, options.Logger, options.Version, b, newTransports(listeners{device: httpListener}, options.Logger)) //nolint:contextcheck // a handler uses the context of its request
 	if err := d.connectBroker(mqttListener, options.Logger, &opened); err != nil {                                               //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}

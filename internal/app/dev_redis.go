@@ -70,7 +70,7 @@ func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, p
 		return "", fmt.Errorf("starting redis-server: %w", err)
 	}
 	defer func() { _ = config.Close() }()
-	_, err = fmt.Fprintf(write, privateRedisConfig, port, password) // less than the buffer of a pipe
+	_, err = fmt.Fprintf(write, privateRedisConfig, port, password) // the text fits into the buffer of a pipe, so the write does not block
 	null, failed := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err := errors.Join(err, write.Close(), failed); err != nil {
 		return "", fmt.Errorf("starting redis-server: %w", err)

@@ -31,7 +31,7 @@ type fleetWatch struct {
 func (w *fleetWatch) count(ctx context.Context) error {
 	n, err := w.devices.CountReporting(ctx, fleetWatchEvery)
 	if err != nil {
-		return err //nolint:wrapcheck // the store says what it was doing
+		return err //nolint:wrapcheck // the error of the store names the operation
 	}
 	if n > embeddedFleet && !w.isTooLarge {
 		w.log.WarnContext(ctx, "fleet too large for dispatcher dev: reports are refused and slots stay idle; run dispatcher serve",

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestSlotsAreTakenBackWhenTheirLeaseEnds checks a replica whose pass for ended leases runs only once an hour. Each
-// slot is reaped when its lease ends nevertheless, including leases that were granted after the first one had
+// TestSlotsAreTakenBackWhenTheirLeaseEnds checks a replica whose pass for ended leases runs only once an hour.
+// Nevertheless each slot must be reaped when its lease ends, even if the lease was granted after an earlier lease had
 // ended.
 func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	t.Parallel()

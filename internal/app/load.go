@@ -100,7 +100,7 @@ func parseFile(file []byte) (map[string]any, error) {
 		case string:
 			setNonEmpty(values, key, v)
 		case int:
-			if v != 0 { // 10 has no unit, and the password 0755 would become 493.
+			if v != 0 { // refused, because 10 has no unit, and YAML reads the password 0755 as 493
 				return nil, fmt.Errorf("%s: must not be a bare number; give a duration its unit (10s), and put other numbers in quotes", key)
 			}
 			setNonEmpty(values, key, "0")

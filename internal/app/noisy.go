@@ -75,7 +75,7 @@ func (w *noisyWatch) write(ctx context.Context, noisy pace.NoisyDevice) error {
 	via := viaName(noisy.Via)
 	isNew, err := w.ledger.RecordNoisy(ctx, string(noisy.Device), fmt.Sprintf("rate=%d/s limit=%s/s via=%s", noisy.Rate, w.limit, via))
 	if err != nil {
-		return err //nolint:wrapcheck // the store says what it was doing
+		return err //nolint:wrapcheck // the error of the store names the operation
 	}
 	if isNew {
 		w.log.WarnContext(ctx, "a device reports too often; its reports above the limit are refused", "device", noisy.Device, "rate", noisy.Rate, "limit", w.limit, "via", via)

@@ -78,7 +78,7 @@ func (p *passes) addBackground(run func(ctx context.Context)) {
 }
 
 // stop ends the passes, and waits for the runs in progress until ctx ends.
-func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own
+func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron.Stop returns a context of its own
 	p.cancel()
 	running := p.cron.Stop()
 	err := rescue.CallWithin(ctx, func() error {

@@ -141,7 +141,7 @@ func TestPassThatHangsForEverIsLeftBehind(t *testing.T) {
 				var runs atomic.Int32
 				release := make(chan struct{})
 				p := startPasses(t, hangingPass(&runs, hangs, release))
-				if hangs == 2 { // a run that the ticker starts
+				if hangs == 2 { // the ticker starts this run
 					p.cron.Stop()
 				}
 				advanceTime(3 * time.Second)

@@ -39,7 +39,7 @@ func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 type redisWatch struct {
 	conn       *redisconn.Conn
 	log        *slog.Logger
-	lastLogged []string // what the last call logged or would have logged
+	lastLogged []string // the state at the last call, whether or not it was logged
 }
 
 // examine is a pass that reads the state of Redis and logs it if it has changed.

@@ -21,7 +21,7 @@ type restoredLedger struct {
 	first, second  *instance // first may have been started with --after-restore
 	app            *App      // the app of first
 	dsn            string
-	unknownTasks   []devices.Task // the unknown tasks of the devices "a" and "b"
+	unknownTasks   []devices.Task // tasks of the devices "a" and "b" that the restored ledger does not know
 	assignedTokens []int64        // fencing tokens that were assigned so far
 }
 

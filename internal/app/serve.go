@@ -74,7 +74,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 		b.accounts = accounts
 		opened.add("accounts at the broker", accounts.Close)
 	}
-	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
+	a := assemble(config, log, version, b, f) //nolint:contextcheck // a handler uses the context of its request
 	a.accounts = accounts
 	if config.MQTTURL != "" {
 		options, err := config.BrokerOptions()

@@ -58,7 +58,7 @@ func Start(config Config) (*Child, error) {
 		if errors.Is(err, syscall.EPERM) { // the group that the command should join ended with the guard
 			return nil, ErrDeadlinePassed
 		}
-		return nil, err //nolint:wrapcheck // it names the program
+		return nil, err //nolint:wrapcheck // the error names the program
 	}
 	rescue.Async(p.wait)
 	return p, nil

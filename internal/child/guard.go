@@ -77,7 +77,7 @@ type guard struct {
 
 // startGuard starts the guard process with the command line args, and waits until it is ready.
 func startGuard(args []string) (*guard, error) {
-	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // it outlives every context
+	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // the guard must outlive every context
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g.cmd.Stderr = os.Stderr
 	stdin, err := g.cmd.StdinPipe()

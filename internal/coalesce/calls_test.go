@@ -300,7 +300,7 @@ func TestCallsUnderLoad(t *testing.T) {
 	gate := make(chan struct{})
 	c := newCalls(func(_ context.Context, _ string, all []int) ([]int, error) {
 		<-gate
-		calls++ // there is one lane, so there are no concurrent calls
+		calls++ // at most one call is in progress, so no lock is needed
 		return slices.Clone(all), nil
 	}, 50, time.Hour)
 	var wait sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // one server per test binary: TestMain ends it
-	redis    servers.SharedRedis    //nolint:gochecknoglobals // the same
+	redis    servers.SharedRedis    //nolint:gochecknoglobals // one server per test binary: TestMain ends it
 )
 
 func TestMain(m *testing.M) {
@@ -309,7 +309,7 @@ func TestBrokers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer accounts.Close()
-		if err := accounts.Check(t.Context()); err != nil { // as serve does when it starts
+		if err := accounts.Check(t.Context()); err != nil { // sets the rights of the accounts, as serve does when it starts
 			t.Fatal(err)
 		}
 		list = p.Examine(t.Context())

@@ -58,7 +58,7 @@ func (t *textWriter) writeFamily(out io.Writer, family *dto.MetricFamily) error 
 		var rest bytes.Buffer // families of other types are rare, so they do not need a fast path
 		_, err := expfmt.MetricFamilyToText(&rest, family)
 		t.lines = append(t.lines, rest.Bytes()...)
-		return err //nolint:wrapcheck // said above
+		return err //nolint:wrapcheck // Write adds the name of the family
 	}
 	name := family.GetName()
 	t.lines = fmt.Appendf(t.lines, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscaper.Replace(family.GetHelp()), name, strings.ToLower(kind.String()))
@@ -74,7 +74,7 @@ func (t *textWriter) writeFamily(out io.Writer, family *dto.MetricFamily) error 
 		}
 		if len(t.lines) >= chunkBytes {
 			if _, err := out.Write(t.lines); err != nil {
-				return err //nolint:wrapcheck // said above
+				return err //nolint:wrapcheck // Write adds the name of the family
 			}
 			t.lines = t.lines[:0]
 		}

@@ -23,11 +23,11 @@ func TestBreakerLetsOneTry(t *testing.T) {
 	steps := []struct {
 		name       string
 		wait       time.Duration
-		ctx        context.Context //nolint:containedctx // of the step
+		ctx        context.Context //nolint:containedctx // context of the call in this step
 		err        error           // the result of the call
 		probe, ok  bool
 		openBefore bool
-		outages    int64 // after the step
+		outages    int64 // number of outages after the step
 	}{
 		{name: "a call that is answered", ok: true},
 		{name: "an answer that is an error", ok: true, err: replyError{}, outages: 1},

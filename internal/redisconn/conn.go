@@ -27,7 +27,7 @@ type Conn struct {
 func Open(options *redis.UniversalOptions) *Conn {
 	if options.MasterName != "" {
 		client := redis.NewFailoverClient(options.Failover())
-		client.AddHook(nodeHook{func(context.Context) {}}) // the library learns of another master from Sentinel
+		client.AddHook(nodeHook{func(context.Context) {}}) // there is no topology to reread: the library learns of a new master from Sentinel
 		return &Conn{Client: client, Database: options.DB}
 	}
 	t := newTopology(options)

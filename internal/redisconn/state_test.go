@@ -109,7 +109,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 				t.Fatalf("%+v, %v", notes, err)
 			}
 			last := slices.MaxFunc(cluster.Nodes, func(a, b *servers.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
-			last.Kill() // the text must not be only the error of this node
+			last.Kill() // the text must name all failed nodes, not only this one
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {

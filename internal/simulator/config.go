@@ -33,7 +33,7 @@ type Config struct {
 	Pool         string        // created if it does not exist; tasks of other pools do not use the external system
 	Capacity     int           // capacity of the pool if it is created
 	Lease        time.Duration // lease of the pool if it is created; 0 means the server's default
-	Margin       time.Duration // time for which the dispatcher keeps a slot after the device's lease; 0: any device after its lease is excused
+	Margin       time.Duration // time for which the dispatcher keeps a slot after the device's lease; 0 means that every device whose lease has ended is excused
 	Tasks        int           // number of tasks (in each batch, if Endless or FillUntil is set); default: 5 for each device, 1 if Endless
 	Via          Via
 	Work         time.Duration // mean work time of a task; the work time of each task is within 50 % of it

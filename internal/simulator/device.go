@@ -29,7 +29,7 @@ const maxSilence = 20 * time.Second
 // Limits of the waits that double.
 const (
 	forbiddenMax = 6 * time.Hour
-	maxDoublings = 20 // number of doublings; no wait needs more
+	maxDoublings = 20 // maximum number of doublings; no wait needs more
 )
 
 // device is one simulated device. Only the goroutine of run may use its state.

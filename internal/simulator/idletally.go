@@ -22,7 +22,7 @@ const maxBehind = time.Second
 
 // answerCounts holds the counts since the start of the run.
 type answerCounts struct {
-	answers    map[string]int64 // key: reason; for errors, status and code
+	answers    map[string]int64 // key: the reason of a reply; for an error, its status and code
 	errors     int64            // wrong replies, error answers, and reports without an answer
 	granted    int64
 	firstError string    // the first error
@@ -125,7 +125,7 @@ type IdleSummary struct {
 	Period     time.Duration
 	Elapsed    time.Duration
 	Reports    int64
-	Answers    string    // numbers of answers by reason; of errors by status and code
+	Answers    string    // number of answers per reason, and of errors per status and code
 	Times      Quantiles // response times
 	Granted    int64     // reports that were answered with a task
 	Errors     int64

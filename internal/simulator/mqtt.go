@@ -118,7 +118,7 @@ func (l *mqttLink) pahoOptions(networkConn net.Conn) *paho.ClientOptions {
 		SetPassword(l.token).
 		SetProtocolVersion(4).
 		SetCleanSession(true).
-		SetOrderMatters(false). // a handler may wait for the device
+		SetOrderMatters(false). // handlers run concurrently, because a handler may wait for the device
 		SetAutoReconnect(false).
 		SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).

@@ -123,7 +123,7 @@ func (r reply) violations(sent report) []string {
 		found = append(found, fmt.Sprintf("report_after_ms %d", r.ReportAfterMS))
 	}
 	if r.Reason == reasonUnavailable {
-		return found // it may have neither acks nor renewals
+		return found // a reply with this reason may lack acks and renewals
 	}
 	return append(found, r.unanswered(sent)...)
 }

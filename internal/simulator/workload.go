@@ -72,7 +72,7 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{operators.Failed, operators.TimedOut}, RetryBackoffMS: new(int64(100)),
 	}
 	if w.config.Gone > 0 {
-		b.MaxAttempts = 1 // a device that is gone does not try again
+		b.MaxAttempts = 1 // a device that is gone makes no second attempt
 	}
 	opens := time.Now().Add(w.config.NotBefore)
 	if w.config.NotBefore > 0 {

@@ -52,7 +52,7 @@ func clockChangeAfter(from time.Time) clockChange {
 	switch {
 	case at.IsZero():
 		at = from.Add(year)
-	case !at.After(from): // ZoneBounds does this on the last day of leap years
+	case !at.After(from): // on the last day of a leap year, ZoneBounds returns a time that is not after from
 		at = from.Add(day)
 	}
 	_, before := from.Zone()

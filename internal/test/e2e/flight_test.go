@@ -74,7 +74,7 @@ type liveComparison struct {
 
 	slots      int       // capacity of the pool
 	bestShare  float64   // the highest share of the comparisons done so far
-	progressAt time.Time // when reached last changed
+	progressAt time.Time // when bestShare last changed
 }
 
 // compareScreens keeps each page open and also loads it again, until enough moments were compared. From time to time it
@@ -110,7 +110,7 @@ func (f *liveComparison) compareScreens(meanwhile func(done float64), screens ..
 	}
 	cancel()
 	for _, s := range screens {
-		f.readScreen(s, f.target) // after everything that was shown
+		f.readScreen(s, f.target) // the last read of the API, after the last observation of the page
 		s.reportDifferences(f.experiment)
 	}
 }
@@ -140,7 +140,7 @@ func (f *liveComparison) keepPace(done float64) {
 	if done > f.bestShare {
 		f.bestShare, f.progressAt = done, time.Now()
 	}
-	if done < f.bestShare { // the next screens
+	if done < f.bestShare { // the comparison of other screens has begun
 		f.bestShare = done
 	}
 	if f.slots > 1 && time.Since(f.progressAt) > progressTimeout {

@@ -31,7 +31,7 @@ type storedAnswerWatch struct {
 	once    sync.Once
 	before  func()        // called just before this COMMIT is forwarded
 	reached chan struct{} // closed after before has returned
-	forward chan struct{} // the COMMIT is forwarded when it is closed
+	forward chan struct{} // closed when the COMMIT may be forwarded
 	release func()        // closes forward
 }
 
@@ -107,7 +107,7 @@ func newKilledReplica(t *testing.T, postgres *servers.PostgresServer, redis *ser
 		k.commit = newStoredAnswerWatch(k.proxy.HoldReplies)
 		k.commit.release()
 	}
-	t.Cleanup(k.commit.release) // the proxy waits for it
+	t.Cleanup(k.commit.release) // until release is called, the proxy waits
 	k.proxy.OnConnection(k.commit.watchConnection)
 	dsn := postgres.NewDatabase(t) + "&idle_in_transaction_session_timeout=120000" // long enough for a busy machine
 	var err error

@@ -65,7 +65,7 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	x := newExperiment(t, v)
 	x.shrink()
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks = 24, 6, 24
-	x.fleet.LongShare, x.fleet.Faults = 0, simulator.Faults{}           // the test waits for no device
+	x.fleet.LongShare, x.fleet.Faults = 0, simulator.Faults{}           // no long tasks and no silent devices, so that the test need not wait for them
 	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // long enough that neither Redis learns the other's grants
 	x.deploy()
 	empty := servers.StartRedis(t)

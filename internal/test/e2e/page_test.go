@@ -16,7 +16,7 @@ import (
 // browser is a browser of one test.
 type browser struct {
 	t   *testing.T
-	ctx context.Context //nolint:containedctx // chromedp's handle of it
+	ctx context.Context //nolint:containedctx // chromedp needs this context for each action
 }
 
 func newBrowser(t *testing.T) *browser {
@@ -53,7 +53,7 @@ type tab struct {
 	*browser
 
 	name string
-	ctx  context.Context //nolint:containedctx // chromedp's handle of it
+	ctx  context.Context //nolint:containedctx // chromedp needs this context for each action
 }
 
 // openTab opens a page and sets a mark in it. If the page were loaded again, the mark would be gone.

@@ -201,7 +201,7 @@ func (s *screen) reportDifferences(x *experiment) {
 	for place, shown := range s.shownInRanges {
 		for _, text := range shown {
 			n, known := parseNumber(text), s.ranges[place]
-			if n > 1e9 { // a metric has whole seconds
+			if n > 1e9 { // a time: the metric has whole seconds
 				n = math.Floor(n)
 			}
 			if n < math.Floor(known.lowest) || n > known.highest {

@@ -106,7 +106,7 @@ func startHangingReplica(t *testing.T) *replica {
 	cut := make(chan struct{})
 	go func() {
 		defer close(cut)
-		if response, err := http.DefaultClient.Do(request); err == nil { // the connection is broken off
+		if response, err := http.DefaultClient.Do(request); err == nil { // an error is expected: the connection breaks at the kill
 			_ = response.Body.Close()
 		}
 	}()

@@ -40,7 +40,7 @@ func programPath(t *testing.T) string {
 // process. The fleet runs in this process.
 type rowServers struct {
 	url, mqttURL string
-	pids         map[string]int // key: name of the server
+	pids         map[string]int // process ids; key: name of the server
 }
 
 // newRowServers starts the servers for the row r. Its devices report once in each period.

@@ -22,7 +22,7 @@ type queueModel struct {
 	isWaiting    []bool
 	turns        []int
 	nextAsks     []time.Duration
-	overdue      []int                 // sorted by turn
+	overdue      []int                 // devices that are owed a slot, sorted by turn
 	keptUntil    map[int]time.Duration // the time until which a slot is kept for a device
 	waitingCount int
 	free         int

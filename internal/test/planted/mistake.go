@@ -52,7 +52,7 @@ func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	}, nil
 }
 
-// pattern returns a pattern that matches the text. White space in the text matches any white space.
+// pattern returns a regular expression that matches text. White space in text matches any white space.
 func pattern(text string) *regexp.Regexp {
 	words := strings.Fields(text)
 	for i, w := range words {
