@@ -226,8 +226,8 @@ func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.
 }
 
 // lapseWait returns the time for which reapOnTime must wait if the next lease ends in the time left. leaseEnds is true if this lease will
-// have ended by then. If left is negative, the lease has ended and was not reaped: Reap did not trust the ledger's clock, because the clock
-// stepped or was slow to read.
+// have ended by then. If the lease ended more than lapseDelay ago and still was not reaped, Reap did not trust the ledger's clock, because
+// the clock stepped or was slow to read.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

@@ -260,8 +260,8 @@ func (d *device) handleRefusal(sent sentReport) {
 	d.waitAfterFailure(0)
 }
 
-// handleFailure handles a report without a usable answer. serverWait is the pause that the server asked for; 0 if it named none. The
-// results of the report stay in the journal, and a running task continues.
+// handleFailure handles a report without a usable answer. serverWait is the pause that the server asked for; 0 means that it asked for
+// none. The results of the report stay in the journal, and a running task continues.
 func (d *device) handleFailure(serverWait time.Duration) {
 	d.fleet.count.add(&d.fleet.count.Errors, 1)
 	d.waitAfterFailure(serverWait)

@@ -146,8 +146,8 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// TestIdeal checks the shortest possible time for three tasks in two slots: the third task starts in the slot of
-// the first task to end. A device that is gone holds its slot until its lease ends, however long the lease is.
+// TestIdeal checks the shortest possible time for four tasks in two slots: each task starts in the slot that becomes
+// free first. A device that is gone holds its slot until its lease ends, however long the lease is.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{taskWork: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
