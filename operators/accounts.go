@@ -68,7 +68,7 @@ type TokenList struct {
 	NextPageToken string  `json:"next_page_token,omitempty"`
 }
 
-// Profiles has the calls about profiles, which limit how often devices start something.
+// Profiles has the calls about profiles, whose policies limit how often devices start tasks.
 type Profiles struct{ client *Client }
 
 // List yields all profiles by name.
@@ -99,8 +99,8 @@ func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
 	return listEntries[Token](ctx, c.client, Path("tokens"), nil)
 }
 
-// Create makes an operator token. If the first response was lost and the second arrives, the Secret of the result is empty: revoke the
-// token and make another.
+// Create makes an operator token. Only the first response contains the secret. If this response was lost, the Secret of the result is
+// empty: revoke the token and make another.
 func (c Tokens) Create(ctx context.Context, request NewToken) (TokenCreated, error) {
 	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: request, Key: idempotencyKey(ctx)})
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// CloneSettings returns a new batch with the work (such as kind) and the settings of b, without tasks and times that are not after now.
+// CloneSettings returns a new batch without tasks, with the kind, the payload and the settings of b. It omits NotBefore and NotAfter if
+// they are not after now.
 func (b Batch) CloneSettings(now time.Time) NewBatch {
 	return NewBatch{
 		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
@@ -25,7 +26,7 @@ func (b Batch) CloneTask(task Task, now time.Time) NewTask {
 	return clone
 }
 
-// timeIfFuture returns at if it is after now, otherwise nil. at may be nil.
+// timeIfFuture returns the time of the parameter at if it is after now, otherwise nil. The parameter at may be nil.
 func timeIfFuture(at *Time, now time.Time) *time.Time {
 	if at == nil || !at.After(now) {
 		return nil
@@ -33,8 +34,8 @@ func timeIfFuture(at *Time, now time.Time) *time.Time {
 	return &at.Time
 }
 
-// diffMergePatch returns the merge patch (RFC 7396) that makes changed from original: the part of the payload that a task does not
-// inherit. It returns nil if the two are equal.
+// diffMergePatch returns the merge patch (RFC 7396) that turns original into changed. This patch is the part of a payload that a task does
+// not inherit from its batch. It is nil if original and changed are equal. If one of the two is not an object, the patch is changed itself.
 func diffMergePatch(original, changed json.RawMessage) json.RawMessage {
 	var before, after map[string]json.RawMessage
 	if sameJSON(original, changed) {

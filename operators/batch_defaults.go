@@ -1,8 +1,7 @@
 package operators
 
-// The defaults of a batch: the values of fields that a request omits or that a patch sets to null. The tags
-// `default` of NewBatch repeat them for the description of the API, and so do docs/protocol.md and the help of the command
-// `batches create`. Every other field defaults to its zero value.
+// The defaults of a batch: the values of fields that a request omits or that a patch sets to null. Every other field defaults to its zero
+// value. The `default` tags of NewBatch, docs/protocol.md and the help of the command `batches create` repeat these values.
 const (
 	DefaultBatchWeight    = 1
 	DefaultLane           = "normal"

@@ -178,8 +178,8 @@ func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, er
 	return getJSON[Waiting](ctx, c.client, Path("batches", decimal(id), "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
 }
 
-// WaitingTasks yields the waiting tasks of a batch in the order of the batch, each with the first reason why it waits. If
-// code is not empty, it yields only tasks whose first reason has this code.
+// WaitingTasks yields the waiting tasks of a batch in the order of the batch. Each task has the first reason why it waits. If code is not
+// empty, WaitingTasks yields only tasks whose first reason has this code.
 func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.Seq2[WaitingTask, error] {
 	return listEntries[WaitingTask](ctx, c.client, Path("batches", decimal(id), "waiting", "tasks"), Query("code", code))
 }
@@ -209,8 +209,8 @@ func (m QueueMode) query() url.Values {
 	return q
 }
 
-// AddToQuery adds the fields of batch, a struct with the JSON fields of NewBatch, to query in the format of the streamed requests: strings
-// without quotes, all other values as JSON.
+// AddToQuery adds the fields of batch to query in the format of the streamed requests: strings without quotes, all other values as JSON.
+// batch is a struct with the JSON fields of NewBatch.
 func AddToQuery(batch any, query url.Values) error {
 	text, err := json.Marshal(batch)
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 
 // Config has the address of the server, the operator's token and the options of a Client.
 type Config struct {
-	URL   string // http or https; a path is the prefix that a proxy adds
+	URL   string // http or https; its path, if any, is put before each API path, for a server behind a proxy
 	Token string // the operator's token
 	Agent string // value of the header User-Agent
 	// OnRetry is called before a request is sent again, with the error and the pause. It may be nil.
@@ -80,7 +80,7 @@ func New(config Config) (*Client, error) {
 	}
 	c := &Client{config: config, base: base, http: &http.Client{
 		Transport: config.Transport,
-		// The client follows no redirects: the token is for this server only, not for a server that it redirects to.
+		// The client follows no redirects, because a redirect could send the token to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	c.Pools, c.Leases, c.Batches, c.Tasks, c.Devices = Pools{c}, Leases{c}, Batches{c}, Tasks{c}, Devices{c}
@@ -94,7 +94,7 @@ func (c *Client) URL() string { return c.base.String() }
 // Request is one call of the API.
 type Request struct {
 	Method string
-	Path   string // begins with /v1/; each name in it is escaped, see the function Path
+	Path   string // begins with /v1/; the function Path builds it and escapes each name
 	Query  url.Values
 	Body   any // sent as JSON; nil means that there is no body
 	// OpenBody opens a body that is streamed without conversion, with the media type ContentType.
@@ -103,12 +103,12 @@ type Request struct {
 	NoRetry     bool   // OpenBody works only once, so the request cannot be sent again
 	Idempotent  bool   // the request may be sent again, because the server executes it only once
 	Key         string // Idempotency-Key; empty means that the header is not sent
-	Accept      string // empty means JSON
+	Accept      string // Accept; empty means that the header is not sent and the server answers in JSON
 	LastEventID string // Last-Event-ID; empty means that the header is not sent
-	Prefer      string // empty means that the header is not sent
+	Prefer      string // Prefer; empty means that the header is not sent
 }
 
-// Path returns the API path /v1/... that consists of names, each of them escaped.
+// Path joins /v1 and names with slashes to an API path. It escapes each name.
 func Path(names ...string) string {
 	var path strings.Builder
 	path.WriteString("/v1")
@@ -162,8 +162,8 @@ func (c *Client) Copy(ctx context.Context, request Request, out io.Writer) error
 	})
 }
 
-// sendAndRead sends a request, several times if retry allows that, and passes the body of a 2xx response to read. Any other status becomes
-// a *Problem.
+// sendAndRead sends a request and passes the body of a 2xx response to read. Any other status becomes a *Problem. The method retry decides
+// whether the request is sent again.
 func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.Reader) error) error {
 	return c.retry(ctx, request, func() error {
 		response, err := c.sendOnce(ctx, request)
@@ -185,7 +185,7 @@ func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.
 	})
 }
 
-// sendOnce sends call once and returns the response, whatever its status is.
+// sendOnce sends call once and returns the response, also if its status is an error.
 func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, error) {
 	request, err := c.newRequest(ctx, call)
 	if err != nil {

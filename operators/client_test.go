@@ -54,8 +54,8 @@ func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestALeaseIsCountedFromItsRequest checks the end of a lease, also of a renewed one: it is lease_ms and held_ms
-// after the request was sent. The time until the response arrives does not prolong it.
+// TestALeaseIsCountedFromItsRequest checks the end of a new and of a renewed lease. The end must be lease_ms + held_ms after the sending of
+// the request, also if the response arrives late.
 func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 	t.Parallel()
 	const length = 60_000*time.Millisecond + 400*time.Millisecond
@@ -229,7 +229,7 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 	}
 }
 
-// The stream of events ends. Follow continues after the last complete event.
+// The stream of events breaks in the middle of event 7. Follow must connect again and continue after event 6, the last complete one.
 func TestFollowGoesOn(t *testing.T) {
 	t.Parallel()
 	var asked []string

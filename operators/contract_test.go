@@ -26,7 +26,7 @@ type recordingTransport struct {
 	mu          sync.Mutex
 	calls       []string // for example GET /v1/pools
 	lastBody    []byte
-	lastSegment string
+	lastSegment string // last segment of the path of the last request
 }
 
 // RoundTrip sends the request to the dispatcher and records it.
@@ -44,8 +44,8 @@ func (h *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	return answer, err
 }
 
-// expectSameFields checks that value has exactly the fields of the server's last response. For a list, value has
-// its entries.
+// expectSameFields checks that value has exactly the fields of the server's last response. If the response is a list, value must have the
+// entries of the list.
 func (h *recordingTransport) expectSameFields(t *testing.T, call string, value any) {
 	t.Helper()
 	text, err := json.Marshal(value)

@@ -42,7 +42,7 @@ type Mark struct {
 	HasWork bool `json:"work" doc:"The ledger has an open task of the device"`
 }
 
-// DescribeTrouble describes for people the mistake that the mark of the device in Redis has compared with the ledger. If there is none, it
+// DescribeTrouble describes for people how the mark of a device in Redis disagrees with the ledger. If there is no trouble, or m is nil, it
 // returns an empty string.
 func (m *Mark) DescribeTrouble() string {
 	switch {
@@ -156,8 +156,8 @@ func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
 }
 
-// Create registers a device. If the first response was lost and the second arrives, the Token of the result is empty: RotateToken makes a
-// new token.
+// Create registers a device. Only the first response contains the token. If this response was lost, the Token of the result is empty;
+// RotateToken makes a new token.
 func (c Devices) Create(ctx context.Context, device NewDevice) (DeviceCreated, error) {
 	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: device, Key: idempotencyKey(ctx)})
 }
@@ -179,7 +179,8 @@ func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, d
 	return done.Devices, err
 }
 
-// DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. The result and dryRun are as in Retag.
+// DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. It returns the number of deleted
+// devices and of devices that it kept, even if it returns an error. If dryRun is true, it only counts them.
 func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, options Deletion, dryRun bool) (DevicesChanged, error) {
 	return c.changeMatching(ctx, "delete", filter, Query("cancel", strconv.FormatBool(options.Cancel), "refuse", strconv.FormatBool(options.Refuse)), nil, dryRun)
 }
@@ -194,7 +195,8 @@ func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, bl
 	return c.changeMatching(ctx, operation, filter, nil, nil, dryRun)
 }
 
-// changeMatching sends the requests of an operation on all devices that match filter, and returns the sum of their results.
+// changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
+// results. options are more query parameters; body may be nil.
 func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
 	q := filter.query()
 	maps.Copy(q, options)

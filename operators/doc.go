@@ -4,7 +4,7 @@
 //
 // # Calls
 //
-// A Client talks to one server and is safe for concurrent use. Its calls are grouped by noun: Pools.Get, Pools.Put,
+// A Client talks to one server and is safe for concurrent use. Its calls are grouped by resource: Pools.Get, Pools.Put,
 // Batches.List, Batches.Create, Tasks.Why. Each call takes a context, which limits the whole call, including all
 // repetitions.
 //
@@ -29,17 +29,26 @@
 //
 // # Which requests are sent again
 //
-// A call that only reads, that creates under an Idempotency-Key, or that the server executes only once (Request.Idempotent:
-// LimitSets.Take and TakeEach with IDs, Peek and Return) is sent again if the connection or the response is lost, and if the
-// server answers that it is busy or cannot be reached (429, 502, 503, 504), that it did not get the whole body, or that the
-// first request with the key is still in progress. It is sent at most Config.MaxTries times. The pauses double from
-// 0.5 s to 8 s; if the server asks for a longer pause, the client waits that long, but at most 8 s.
+// Three kinds of requests are repeatable:
+//   - requests that only read;
+//   - requests that create something under an Idempotency-Key;
+//   - requests that the server executes only once (Request.Idempotent): Peek, Return, and Take and TakeEach with IDs.
+//
+// A repeatable request is sent again in these cases:
+//   - the connection or the response was lost;
+//   - the server is busy or cannot be reached (429, 502, 503, 504);
+//   - the server did not get the whole body;
+//   - the first request with the same key is still in progress.
+//
+// It is sent at most Config.MaxTries times. The pauses double from 0.5 s to 8 s. If the server asks for a longer pause, the
+// client waits that long, but at most 8 s. If no server listens at the first try, nothing is sent again.
 //
 // Batches.Create, Devices.Create and Tokens.Create make a new key for each call, so each call takes effect once even if it
 // is sent several times. WithKey sets a key that a later process can use again. Only the first response contains a secret:
-// if that response is lost, the token in the second response is empty. Any other call that changes something is sent once,
-// and the caller decides whether to send it again after a loss; Leases.WaitForSlot does that itself. If no server listens at
-// the first try, nothing is sent again.
+// if that response is lost, the token in the second response is empty.
+//
+// Any other call that changes something is sent once. After a loss, its caller decides whether to send it again;
+// Leases.WaitForSlot decides this itself.
 //
 // Events.Follow passes each event once and in order. After a lost connection it resumes at the last event that it passed.
 package operators

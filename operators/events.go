@@ -63,8 +63,8 @@ func (c Events) List(ctx context.Context, filter EventFilter) iter.Seq2[Event, e
 	return listEntries[Event](ctx, c.client, Path("events"), filter.query())
 }
 
-// Follow calls handle with every event that matches filter, in order and once, as the events happen, beginning after position; see
-// Client.Follow. An error of handle ends Follow.
+// Follow calls handle with every event after position that matches filter, once and in order, as the events happen. It resumes after a lost
+// connection like Client.Follow. An error of handle ends Follow.
 func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePosition, handle func(Event) error) error {
 	return c.client.Follow(ctx, Path("events"), filter.query(), position, func(text json.RawMessage) error {
 		var e Event

@@ -45,7 +45,7 @@ func (f HistoryFilter) query() url.Values {
 	return Query("slot", f.Slot, "from", timeOrEmpty(f.From), "to", timeOrEmpty(f.To), "order", f.Order)
 }
 
-// timeOrEmpty returns at as text for a query, or an empty string if at is zero.
+// timeOrEmpty formats the parameter at for a query. If the time is zero, it returns an empty string.
 func timeOrEmpty(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -53,8 +53,7 @@ func timeOrEmpty(at time.Time) string {
 	return at.UTC().Format(time.RFC3339Nano)
 }
 
-// Series is the number of held slots of a pool over time, in steps of equal length. The last step is not over yet. (Usage is
-// about policies.)
+// Series is the number of held slots of a pool over time, in steps of equal length. The last step is still in progress.
 type Series struct {
 	Pool   string        `json:"pool"`
 	From   Time          `json:"from" doc:"Start of the first step"`
@@ -75,8 +74,8 @@ type SeriesPoint struct {
 	Lapsed   int64 `json:"lapsed" doc:"Grants in this step that ended because the lease ended"`
 }
 
-// History yields the holdings of a pool that match filter: each is a period in which a device held a slot. By default, holdings in force
-// come first, then the latest ends.
+// History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that
+// have not ended come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
 	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), filter.query())
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// NewLease is the request for a slot of a pool, for a holder of the caller.
+// NewLease is the request for a slot of a pool. One caller can have several holders, such as jobs; the field Holder names the holder that
+// gets the slot.
 type NewLease struct {
 	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Name of the holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit. A holder has one lease; a repeated request returns it. Default: a generated name"`
 	LeaseMS  int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"How long the slot may be held without a renewal. Default: the lease of the pool"`
@@ -25,7 +26,7 @@ const (
 	LeaseWaiting = "waiting"
 )
 
-// Lease is a slot that is held for a holder of a caller, or the holder's position in the queue.
+// Lease is a slot that a holder of a caller has, or, in the state waiting, the place of this holder in the queue.
 type Lease struct {
 	State  string `json:"state" enum:"held,waiting"`
 	Lease  int64  `json:"lease" doc:"Number of the lease: the id of its task"`
@@ -50,8 +51,9 @@ type Lease struct {
 	UsableUntil time.Time `json:"-"`
 }
 
-// HolderName returns the name of the holder of a caller's lease, in the form CALLER/HOLDER. The API returns this name with a
-// leading @ in fields that otherwise contain a device. For the id of a real device, HolderName returns an empty string.
+// HolderName returns the name CALLER/HOLDER of the holder of a caller's lease. The API writes this name with a leading @ into fields that
+// otherwise contain a device; the parameter device is the value of such a field. If it is the id of a real device, HolderName returns an
+// empty string.
 func HolderName(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name
@@ -103,15 +105,17 @@ func (c Leases) callForLease(ctx context.Context, request Request) (Lease, error
 }
 
 const (
-	firstWait     = time.Second      // wait of the first request: its response has the position
+	firstWait     = time.Second      // wait of the first request: short, because its response has the position in the queue
 	longestWait   = 25 * time.Second // wait of each later request: proxies close requests that take longer
 	responseGrace = 10 * time.Second // time for a late response, in addition to the wait
 )
 
-// WaitForSlot acquires a slot within maxWait and returns its lease. It calls onWaiting, unless onWaiting is nil, with each response
-// without a slot, and with each error after which it continues. A request whose response was lost is sent again: a holder has only one
-// lease. If WaitForSlot gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must
-// give back does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
+// WaitForSlot acquires a slot within maxWait and returns its lease. If onWaiting is not nil, WaitForSlot calls it with each response
+// without a slot, and with each error after which the wait continues. A request whose response was lost is sent again, because a holder has
+// only one lease. If WaitForSlot gets no slot, it leaves the queue and returns the last response.
+//
+// If the server asks the holder to give its slot back, WaitForSlot returns no lease: the error is a *Problem with the code lease_lost, and
+// its field Cancel has the reason.
 func (c Leases) WaitForSlot(ctx context.Context, pool string, request NewLease, maxWait time.Duration, onWaiting func(Lease, error)) (last Lease, err error) {
 	if request.Holder == "" {
 		request.Holder = strings.ToLower(rand.Text())
@@ -165,7 +169,8 @@ func (w *slotWait) receive(ctx context.Context, response Lease, err error) (done
 	return false, nil
 }
 
-// leaseLostProblem returns the error for a lease in pool whose slot its holder must give back; it equals the server's error for a renewal.
+// leaseLostProblem returns the error for lost, a lease in pool whose holder must give its slot back. The server answers a renewal of this
+// lease with the same error.
 func leaseLostProblem(pool string, lost Lease) error {
 	return &Problem{
 		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: lost.Cancel,
@@ -173,8 +178,8 @@ func leaseLostProblem(pool string, lost Lease) error {
 	}
 }
 
-// acquireWithTimeout is Acquire with a time limit. If the server does not answer in time, the error is a *LostError, as if the
-// response was lost.
+// acquireWithTimeout calls Acquire and waits for the response for at most wait + responseGrace. After this time, the error is a *LostError,
+// as if the response was lost.
 func (c Leases) acquireWithTimeout(ctx context.Context, pool string, request NewLease, wait time.Duration) (Lease, error) {
 	limited, cancel := context.WithTimeout(ctx, wait+responseGrace)
 	defer cancel()
@@ -185,8 +190,8 @@ func (c Leases) acquireWithTimeout(ctx context.Context, pool string, request New
 	return got, err
 }
 
-// leaveQueue removes the lease of holder from the queue of pool, even if ctx has ended. If a slot was granted in the meantime, leaveQueue
-// releases it.
+// leaveQueue removes the lease of holder from the queue of pool, even if ctx has ended. If the number of the lease is unknown, the
+// parameter lease is 0. If a slot was granted in the meantime, leaveQueue releases the slot.
 func (c Leases) leaveQueue(ctx context.Context, pool, holder string, lease int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseGrace)
 	defer cancel()
@@ -213,13 +218,14 @@ func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error
 	return getJSON[Lease](ctx, c.client, leasePath(pool, lease), nil)
 }
 
-// Renew extends a lease that is held, as renewal says, and returns the lease. If it is lost, the error is a *Problem with the code
-// lease_lost.
+// Renew extends a lease that holds a slot, as renewal says, and returns the lease. If the lease is lost, the error is a *Problem with the
+// code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, lease int64, renewal LeaseRenewal) (Lease, error) {
 	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: renewal})
 }
 
-// Release gives back the slot that a lease holds with the fencing token. If token is 0, it removes a waiting lease from the queue.
+// Release ends a lease. If the lease holds a slot, token must be its fencing token. If token is 0, Release removes a waiting lease from the
+// queue.
 func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", decimalOrEmpty(token))}, nil)
 }

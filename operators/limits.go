@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// LimitSet has policies with which programs limit what they do.
+// LimitSet is a named set of policies that callers ask directly, without a slot.
 type LimitSet struct {
 	Name    string   `json:"name" readOnly:"true"`
 	Limits  []Policy `json:"limits" doc:"How often an operation is allowed; per is facts.NAME"`
@@ -28,7 +28,7 @@ type LimitSetList struct {
 	NextPageToken string     `json:"next_page_token,omitempty"`
 }
 
-// Take asks whether a limit set allows something, and counts it if it is allowed.
+// Take is one request to a limit set. It asks whether something is allowed, and is counted if it is allowed.
 type Take struct {
 	ID    string            `json:"id,omitempty" maxLength:"128" doc:"Chosen by the caller. A take that is repeated within 10 minutes with the same id, facts and cost is counted once. Required to give cost back"`
 	Facts map[string]string `json:"facts,omitempty" doc:"The facts by which the policies count, at most 32; names of 1 to 64 bytes, values of at most 1 KiB. Numbers, true and false are converted to text"`
@@ -52,8 +52,8 @@ type Taken struct {
 	Unchecked    bool            `json:"unchecked" doc:"true: Redis did not answer; allowed follows on_error of the policies"`
 }
 
-// LimitStanding is the usage of one policy by the subject of a take. If the policy has sliding windows, it is the window
-// with the least remaining.
+// LimitStanding is the usage of one policy by the subject of a take. If the policy is sliding, LimitStanding describes the window with the
+// least remaining.
 type LimitStanding struct {
 	Policy    string `json:"policy"`
 	Window    int    `json:"window" doc:"Index of the window of a sliding policy, from 0"`
@@ -67,7 +67,7 @@ type TakenList struct {
 	Takes []Taken `json:"takes"`
 }
 
-// Returned has the total amount of a take that has been returned so far.
+// Returned has the total cost of one take that was given back so far.
 type Returned struct {
 	Returned int64 `json:"returned" doc:"Cost given back in total; a repeated request gives back nothing more. 0: the id is no longer known, or belongs to other facts"`
 }
@@ -95,13 +95,14 @@ func (c LimitSets) Delete(ctx context.Context, name string) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("limits", name)}, nil)
 }
 
-// Take asks a limit set whether something may be done, and counts it if it is allowed. A take (the request) with an ID is sent again if
-// its response is lost; it is counted once.
+// Take sends a take to a limit set. The take is counted if it is allowed. If the take has an ID and its response is lost, the request is
+// sent again; the take is counted once.
 func (c LimitSets) Take(ctx context.Context, set string, take Take) (Taken, error) {
 	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", take, take.ID != ""))
 }
 
-// TakeEach is Take for at most 100 takes, which are decided independently. It returns one response for each take, in the same order.
+// TakeEach sends at most 100 takes, which are decided independently. It returns one response for each take, in the same order. If all takes
+// have an ID and the response is lost, the request is sent again; each take is counted once.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
 	idempotent := true
 	for _, t := range takes {
@@ -116,25 +117,25 @@ func (c LimitSets) Peek(ctx context.Context, set string, take Take) (Taken, erro
 	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", take, true))
 }
 
-// Return gives back the amount take.Cost of the earlier take with the same ID and facts. It returns the total amount of that take which
-// has been given back so far.
+// Return gives back the cost take.Cost of the earlier take with the same ID and facts. It returns the total cost of the earlier take that
+// was given back so far.
 func (c LimitSets) Return(ctx context.Context, set string, take Take) (int64, error) {
 	answer, err := callJSON[Returned](ctx, c.client, takeRequest(set, "return", take, true))
 	return answer.Returned, err
 }
 
-// takeRequest returns the request to a limit set for an action, such as take. idempotent is Request.Idempotent.
+// takeRequest returns the request for an action (take, peek or return) of a limit set. idempotent becomes Request.Idempotent.
 func takeRequest(set, action string, body any, idempotent bool) Request {
 	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: idempotent}
 }
 
-// HighestUse returns the subjects with the highest usage of the policies of a set. limit (1 to 100) limits their number.
+// HighestUse returns at most limit (1 to 100) usages of the policies of a set: those with the largest share of their maximum.
 func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]PolicyUse, error) {
 	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err
 }
 
-// SubjectUse returns, for each policy of a limit set, the usage by the subject to which these facts belong.
+// SubjectUse returns, for each policy of a limit set, how much the subject with these facts has used.
 func (c LimitSets) SubjectUse(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {

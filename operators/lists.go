@@ -22,8 +22,8 @@ import (
 const maxPage = 1000
 
 // List yields the entries of the list at listPath, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
-// the iteration has ended, *hasMore reports whether the list has entries beyond the limit. In the response, the entries are in the member
-// that has the name of the last segment of listPath.
+// the iteration has ended, *hasMore reports whether the list has entries beyond the limit. List reads the entries from the member of the
+// response that has the name of the last segment of listPath, such as pools for /v1/pools.
 func (c *Client) List(ctx context.Context, listPath string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], hasMore *bool) {
 	hasMore = new(bool)
 	return func(yield func(json.RawMessage, error) bool) {
@@ -56,8 +56,9 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 	}, hasMore
 }
 
-// pageSize returns the size of the next page, if left entries of limit are not read yet: one more entry than is left, so that List learns
-// whether there are more entries. If limit is 0, it returns the maximum.
+// pageSize returns the size of the next page. left is the number of entries that List may still yield of its limit. The page has one entry
+// more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is 0, there is no
+// limit.
 func pageSize(left, limit int) int {
 	if limit == 0 {
 		return maxPage
@@ -90,7 +91,7 @@ const (
 	maxSilence          = 45 * time.Second // maximum time without any data; the server sends a heartbeat every 15 s
 )
 
-// LivePosition is the position of a reader of a live list.
+// LivePosition is the position of a reader of a live list (an event stream of the API).
 type LivePosition struct {
 	LastID string // id of the last entry that was read; empty means that the reader begins with new entries
 	// OnConnected is called once for each connection, after the server has sent the id at which the stream begins. It may be
@@ -100,8 +101,9 @@ type LivePosition struct {
 
 var errSilent = errors.New("no heartbeat for " + maxSilence.String())
 
-// Follow reads a live list and calls handle with each entry after position. It ends when ctx ends, handle returns an error, or the server
-// refuses. After a lost connection it connects again and resumes after the last entry that was read.
+// Follow reads a live list and calls handle with each entry after position. It ends when ctx ends, when handle returns an error, or when
+// the server refuses the request. After a lost connection it connects again and resumes after the last entry that was read. If no server
+// was reached before any id was received, it returns the error.
 func (c *Client) Follow(ctx context.Context, path string, query url.Values, position LivePosition, handle func(json.RawMessage) error) error {
 	pause := firstReconnectPause
 	for {
@@ -117,7 +119,7 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, posi
 			return err
 		}
 		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && position.LastID == "" {
-			return err // the first try already found no server
+			return err // no id was received yet, and no server was found
 		}
 		if position.LastID != before {
 			pause = firstReconnectPause
@@ -132,7 +134,7 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, posi
 	}
 }
 
-// handleError is an error of the caller's handle. It ends Follow, also if it looks like a lost connection.
+// handleError wraps an error of the function handle. Follow returns this error, even if it is a LostError of another request.
 type handleError struct{ error }
 
 // followOnce reads a live list over one connection and calls handle with each entry. It updates position. It always returns an error.
@@ -159,9 +161,9 @@ func (c *Client) followOnce(ctx context.Context, path string, query url.Values, 
 	return err
 }
 
-// readEvents parses the fields id and data of an event stream; the server writes each of them in one line. It calls onLine for each line,
-// and handle with the data of each event, and updates position. An event counts only after the empty line that follows it: an event that
-// was cut off is sent again.
+// readEvents parses the fields id and data of an event stream. The server writes each field in one line. readEvents calls onLine for each
+// line, calls handle with the data of each event, and updates position. An event is complete only after the empty line that follows it; the
+// server sends an incomplete event again on the next connection.
 func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, handle func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEventLine)

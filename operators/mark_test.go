@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A mark in Redis says that a device has work. Trouble is reported only for a mark that can mislead a report of its
-// own device, not if the marks of other devices are outdated.
+// A mark in Redis says that a device has work. DescribeTrouble must report trouble if the mark and the ledger disagree, or if the device
+// has no mark and marks are not trusted.
 func TestTroubleOfAMark(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -240,25 +240,26 @@ func (c Pools) Waiting(ctx context.Context, pool string, sample int) (Waiting, e
 	return getJSON[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
 }
 
-// WaitingTasks yields the waiting tasks of a pool by batch, in the order of the batch, each with the first reason why it
-// waits. If code is not empty, it yields only tasks whose first reason has this code.
+// WaitingTasks yields the waiting tasks of a pool by batch, and in each batch in its order. Each task has the first reason why it waits. If
+// code is not empty, WaitingTasks yields only tasks whose first reason has this code.
 func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[WaitingTask, error] {
 	return listEntries[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
 }
 
-// ReleaseSlot takes a slot back from its holder, as release says, and returns the slot afterwards.
+// ReleaseSlot takes a slot back from its holder and returns the new state of the slot. The parameter release has the reason, and whether
+// the slot is freed at once.
 func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, release Release) (Slot, error) {
 	return sendJSON[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), release)
 }
 
-// CheckGrant returns, for an external system, whether the grant with this fencing token is in force in the pool. An operator token with
-// the role verifier suffices.
+// CheckGrant reports whether the grant with this fencing token is in force in the pool. External systems call it; a token with the role
+// verifier suffices.
 func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
 	return getJSON[GrantCheck](ctx, c.client, Path("pools", pool, "grants", decimal(token)), nil)
 }
 
-// LimitedSubjects returns the subjects that the policies of a pool, its batches and its profiles refused most often. limit (1 to
-// 200) limits their number.
+// LimitedSubjects returns at most limit (1 to 200) subjects: those that the policies of a pool, its batches and its profiles refused most
+// often.
 func (c Pools) LimitedSubjects(ctx context.Context, pool string, limit int) ([]LimitedSubject, error) {
 	list, err := getJSON[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(limit)))
 	return list.Limited, err

@@ -98,11 +98,11 @@ func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e
 // Unwrap returns Err, the cause of the loss.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// partialBodyError ends a download that stopped after a part of it was written.
+// partialBodyError is the error of a download that ended after a part of the body was written.
 type partialBodyError struct{ error }
 
-// retry calls send, which sends request, until there is a final response, if the request may be sent again: if it only reads, or if the
-// server executes it only once, because of its key or of the operation (Request.Idempotent). Any other request is sent once.
+// retry calls send, which sends request once, until the response is final or the maximum number of tries is reached. It repeats a request
+// only if the request reads, has an Idempotency-Key, or is marked Idempotent. It sends any other request once.
 func (c *Client) retry(ctx context.Context, request Request, send func() error) error {
 	tries := c.config.MaxTries
 	if tries == 0 {
@@ -128,10 +128,10 @@ func (c *Client) retry(ctx context.Context, request Request, send func() error) 
 	}
 }
 
-// retryPause returns the pause before the next try, and whether there is one. err is the error of the last try, pause the pause before it,
-// and tries the number of tries so far. If the first try reached no server, there is no next try; if a later try reached none, the server
-// may be restarting.
-func retryPause(err error, pause time.Duration, tries int) (time.Duration, bool) {
+// retryPause returns the pause before the next try. mayRetry is false if there must be no next try. err is the error of the last try, pause
+// is the pause that is due if the server asks for no longer one, and tries is the number of tries so far. If the first try reached no
+// server, there is no next try. If a later try reached no server, there is a next one, because the server may be restarting.
+func retryPause(err error, pause time.Duration, tries int) (wait time.Duration, mayRetry bool) {
 	if lost, ok := errors.AsType[*LostError](err); ok {
 		return pause, lost.Reached || tries > 1
 	}

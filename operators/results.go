@@ -77,7 +77,7 @@ type ErrorCount struct {
 	Tasks int64  `json:"tasks"`
 }
 
-// OutputField is a field of outputs.
+// OutputField is a field that occurs in the outputs of tasks.
 type OutputField struct {
 	Name  string `json:"name"`
 	Type  string `json:"type" enum:"number,text,boolean,null,list,object,mixed" doc:"Type of the value; object means an empty object"`

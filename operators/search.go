@@ -27,7 +27,8 @@ type Found struct {
 	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with the text, newest batches first"`
 }
 
-// Distinct returns f with each hit only in the first part that contains it, for people, who read the parts as one list.
+// Distinct returns f without repeated hits: each hit stays only in the first part that contains it. It is for people, who read the parts as
+// one list.
 func (f Found) Distinct() Found {
 	type id struct{ kind, id string }
 	shown := map[id]bool{}

@@ -160,18 +160,19 @@ func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
 	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "cancel"), nil)
 }
 
-// Retry makes a task pending again that ended without success, and returns the task.
+// Retry makes a task that ended without success pending again, and returns the task.
 func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
 	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "retry"), nil)
 }
 
-// CancelAll cancels the tasks that match filter, at most as many as the server allows in one request; if Bulk.More is true, call it again.
-// filter must have at least one field. If dryRun is true, it only counts the tasks.
+// CancelAll cancels the tasks that match filter, at most as many as the server allows in one request. If Bulk.More is true, the caller
+// calls it again. filter must have at least one field. If dryRun is true, CancelAll only counts the tasks.
 func (c Tasks) CancelAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
 	return c.changeTasks(ctx, "cancel", filter, dryRun)
 }
 
-// RetryAll makes pending again the tasks that match filter and ended without success. The limits and dryRun of CancelAll apply.
+// RetryAll makes the tasks that match filter and ended without success pending again, at most as many as the server allows in one request.
+// If Bulk.More is true, the caller calls it again. filter must have at least one field. If dryRun is true, RetryAll only counts the tasks.
 func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
 	return c.changeTasks(ctx, "retry", filter, dryRun)
 }

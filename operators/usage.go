@@ -24,7 +24,7 @@ type Usage struct {
 	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: one entry for each policy of the pool and of its profile that counts by properties of the device; with facts: one entry for each policy of the set"`
 }
 
-// HighestUse returns the subjects with the highest usage of the policies of a pool. limit (1 to 100) limits their number.
+// HighestUse returns at most limit (1 to 100) usages of the policies of a pool: those with the largest share of their maximum.
 func (c Pools) HighestUse(ctx context.Context, pool string, limit int) ([]PolicyUse, error) {
 	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err

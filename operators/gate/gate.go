@@ -68,7 +68,7 @@ type Options struct {
 	Log        *slog.Logger
 	Ledger     Ledger
 	Proxies    []netip.Prefix   // networks whose X-Forwarded-For is trusted
-	MaxGuesses int              // number of wrong tokens within guessSpan after which an address is locked out; 0 means maxGuesses
+	MaxGuesses int              // number of wrong operator tokens within guessSpan after which an address is locked out; 0 means maxGuesses
 	Now        func() time.Time // nil means time.Now
 }
 
@@ -101,7 +101,8 @@ func New(options Options) *Gate {
 	return g
 }
 
-// ClientAddress returns the address of the client that sent the request, as seen behind trusted proxies.
+// ClientAddress returns the address of the client that sent the request. If trusted proxies forwarded the request, this is the address that
+// they report.
 func (g *Gate) ClientAddress(r *http.Request) netip.Addr {
 	return clientAddress(r, g.options.Proxies)
 }
@@ -115,9 +116,14 @@ type Attempt struct {
 }
 
 // Try calls check, which looks up the token of attempt, and returns its error. If the error is devices.ErrUnauthenticated, the token counts
-// as a guess. If the address (at the entry point Report: this device at this address) is locked out, Try calls no check and returns for how
-// long. Tokens that are locked out together are looked up one after another, because otherwise tokens that are sent at once would all be
-// checked before the first one counts. A token that was accepted recently is looked up at once, even during a lock-out, except for a sign-in.
+// as a wrong guess.
+//
+// If too many guesses came from the address (at the entry point Report: from this device at this address), it is locked out. Then Try does
+// not call check, and lockout is the remaining time. During a lock-out, tokens that this address used successfully within acceptedFor still
+// work, except for a sign-in.
+//
+// Try looks up one token of an address after another. Otherwise, tokens sent at the same time would all be checked before the first one is
+// counted.
 func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Context) error) (lockout time.Duration, err error) {
 	guesses, key := g.operators, guesserKey{guesserNetwork(attempt.From), attempt.Device}
 	if attempt.EntryPoint == Report {
@@ -145,8 +151,8 @@ func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Cont
 	return 0, err
 }
 
-// TryReport calls check, which looks up the token of a report over HTTP. It returns devices.ErrLockedOut, without a call of check, if too many
-// wrong tokens of this device came from the address.
+// TryReport calls check, which looks up the token of a report over HTTP. If too many wrong tokens of this device came from the address,
+// TryReport does not call check and returns devices.ErrLockedOut.
 func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check func(context.Context) error) error {
 	lockout, err := g.Try(r.Context(), Attempt{EntryPoint: Report, From: g.ClientAddress(r), Token: token, Device: string(device)}, check)
 	if lockout > 0 {
@@ -155,8 +161,8 @@ func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check
 	return err
 }
 
-// Refuse counts refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is also recorded as an
-// event. The next log line or event has the number of refusals that were left out.
+// Refuse counts refusal. It logs only the first refusal of each kind in a minute; at the interfaces API and SignIn it also records this
+// refusal as an event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
 	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()
 	refusal.Principal = cleanText(cmp.Or(refusal.Principal, unknownPrincipal))
@@ -196,8 +202,8 @@ func ReasonOf(err error) Reason {
 	return Forbidden
 }
 
-// record writes an event with this detail about a refusal, even if the request has ended: a client that disconnects early is recorded,
-// too.
+// record writes an event with this detail about a refusal. It does so even if the request has ended, because a client that disconnects
+// early must be recorded, too.
 func (g *Gate) record(ctx context.Context, refusal Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -210,7 +216,7 @@ func (g *Gate) record(ctx context.Context, refusal Refusal, detail string) {
 	}
 }
 
-// cleanText returns text from an unknown client with a limited length, as valid UTF-8 without NUL.
+// cleanText makes text from an unknown client safe to store: it limits the length, and replaces NUL and invalid UTF-8.
 func cleanText(text string) string {
 	const maxLength = 128
 	if len(text) > maxLength {

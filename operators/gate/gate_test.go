@@ -96,8 +96,8 @@ func TestRefusalsAreSampled(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
-// TestADeviceHidesNoOperator checks a device that has the name of an operator. Its refusals are other refusals than the
-// operator's, also in the log.
+// TestADeviceHidesNoOperator refuses a device and an operator with the same name. Both refusals must be logged and recorded, as different
+// principals.
 func TestADeviceHidesNoOperator(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -110,8 +110,8 @@ func TestADeviceHidesNoOperator(t *testing.T) {
 	s.expectLogged(2, 2)
 }
 
-// TestDevicesAreNoEvents checks refused devices: they are only logged. As events, they would fill the audit log if
-// a whole fleet had a wrong token.
+// TestDevicesAreNoEvents checks that refusals of devices are logged and not recorded as events. Otherwise a fleet with a wrong token would
+// fill the audit log.
 func TestDevicesAreNoEvents(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -125,8 +125,8 @@ func TestDevicesAreNoEvents(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
-// TestManyWhoGuessHideNobody checks a refusal of a known operator: it is logged even if clients that guess tokens
-// fill the samples of the log.
+// TestManyWhoGuessHideNobody checks that a refusal of a known operator is logged even if clients that guess tokens fill the samples of the
+// log.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -175,7 +175,7 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	}
 }
 
-// TestGuessesAtOnceLockAnAddressOut checks wrong tokens that arrive at once: only ten are looked up.
+// TestGuessesAtOnceLockAnAddressOut sends 150 wrong tokens at the same time. Only ten must be looked up; all others must be refused.
 func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -199,7 +199,8 @@ func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
 	}
 }
 
-// TestAGuessThatBreaksOffGivesItsTurnBack checks a client that disconnects while the token of another one is looked up.
+// TestAGuessThatBreaksOffGivesItsTurnBack lets a client disconnect while it waits for the look-up of another token. Its own token must not
+// be looked up, and later tokens must still be looked up.
 func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
@@ -218,7 +219,7 @@ func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
 	}
 }
 
-// TestManyGuessersForgetNoLockout checks a lock-out while more addresses send wrong tokens than are remembered.
+// TestManyGuessersForgetNoLockout locks an address out. Then more addresses send wrong tokens than are remembered. The lock-out must stay.
 func TestManyGuessersForgetNoLockout(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)

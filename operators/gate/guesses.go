@@ -30,7 +30,7 @@ type guessCounter struct {
 	acceptedAt map[acceptedToken]time.Time // time when the token was last accepted
 }
 
-// guesserKey identifies what is locked out together: an address or, for tokens of devices, one device at an address. A fleet may share one
+// guesserKey identifies one unit of a lock-out: an address or, for tokens of devices, one device at an address. Many devices can share one
 // address, so wrong tokens of one device must not lock out the others.
 type guesserKey struct {
 	network netip.Prefix
@@ -44,16 +44,16 @@ type acceptedToken struct {
 	hash [sha256.Size]byte
 }
 
-// guesser is a guesserKey with wrong tokens, or with a token that is being looked up.
+// guesser has the state of a guesserKey that sent wrong tokens, or whose token is being looked up.
 type guesser struct {
-	turn        chan struct{} // has an element while a token is being looked up: an address cannot have more tokens checked than its limit allows
-	users       int           // tokens that are being looked up or wait for that
-	count       int           // wrong tokens since the time since
+	turn        chan struct{} // holds one element while a token is being looked up, so that one token is looked up at a time
+	users       int           // number of tokens that are being looked up or wait for their look-up
+	count       int           // number of wrong tokens since the time in the field since
 	since       time.Time     // time of the first wrong token, or of the latest lock-out
 	lockedUntil time.Time     // end of the lock-out; the zero time means that the address is not locked out
 }
 
-// newGuessCounter returns a counter that locks an address out after maxWrong wrong tokens.
+// newGuessCounter returns a counter that locks a guesserKey out after maxWrong wrong tokens.
 func newGuessCounter(now func() time.Time, maxWrong int) *guessCounter {
 	return &guessCounter{now: now, maxWrong: maxWrong, byKey: map[guesserKey]*guesser{}, acceptedAt: map[acceptedToken]time.Time{}}
 }
@@ -87,8 +87,8 @@ func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// begin waits until no other token of key is being looked up. If key is locked out then, it returns for how long. Otherwise the
-// caller looks its token up, and calls end. The error is the error of ctx.
+// begin waits until no other token of key is being looked up, and returns one, the guesser of key. The caller then looks its token up, and
+// calls end. If key is locked out, one is nil and lockout is the remaining time. If ctx ends first, one is nil and err is the error of ctx.
 func (g *guessCounter) begin(ctx context.Context, key guesserKey) (one *guesser, lockout time.Duration, err error) {
 	one = g.join(key)
 	select {
@@ -108,8 +108,8 @@ func (g *guessCounter) begin(ctx context.Context, key guesserKey) (one *guesser,
 	return one, 0, nil
 }
 
-// end ends what begin began for one, the guesser of key. It counts the token if it isWrong, and reports whether that locks key
-// out.
+// end ends the look-up for which begin returned one, the guesser of key. If isWrong is true, end counts a wrong token. isLockedOut reports
+// whether this token locks key out.
 func (g *guessCounter) end(key guesserKey, one *guesser, isWrong bool) (isLockedOut bool) {
 	defer g.leave(key, one)
 	defer func() { <-one.turn }()
@@ -159,8 +159,8 @@ func (o *guesser) isHarmless(now time.Time) bool {
 	return !now.Before(o.lockedUntil) && (o.count == 0 || now.Sub(o.since) > guessSpan)
 }
 
-// makeRoom makes room for more guessers if there is none. It removes harmless ones, then any that are not locked out, and locked-out ones
-// only if all are. It removes a tenth at once, because it reads them all.
+// makeRoom removes guessers if maxRemembered of them are stored: first harmless ones, then those that are not locked out, then any. It
+// frees a tenth of the room at once, because each removal reads the whole map.
 func (g *guessCounter) makeRoom() {
 	if len(g.byKey) < maxRemembered {
 		return
@@ -182,9 +182,9 @@ func (g *guessCounter) makeRoom() {
 	}
 }
 
-// clientAddress returns the address that a request came from: the address that one of trustedProxies forwards, otherwise the address of
-// the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a client forged come earlier in the list
-// and are never reached.
+// clientAddress returns the address that a request came from. If the peer is one of trustedProxies, this is the address that the proxy
+// forwards; otherwise it is the address of the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a
+// client forged come earlier in the list and are never reached.
 func clientAddress(r *http.Request, trustedProxies []netip.Prefix) netip.Addr {
 	current := parseAddress(r.RemoteAddr)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")

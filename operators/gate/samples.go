@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
-// sampleGroup is the key by which refusals are sampled separately, so that guessers cannot hide clients whose token is known.
+// sampleGroup is a group of refusals with samples of its own, so that clients with unknown tokens cannot crowd out refusals of known ones.
 type sampleGroup struct {
 	entryPoint EntryPoint
 	reason     Reason
@@ -29,8 +29,8 @@ type refusalSamples struct {
 	byGroup map[sampleGroup]*throttle.Samples[sampleKey]
 }
 
-// shouldLog reports whether refusal is logged. leftOut is the number of refusals of its kind that were left out since the last logged one,
-// plus the refusals of its group that did not fit into the sample.
+// shouldLog reports whether refusal is logged. leftOut counts refusals that were not logged: those of this kind since the last logged one,
+// and those of its group that did not fit into the sample.
 func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, ok bool) {
 	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
 }
