@@ -21,8 +21,8 @@ const (
 type aggregate struct {
 	field   string
 	numbers []float64
-	texts   map[string]int64
-	other   int64
+	texts   map[string]int64 // number of results by text; true and false count as text
+	other   int64            // number of lists, objects and numbers that no float64 can hold
 }
 
 // add adds value, the JSON value of the field in one result.
@@ -90,7 +90,7 @@ func summarizeNumbers(numbers []float64) *operators.NumberValues {
 	slices.Sort(numbers)
 	mean, n := 0.0, float64(len(numbers))
 	for _, x := range numbers {
-		mean += x / n // the sum could overflow a float64
+		mean += x / n // divides each number first, because the sum of all numbers could overflow a float64
 	}
 	return &operators.NumberValues{
 		Count: int64(len(numbers)), Min: numbers[0], Max: numbers[len(numbers)-1], Mean: mean,
@@ -140,8 +140,8 @@ type binStep struct {
 	power int
 }
 
-// binIndex returns the number of the bin that contains x. It compares x with the edges, because a division rounds: 0.57 / 0.01
-// is less than 57.
+// binIndex returns the number of the bin that contains x. It corrects the quotient by comparing x with the edges of the bin, because a
+// division rounds: 0.57 / 0.01 is less than 57.
 func (s binStep) binIndex(x float64) float64 {
 	n := math.Floor(x / s.times / math.Pow10(s.power))
 	switch {
@@ -153,7 +153,8 @@ func (s binStep) binIndex(x float64) float64 {
 	return n
 }
 
-// lowerEdge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, which is exact.
+// lowerEdge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, because a negative power of ten
+// is not exact in a float64.
 func (s binStep) lowerEdge(n float64) float64 {
 	if s.power < 0 {
 		return n * s.times / math.Pow10(-s.power)

@@ -30,7 +30,7 @@ type Options struct {
 	Logger        *slog.Logger
 	Limits        BodyLimits    // limits for long bodies
 	LongPollMax   time.Duration // maximum time that the response to a caller may wait; whole seconds
-	AnswerTimeout time.Duration // time limit for an explanation; 0 means the constant AnswerTimeout
+	AnswerTimeout time.Duration // time limit for an explanation why tasks wait; 0 means the constant AnswerTimeout
 	SpoolDir      string        // directory for long bodies; empty means the system's directory for temporary files
 	Reports       http.Handler  // handles the reports of devices
 }
@@ -51,7 +51,8 @@ type Store interface {
 	findStore
 }
 
-// API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener.
+// API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener: Handler for all paths, and DeviceHandler
+// for the paths of devices and load balancers.
 type API struct {
 	options    Options
 	health     *health
@@ -98,7 +99,7 @@ func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 }
 
-// registerOperators adds the operations of all nouns, in the order of the OpenAPI document.
+// registerOperators adds the operations on all resources (pools, batches, ...), in the order of the OpenAPI document.
 func (a *API) registerOperators() {
 	o, d, ledger := a.options, a.options.Dispatcher, a.options.Store
 	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.largeTurns)

@@ -93,12 +93,13 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }
 
-// isToken reports whether token is configured, a token of the configuration. If configured is empty, no token is.
+// isToken reports whether token equals configured, a token of the configuration. If configured is empty, isToken returns false.
 func isToken(configured, token string) bool {
 	return configured != "" && subtle.ConstantTimeCompare([]byte(configured), []byte(token)) == 1
 }
 
-// recordRefusal records refusal, which describes a refused request, in refusals if the status of err is 401, 403 or 429.
+// recordRefusal passes refusal, which describes a refused request, to the gate refusals. It sets the reason of refusal by the status of
+// err. If this status is not 401, 403 or 429, it does nothing.
 func recordRefusal(ctx context.Context, refusals *gate.Gate, err error, refusal gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(err).Status]; ok {
@@ -116,8 +117,8 @@ func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request)
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. If it returns an
-// error, operator still has what is known about the sender.
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. If it returns
+// an error, operator still has the address of the sender and, for the token of a device, the name of the device.
 func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return operator, nil
@@ -126,7 +127,8 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, er
 	return a.tokenSender(r)
 }
 
-// tokenSender returns the owner of the bearer token of r. If it returns an error, operator still has what is known about the sender.
+// tokenSender returns the owner of the bearer token of r. If it returns an error, operator still has the address of the sender and, for the
+// token of a device, the name of the device.
 func (a *authenticator) tokenSender(r *http.Request) (operator Operator, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
 	lockout, err := a.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func(ctx context.Context) (err error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// readQueue returns the tasks that a request adds to a new batch. list is the list of tasks in a long body; if list is nil, the tasks are
-// in batch, the decoded request.
+// readQueue returns the tasks that a request adds to a new batch. For a long body, list is its list of tasks. For a short body, list is
+// nil, and the tasks are in batch, the decoded request.
 func readQueue(batch operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
 	kinds := 0
 	for _, given := range []bool{len(batch.Devices) > 0, len(batch.Tasks) > 0, list != nil && list.name != "", batch.Select != nil} {
@@ -44,12 +44,13 @@ func readQueue(batch operators.NewBatch, list *bodyList, limits BodyLimits) (sto
 	}), limits)}, nil
 }
 
-// entryList has the entries of a new batch, and the functions with which errors name the position of an entry in the request.
+// entryList has the entries of a new batch. Its other fields serve error messages: they give the position of an entry in the request, which
+// is an index or a line number.
 type entryList struct {
 	entries        iter.Seq2[operators.NewTask, error]
-	positionFormat string                          // format of a position in an error
-	position       func(i int) int                 // number of the entry that was read last
-	entryError     func(number int, e error) error // the error of an entry; nil if e is nil
+	positionFormat string                          // format of a position, such as line %d
+	position       func(i int) int                 // position of entry i, which must be the entry that was read last
+	entryError     func(number int, e error) error // adds the position number to e, the error of an entry; nil if e is nil
 }
 
 // jsonEntries returns the entries of the JSON list with this name in a request.
@@ -57,8 +58,8 @@ func jsonEntries(listName string, entries iter.Seq2[operators.NewTask, error]) e
 	return entryList{entries, listName + "[%d]", func(i int) int { return i }, func(i int, err error) error { return entryProblem(listName, i, err) }}
 }
 
-// checkedTasks yields the tasks of batch, whose entries are in list. It yields an error for an invalid task, which refuses the whole
-// batch.
+// checkedTasks yields the task of each entry in list. batch has the settings of these tasks. If an entry is invalid, it yields an error,
+// which refuses the whole batch.
 func checkedTasks(batch operators.NewBatch, list entryList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
 	shared, repeats := newOverlay(batch.Payload), newDuplicates(batch)
 	return func(yield func(store.NewTask, error) bool) {
@@ -180,8 +181,8 @@ func (b *batches) awaitDuplicateTurn(ctx context.Context, batch operators.NewBat
 	return endTurn, nil
 }
 
-// check refuses task if it equals an earlier one, or marks it to be skipped. For error messages, positionFormat is the format of the
-// position of a task in the request, and number the number of this task.
+// check looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error; if d.refuse is false, it
+// marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number the position of task.
 func (d *duplicates) check(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
@@ -220,7 +221,7 @@ func newOverlay(shared json.RawMessage) overlay {
 }
 
 // mergePayload returns the payload of a task. If payload is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
-// mergePayload returns payload unchanged; nil means the payload of the batch.
+// mergePayload returns payload unchanged. If the result is nil, the task has the payload of the batch.
 func (o overlay) mergePayload(payload json.RawMessage) json.RawMessage {
 	if _, ok := objectMembers(payload); !ok || o.shared == nil {
 		return payload

@@ -30,8 +30,8 @@ type bodyList struct {
 // bodyListKey is the context key of the bodyList of a request.
 type bodyListKey struct{}
 
-// handleLong handles long JSON batches: their list is removed before huma reads the rest of the body, and is written to the
-// ledger entry by entry. The spool limits how many long bodies are stored at once.
+// handleLong handles long JSON batches. It removes the list of tasks or devices before huma reads the rest of the body. The list is then
+// written to the ledger entry by entry. The spool limits how many long bodies are stored at once.
 func (b *batches) handleLong(ctx huma.Context, next func(huma.Context)) error {
 	if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
 		next(ctx)
@@ -50,7 +50,7 @@ func (b *batches) handleLong(ctx huma.Context, next func(huma.Context)) error {
 	return body.readError(err)
 }
 
-// passWithoutList stores body, the body of a request, removes its list of tasks and calls next, which gets the short rest of the body.
+// passWithoutList stores body, the body of a request, removes its list of tasks or devices, and calls next with the short rest of the body.
 func (b *batches) passWithoutList(ctx huma.Context, body io.Reader, next func(huma.Context)) error {
 	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
@@ -78,8 +78,8 @@ func (c *bodyContext) Unwrap() huma.Context { return c.humaContext }
 // BodyReader returns a reader of the body, which was read before the request was handled.
 func (c *bodyContext) BodyReader() io.Reader { return c.body }
 
-// SetReadDeadline does nothing. The body has been read, and net/http only watches the connection: an expired deadline
-// would end the request.
+// SetReadDeadline does nothing. The whole body was read, and net/http now only watches whether the client disconnects. A read deadline that
+// expires would end the request.
 func (c *bodyContext) SetReadDeadline(time.Time) error { return nil }
 
 var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
@@ -89,7 +89,8 @@ func bodyProblem(err error) error {
 	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).withCause(err)
 }
 
-// readOutline returns the body without its list, and records the list in l. An empty list counts as no list.
+// readOutline returns the body with null in place of its list of tasks or devices. It records the name and the offset of this list in l. An
+// empty list counts as no list.
 func (l *bodyList) readOutline() ([]byte, error) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	d := json.NewDecoder(from)
@@ -138,8 +139,8 @@ func (l *bodyList) readOutline() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-// skip reads past a list in the body with decoder, which reads input. It records field, the name of the list's field, and the list's
-// position.
+// skip reads past the list in field, a field of the body. decoder reads the body from input. If the list has an entry, skip records its
+// name and its offset in l.
 func (l *bodyList) skip(decoder *json.Decoder, input *limitedReader, field string) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {

@@ -202,7 +202,7 @@ func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	return json.RawMessage(value)
 }
 
-// decodeFields checks fields against the schema of T and decodes them into `into`.
+// decodeFields checks fields against the schema of T and stores them in *into. A field that is null counts as absent.
 func decodeFields[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
 	maps.DeleteFunc(fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	text, err := json.Marshal(fields)

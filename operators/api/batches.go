@@ -201,8 +201,8 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	}
 	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind}
 	if in.Name != "" {
-		found, stretch, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPartSize))
-		return newPage(found, len(found) == min(in.Size, firstPartSize), showBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(stretch), err
+		found, bound, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPartSize))
+		return newPage(found, len(found) == min(in.Size, firstPartSize), showBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(bound), err
 	}
 	found, more, err := readInParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {
@@ -354,7 +354,8 @@ func openTasks(batch store.Batch) int64 {
 	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
 }
 
-// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or nil if the batch has not begun.
+// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or since the earliest start if that
+// was later. It counts with at least minRateSpan. It returns nil if the batch has not begun.
 func ratePerMinute(batch store.Batch) *float64 {
 	began := earliestStart(batch)
 	if batch.ReadAt.Before(began) {
@@ -383,7 +384,7 @@ func eta(batch store.Batch, rate *float64) *operators.Time {
 		return nil
 	}
 	at := batch.ReadAt.Add(time.Duration(left))
-	if o := batch.Opening; !o.Until.IsZero() && (o.From.After(batch.ReadAt) || o.Until.Before(at)) { // the batch will have to wait for a window
+	if o := batch.Opening; !o.Until.IsZero() && (o.From.After(batch.ReadAt) || o.Until.Before(at)) { // the rest of the batch must wait for a window
 		return nil
 	}
 	return apiTimeIfSet(at)

@@ -21,8 +21,8 @@ type longBodyReader struct {
 	from        io.Reader
 	setDeadline func(time.Time)
 	pause       time.Duration
-	limit       int64
-	left        int64
+	limit       int64 // maximum size of the body, in bytes
+	left        int64 // limit minus the bytes that were read
 	readErr     error // error of reading the body, which a parser may hide
 }
 
@@ -52,7 +52,8 @@ func (r *longBodyReader) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// readError returns the error of reading the body if there was one, otherwise err.
+// readError returns the error for a request whose body was read with r. err is the error of the parser; if it is nil, readError returns
+// nil. If the body could not be read, readError returns the error of reading instead of err.
 func (r *longBodyReader) readError(err error) error {
 	var large *http.MaxBytesError
 	switch {
@@ -64,8 +65,8 @@ func (r *longBodyReader) readError(err error) error {
 	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(r.readErr)
 }
 
-// limitedReader returns at most left bytes, and then limitErr. It limits the memory of a parser, which keeps what it
-// has read. A parser that reads ahead does so by at most its buffer.
+// limitedReader returns at most left bytes, and then limitErr. It limits the memory of a parser, which keeps the value that it reads. The
+// owner of the parser sets left again before each value. A parser that reads ahead can exceed the limit by at most the size of its buffer.
 type limitedReader struct {
 	from     io.Reader
 	left     int
@@ -88,8 +89,8 @@ const (
 	maxSpooledPerToken = 2       // maximum number of bodies of one operator token at once
 )
 
-// spool stores the body of a long batch until the body is complete. Otherwise a transaction would be open for as long as
-// the sender takes; it would hold back the vacuum of the ledger, and every claim would have to read the dead rows. A long
+// spool stores the body of a long batch until the body is complete, before a transaction begins. Otherwise the transaction would be open
+// for as long as the sender takes. It would hold back the vacuum of the ledger, and every claim would have to read the dead rows. A long
 // body is in an unnamed file, so a crash leaves no file behind.
 type spool struct {
 	dir   string // empty means the system's directory for temporary files
@@ -108,7 +109,7 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 		return bytes.NewReader(start.Bytes()), leave, nil
 	case err != nil:
 		leave()
-		return nil, nil, err //nolint:wrapcheck // the body's own
+		return nil, nil, err //nolint:wrapcheck // an error of reading the body
 	}
 	file, err := s.file(start, body)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// DeviceSelection is a request to change a page of the devices that match. A client continues with the page token, which is a position in the
-// order of ids: no device is skipped, although changed devices may no longer match.
+// DeviceSelection is a request to change a page of the devices that match. A client continues with the page token, which is a position in
+// the order of ids. Therefore no device is skipped if the change of a page removes devices from the selection.
 type DeviceSelection struct {
 	Page
 	operators.DeviceFilter

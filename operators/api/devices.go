@@ -43,9 +43,9 @@ type deviceOperations struct {
 	ledger        deviceStore
 	credentials   *credentials.Registry
 	recentDevices RecentDevices
-	readMark      func(ctx context.Context, device devices.ID) *decision.Mark
+	readMark      func(ctx context.Context, device devices.ID) *decision.Mark // reads the mark of a device in Redis
 	limits        BodyLimits
-	imports       *fair.Shares
+	imports       *fair.Shares // limits concurrent imports
 }
 
 // register adds the operations on devices to r.
@@ -195,8 +195,8 @@ func optionalBool(text string) *bool {
 	return new(text == "true")
 }
 
-// listRecent returns the registered devices among the devices that reported most recently. It reads on through the list, because
-// some of its devices may have been deleted.
+// listRecent returns the devices that reported most recently. Some devices of the list may have been deleted; listRecent leaves them out
+// and reads the list further, until the page is full.
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	others := in.DeviceFilter
 	if others.Recent = 0; !others.IsEmpty() || in.Token != "" {
@@ -228,8 +228,9 @@ func deviceIDs(sightings []seen.Sighting) []string {
 	return ids
 }
 
-// joinSightings joins sightings (devices and the times of their last reports) with found, those of the devices that are registered, in the
-// order of sightings. It drops a sighting that is older than the device, because the device was deleted and created again.
+// joinSightings returns the devices of sightings (devices and the times of their last reports) in the order of sightings. found has the
+// devices that are registered; other devices are left out. A sighting that is older than its device is left out, too, because the device
+// was deleted and created again.
 func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {

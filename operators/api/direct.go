@@ -28,9 +28,9 @@ const (
 // maxDirect is the maximum size in bytes of a body that an operation reads itself.
 const maxDirect = 1 << 20
 
-// registerDirect adds an operation on a limit set whose handler reads the body and writes the response itself: takes arrive thousands of
-// times a second, and huma reads each body twice. bodies and answers are the possible types of the request and of the response, for the
-// OpenAPI document. Authorization is checked as in all other operations.
+// registerDirect adds an operation on a limit set whose handler reads the body and writes the response itself. Huma is too slow for these
+// operations: takes arrive thousands of times a second, and huma reads each body twice. bodies and answers are the possible types of the
+// request and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
 func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler func(huma.Context) error) {
 	named := regexp.MustCompile(setNamePattern)
 	op.Parameters = append([]*huma.Param{{
@@ -90,7 +90,7 @@ func checkQueryNames(ctx huma.Context) error {
 	return p
 }
 
-// readDirect reads a JSON body into `into` with the same strict checks as all other bodies.
+// readDirect reads a JSON body into *into, with the same strict checks as all other bodies.
 func readDirect(ctx huma.Context, into any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
@@ -108,7 +108,8 @@ func readDirect(ctx huma.Context, into any) error {
 	return decodeProblem(readLine(text, into, "the fields of this request"))
 }
 
-// decodeProblem converts an error of reading a body to a problem like huma's.
+// decodeProblem converts err, an error of decoding a body, to a problem with the same codes as in other operations. It returns nil if err
+// is nil.
 func decodeProblem(err error) error {
 	if err == nil {
 		return nil

@@ -68,13 +68,13 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operat
 	if filter, err = e.ledger.WithIDRange(ctx, filter); err != nil {
 		return page, err
 	}
-	stretch, err := e.ledger.EventSearchBound(ctx, filter)
+	bound, err := e.ledger.EventSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.LimitTo(stretch)
+	filter.LimitTo(bound)
 	found, err := e.ledger.Events(ctx, filter)
-	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(stretch), err
+	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(bound), err
 }
 
 // eventFilter converts a filter of events to the filter of the ledger. It returns an error for invalid names, and for a period whose end
@@ -128,15 +128,15 @@ const (
 type eventFeed struct {
 	ledger      eventStore
 	filter      store.EventFilter
-	position    store.EventPosition // events are sent up to this position next
-	hasPosition bool                // the position was read, and its events were not sent yet
+	position    store.EventPosition // the next events are sent up to this position
+	hasPosition bool                // position was read, and the events up to it were not sent yet
 	last        int64               // all events with an id <= last were sent
 	hasLast     bool                // last is known
 	write       func([]byte) error
 }
 
-// streamLive sends the events that match request once they are complete up to a position, until the client disconnects, its token ends or
-// this process stops. With Last-Event-ID a client resumes after that event.
+// streamLive sends the events that match request, in the order of their ids. It ends when the client disconnects, its token ends or this
+// process stops. With Last-Event-ID a client resumes after that event.
 func (e *events) streamLive(ctx context.Context, response huma.Context, request *eventQuery) {
 	_, w := humago.Unwrap(response)
 	f := eventFeed{ledger: e.ledger, write: NewStreamWriter(w, liveWriteTimeout)}
@@ -180,8 +180,8 @@ func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string
 	}
 }
 
-// advance sends the events up to the position of the feed, if no event can appear below it any more. It reads the next
-// position if there is none.
+// advance reads a position if the feed has none. If no event can appear below the position any more, advance sends the events up to it.
+// sent reports whether it wrote to the stream.
 func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
 	if !f.hasPosition {
 		sent := int64(-1)
@@ -215,11 +215,11 @@ func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
 func (f *eventFeed) sendPage(ctx context.Context) error {
 	filter := f.filter
 	filter.After, filter.Before, filter.Limit = f.last, f.position.Last+1, exportPageSize
-	stretch, err := f.ledger.EventSearchBound(ctx, filter)
+	bound, err := f.ledger.EventSearchBound(ctx, filter)
 	if err != nil {
 		return err
 	}
-	filter.LimitTo(stretch)
+	filter.LimitTo(bound)
 	events, err := f.ledger.Events(ctx, filter)
 	if err != nil {
 		return err

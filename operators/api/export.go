@@ -20,7 +20,7 @@ import (
 const (
 	eventsPath = "/v1/events"
 
-	exportPageSize    = 1000             // entries that are held in memory
+	exportPageSize    = 1000             // entries of a page of an export; one page is held in memory
 	exportPageTimeout = 60 * time.Second // maximum time that a client may take to receive a page
 
 	maxExports         = 10 // concurrent exports of one replica
@@ -130,8 +130,8 @@ func writeStream[T any](response huma.Context, first listPage[T], readPage func(
 	writeStreamWith(response, write.encode, first, readPage)
 }
 
-// writeStreamWith is writeStream with encode, another format of the entries. If it fails half-way, it breaks the connection, because a
-// client must not take a part for the complete list.
+// writeStreamWith writes first, the first page of a list, and then the page that readPage returns for each next token. encode formats the
+// entries of a page. If it fails half-way, it breaks the connection, because a client must not take a part for the complete list.
 func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, error), first listPage[T], readPage func(token string) (listPage[T], error)) {
 	form := streamForm(response.Header("Accept"))
 	response.SetHeader("Content-Type", form)
@@ -160,7 +160,7 @@ func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, err
 // entryEncoder writes entries as CSV or NDJSON.
 type entryEncoder[T any] struct {
 	csv       bool
-	hasHeader bool
+	hasHeader bool // the header line was written
 }
 
 // encode returns items as lines of CSV or NDJSON. The first lines of CSV follow a header line.

@@ -105,8 +105,8 @@ func newPage[K, T any](stored []K, hasMore bool, convert func(K) T, keyOf func(K
 	return p
 }
 
-// continueAfter returns the page with a token if the page is not full and the search has not examined all entries yet. searched is how far
-// the search went; the next page then starts after the last entry that the search has examined.
+// continueAfter adds a token to a page without one if the search ended before the end of the list. searched is the bound of the search; the
+// next page starts after it.
 func (p listPage[T]) continueAfter(searched store.SearchBound) listPage[T] {
 	if p.next == "" && searched.More {
 		p.next = pageToken(decimal(searched.End))
@@ -195,7 +195,7 @@ func (r *routes) awaitLargeTurn(ctx huma.Context, next func(huma.Context)) error
 	return nil
 }
 
-// runInTurn waits until turns (a limit on concurrent operations) has room for the operator of the request, and then calls next.
+// runInTurn calls next as soon as turns (a limit on concurrent operations) has room for the operator of the request.
 func runInTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
 	leave, err := awaitTurn(ctx.Context(), turns)
 	if err != nil {

@@ -127,11 +127,11 @@ func (f *finder) findPools(ctx context.Context, text string) (hits operators.Fou
 
 // findBatches finds batches with the text in their names, newest first.
 func (f *finder) findBatches(ctx context.Context, text string) (hits operators.FoundPart, err error) {
-	found, stretch, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, maxHits+1)
+	found, bound, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, maxHits+1)
 	for _, b := range found {
 		hits.Hits = append(hits.Hits, batchHit(b))
 	}
-	if stretch.More && len(found) <= maxHits {
+	if bound.More && len(found) <= maxHits {
 		hits.Scanned = store.NamedSearchLimit
 	}
 	return hits, err

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// escapeFormula returns text as a cell that no spreadsheet interprets as a formula. The cell gets an apostrophe where it begins like a formula,
-// and where a part behind a semicolon, a tab or a line break does: a spreadsheet that does not split lines at commas sees such a part as a
-// cell, even if the CSV cell is in quotes.
+// escapeFormula returns text as a cell that no spreadsheet interprets as a formula. It writes an apostrophe before a text that begins like
+// a formula, or with a tab or a line break. It does the same inside the text after a semicolon, a tab or a line break: a spreadsheet that
+// does not split lines at commas takes the part that follows for a cell, even if the CSV cell is in quotes.
 func escapeFormula(text string) string {
 	if text != "" && strings.ContainsRune("\t\r\n", rune(text[0])) {
 		return "'" + text[:1] + escapeFormula(text[1:])
@@ -16,6 +16,7 @@ func escapeFormula(text string) string {
 }
 
 // escapeJSONFormula returns text, a JSON object or list, with the same value and without a part that a spreadsheet interprets as a formula.
+// It writes the first character of such a part as \uXXXX.
 func escapeJSONFormula(text string) string {
 	return escapeFormulas(text, false, func(r rune) string { return fmt.Sprintf(`\u%04x`, r) })
 }

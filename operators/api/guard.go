@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guard returns a handler that passes requests to mux. It answers requests that no handler should get, and requests for which the router
-// would send a response of its own: unknown paths, wrong methods, paths with dots, which the router would redirect, and panics.
+// guard returns a handler that passes requests to mux. It refuses requests with an unacceptable path, query or header (see requestProblem).
+// It also answers unknown paths, wrong methods and panics, so that every error response is a problem.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return WithRecovery(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := requestProblem(r); p != nil {

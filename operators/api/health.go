@@ -61,7 +61,7 @@ type health struct {
 	panicked  rescue.PanicHandler
 	now       func() time.Time
 	stopping  atomic.Bool
-	pageProbe *reading.SharedRead[probeResult] // shared probe of the pages of the dashboard, which read it often
+	pageProbe *reading.SharedRead[probeResult] // probe that all pages of the dashboard share
 
 	mu           sync.Mutex
 	dependencies map[string]Dependency // state of each dependency at its latest probe
@@ -211,7 +211,7 @@ func (s *StartingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		refusal := devices.RefusalOf(devices.ErrUnavailable)
 		refusal.Detail = "starting; send again"
-		spread := 0.5 + rand.Float64() //nolint:gosec // jitter of those who come back
+		spread := 0.5 + rand.Float64() //nolint:gosec // jitter, so that the devices do not all return at once
 		devicehttp.Refuse(w, refusal, time.Duration(spread*float64(retryUnavailable)))
 	}
 }

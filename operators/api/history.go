@@ -16,6 +16,7 @@ type historyStore interface {
 	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
 }
 
+// highestSlot is the highest number of a slot, because the capacity of a pool is at most 10,000.
 const highestSlot = 9999
 
 // historyQuery is a request for a page of the holdings of a pool.
@@ -52,11 +53,11 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return page, err
 	}
-	found, stretch, err := p.ledger.Holdings(ctx, f)
-	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(stretch), err
+	found, bound, err := p.ledger.Holdings(ctx, f)
+	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
 }
 
-// timeOrNil returns a pointer to at, or nil if at is zero.
+// timeOrNil returns a pointer to the parameter at. If the time is zero, it returns nil.
 func timeOrNil(at time.Time) *time.Time {
 	if at.IsZero() {
 		return nil
@@ -67,7 +68,7 @@ func timeOrNil(at time.Time) *time.Time {
 // readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
 func readSlots(text string) (*store.SlotRange, error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // see above
+		return nil, nil //nolint:nilnil // nil means all slots
 	}
 	first, last, several := strings.Cut(text, "-")
 	if !several {
@@ -148,8 +149,8 @@ func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operato
 	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(minutes.Now), StepMS: span.step.Milliseconds(), Points: points}
 }
 
-// setCapacities sets the capacity of each point from minutes, the counts per minute of a pool. It goes forward in time: a change of the
-// capacity holds from its minute on.
+// setCapacities sets the capacity of each point from minutes, the counts per minute of a pool. It goes forward in time, because a new
+// capacity holds from the minute of the change on.
 func setCapacities(points []operators.SeriesPoint, minutes store.PoolMinutes) {
 	capacity, rest := minutes.CapacityBefore, minutes.Minutes
 	for _, one := range rest {

@@ -32,8 +32,8 @@ func withIdempotencyKey(op huma.Operation) huma.Operation {
 	return op
 }
 
-// handleIdempotencyKey passes the request's Idempotency-Key to the ledger, and hashes the body while it is read, so that the ledger can
-// refuse the same key with a different request. The ledger keeps the response for 24 hours: see answersKept of package store.
+// handleIdempotencyKey passes the request's Idempotency-Key to the ledger. It hashes the body while the body is read, so that the ledger
+// can refuse the same key with a different request. The ledger keeps the response for 24 hours (answersKept of package store).
 func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
 	if accepts, _ := ctx.Operation().Metadata[idempotencyMetadataKey].(bool); !accepts || key == "" {

@@ -154,8 +154,8 @@ func (l *csvLines) record() ([]string, error) {
 	return record, nil
 }
 
-// next returns the next line as a task: its device, and its other cells as the payload. The devices of an import are read in
-// this way, too: deviceCSV makes tags of the payload.
+// next returns the next line as a task: its first cell is the device, and its other cells are the payload. deviceCSV reads the devices of
+// an import in the same way, and takes their tags from the payload.
 func (l *csvLines) next() (operators.NewTask, error) {
 	record, err := l.record()
 	if err != nil {

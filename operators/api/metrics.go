@@ -15,8 +15,8 @@ const (
 	maxScrapeWrite = 10 * time.Second // maximum time in which a client must have read its text
 )
 
-// metricsHandler returns the handler of /metrics. Anybody who reaches the port may send requests to it, so it limits what they cost: the
-// devices use the same CPU.
+// metricsHandler returns the handler of /metrics. It limits the cost of requests, because anybody who reaches the port may send them, and
+// the reports of devices need the same CPU.
 func (a *API) metricsHandler() http.HandlerFunc {
 	texts := exposition.Handler(exposition.Sources{a.options.Metrics, a.health.metrics()}, a.options.MetricsMaxAge, a.options.Dispatcher.Panicked)
 	turns := fair.NewSharesWithoutReserve(maxScrapes, maxScrapes)
@@ -31,13 +31,13 @@ func (a *API) metricsHandler() http.HandlerFunc {
 			return
 		}
 		defer endTurn()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxScrapeWrite)) // a writer without deadlines has no slow client
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxScrapeWrite)) // the ResponseWriter of a test has no deadlines
 		texts.ServeHTTP(w, r)
 	}
 }
 
-// checkScraper returns the problem with the token of a request for the metrics, or nil if it may read them. If there is a metrics token, only
-// its owner and viewers may.
+// checkScraper returns the problem with the token of a request for the metrics, or nil if the request may read them. If a metrics token is
+// configured, the request needs this token, or a token whose role includes the rights of viewer.
 func (a *API) checkScraper(r *http.Request) *Problem {
 	if a.options.MetricsToken == "" {
 		return nil

@@ -82,8 +82,8 @@ func (o *operations) problemFor(ctx context.Context, operation *huma.Operation, 
 	return p
 }
 
-// routes registers the operations of all nouns. A list has one description in the OpenAPI document, and is
-// served as JSON pages and as a stream.
+// routes registers the operations on all resources (pools, batches, ...). A list has one description in the OpenAPI document, and is served
+// as JSON pages and as a stream.
 type routes struct {
 	*operations
 	streams *operations // the streamed forms of the lists
@@ -126,7 +126,7 @@ func registerResponse[I, O any](r *routes, operation huma.Operation, handler fun
 // nameChecker is the input of an operation whose path contains a name. checkName refuses an invalid name.
 type nameChecker interface{ checkName() error }
 
-// addOperation adds to target an operation whose handler's errors become problems.
+// addOperation adds an operation to target. It converts the errors of handler to problems.
 func addOperation[I, O any](r *routes, target *operations, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}
@@ -192,7 +192,8 @@ func describeChange[T any](schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[T]](), reflect.TypeFor[T]())
 }
 
-// schemaName returns the name of goType in the OpenAPI document of version v1; hint is huma's default name.
+// schemaName returns the name of goType in the OpenAPI document of version v1. A type of package operators that was renamed keeps its old
+// name in this document. hint is huma's default name.
 func schemaName(goType reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(goType, hint)
 	if goType.Kind() == reflect.Pointer {

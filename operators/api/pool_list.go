@@ -98,9 +98,8 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// poolRank returns the number by which pool is sorted in the order sort: higher numbers first. trouble are the problems of the pool. If
-// pools are sorted by trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change
-// places.
+// poolRank returns the number by which pool is sorted in the order sort; higher numbers come first. trouble has the problems of the pool.
+// In the order trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change places.
 func poolRank(sort string, pool store.PoolRank, trouble []string) int64 {
 	switch sort {
 	case "held":

@@ -181,11 +181,11 @@ func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
 // leaseMinimum is the shortest working time that a lease must give a device.
 type leaseMinimum time.Duration
 
-// check refuses a lease that leaves a device less than the shortest working time, after the margin (at most a fifth) and
-// the time of a slow claim are subtracted.
+// check refuses a lease that is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth of
+// the lease) and the time of a slow claim.
 func (l leaseMinimum) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
 
-// checkField is check for a lease in this field; the error names the field.
+// checkField refuses a lease like check. field is the name of the lease's field, for the error.
 func (l leaseMinimum) checkField(field string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
 		return invalid("%s: at least %d", field, minimum.Milliseconds())
@@ -193,7 +193,7 @@ func (l leaseMinimum) checkField(field string, lease time.Duration) error {
 	return nil
 }
 
-// checkPool returns an error for settings with which every lease of the pool would be too short.
+// checkPool returns an error if the lease or the longest lease of the pool is too short.
 func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	if err := l.check(spec.Lease); err != nil {
 		return err

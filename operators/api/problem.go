@@ -41,7 +41,7 @@ func invalid(format string, args ...any) *Problem {
 	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, args...))
 }
 
-// Error returns the code and the detail, for logs. Unwrap returns the cause.
+// Error returns the code and the detail, for logs.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
 // Unwrap returns the error that caused the problem, which is only logged; nil if there is none.
@@ -59,7 +59,7 @@ func (p *Problem) withCause(cause error) *Problem {
 	return p
 }
 
-// asProblem converts err to a problem. The table of package devices has the errors that the reports of devices can get, too.
+// asProblem converts err to a problem. For errors that reports of devices can get, too, it uses the table of package devices.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError
@@ -77,8 +77,8 @@ func asProblem(err error) *Problem {
 	return asDependencyProblem(err)
 }
 
-// asDependencyProblem maps the errors of the ledger, the MQTT broker and Redis. An error that it does not know counts as a ledger
-// that cannot be reached.
+// asDependencyProblem maps the errors of the ledger, the MQTT broker and Redis. It maps an unknown error to a ledger that cannot be
+// reached.
 func asDependencyProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
@@ -100,7 +100,7 @@ func asDependencyProblem(err error) *Problem {
 	return unavailable(serverLedger, "the ledger cannot be reached; send again").withCause(err)
 }
 
-// unavailable returns the problem for a server (its name) that does not answer.
+// unavailable returns the problem for a server that does not answer. server is its name.
 func unavailable(server, detail string) *Problem {
 	p := problem(http.StatusServiceUnavailable, codeUnavailable, detail)
 	p.Server = server

@@ -17,19 +17,19 @@ const (
 
 // resultCollector collects the summary of a sample of results.
 type resultCollector struct {
-	scanned  int64
+	scanned  int64 // results of the sample
 	sampled  int64 // results of the sample that ended between since and until
 	since    time.Time
 	until    time.Time
 	fields   map[string]*operators.OutputField
-	order    []*operators.OutputField
+	order    []*operators.OutputField // the fields in the order of their first occurrence
 	values   *aggregate
 	tag      string
 	byTag    map[string]*operators.TagCount
 	untagged operators.TagCount
 }
 
-// newResultCollector returns a collector of what query asks for.
+// newResultCollector returns a collector for the parts of the summary that query asks for.
 func newResultCollector(query *resultQuery) *resultCollector {
 	l := &resultCollector{since: query.Since, until: query.Until, fields: map[string]*operators.OutputField{}, tag: query.ByTag, byTag: map[string]*operators.TagCount{}}
 	if query.Aggregate != "" {

@@ -79,11 +79,11 @@ func (s *results) list(ctx context.Context, request *resultQuery) (page listPage
 		return page, err
 	}
 	filter := request.filter(after)
-	stretch, err := s.ledger.ResultSearchBound(ctx, filter)
+	bound, err := s.ledger.ResultSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.LastTask = stretch.End
+	filter.LastTask = bound.End
 	found, more, err := readInParts(request.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.Task
@@ -91,7 +91,7 @@ func (s *results) list(ctx context.Context, request *resultQuery) (page listPage
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
 	show := func(r store.TaskResult) operators.Result { return showResult(r, request.Fields) }
-	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(stretch), err
+	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(bound), err
 }
 
 // showResult converts a result of the ledger to the form of the API. If fields is not empty, the output has only these fields.

@@ -28,7 +28,7 @@ const (
 // Operator is the authenticated sender of a request to the API.
 type Operator struct {
 	Name  string // name for the audit log: of the token, or of a device that sends its own token
-	Role  string // viewer, operator, admin, verifier or caller
+	Role  string // viewer, operator, admin, verifier, caller or metrics
 	Token int64  // id of the token; 0 means the bootstrap token, or the dashboard that renders a page for several viewers
 
 	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token and for requests of the dashboard
@@ -54,16 +54,16 @@ func (o Operator) checkRights(ctx huma.Context) error {
 	return problem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
 }
 
-// May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the
-// roles with a lower rank, so a role that has only some of the rights of another role needs a mark in the metadata of
-// each operation, as forCallers sets it. For the role caller, May always returns false.
+// May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with a lower
+// rank. A role that has only some of the rights of another role has no rank: May always returns false for it, and the metadata of each
+// operation must name it, as forCallers does for the role caller.
 func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// forCallers returns operation so that the role caller may use it, too. Its path must name a pool or a limit set, and the caller's token
-// must cover it.
+// forCallers returns operation with a mark in its metadata, so that the role caller may use it, too. Its path must name a pool or a limit
+// set, and the caller's token must cover that pool or limit set.
 func forCallers(operation huma.Operation) huma.Operation {
 	operation.Metadata[callersKey] = true
 	return operation

@@ -100,13 +100,14 @@ func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Cha
 	return changed, err
 }
 
-// apply sets windows and limits, the stored rules of a batch or a pool, to the changed values. A value that is not changed stays.
+// apply sets windows and limits, the stored rules of a batch or a pool, to the changed values. It keeps a value without a change.
 func (r rules) apply(windows *[]store.Window, limits *json.RawMessage) {
 	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)
 }
 
-// warnIfMissing adds a warning to list if devices were searched (their number is scanned) and none has the tag or attribute (kind) name.
+// warnIfMissing adds a warning to list if found is false and devices were searched. scanned is the number of searched devices, kind is tag
+// or attribute, and name is the name of the tag or attribute that no searched device has.
 func warnIfMissing(list *operators.WarningList, scanned int, found bool, kind, name string) {
 	if scanned > 0 && !found {
 		list.Warnings = append(list.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))

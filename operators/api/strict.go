@@ -20,9 +20,13 @@ const (
 	maxDepth  = 500
 )
 
-// checkStrictJSON refuses JSON that encoding/json would accept: duplicate names, of which only the last would count; field
-// names in another case; bodies with so many values that checking them takes much more memory than the body; and text that
-// no database column can store. It accepts invalid JSON, which the decoder refuses later.
+// checkStrictJSON refuses JSON that encoding/json would accept:
+//   - duplicate names, of which only the last would count;
+//   - field names in another case;
+//   - bodies with so many values that checking them takes much more memory than the body;
+//   - text that no database column can store.
+//
+// It accepts invalid JSON, which the decoder refuses later.
 func checkStrictJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return errUnstorableText
@@ -76,7 +80,8 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	}
 }
 
-// checkMembers checks the members of the object that has just begun. path, depth and owner are as in checkValue.
+// checkMembers checks the members of the object that has just begun. path is the name of the object in errors, depth its nesting depth, and
+// owner says who defines its member names.
 func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {

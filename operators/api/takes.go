@@ -37,7 +37,8 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
-// readTake checks the take in a body and converts it to the form of package policies. prefix is its path in errors.
+// readTake checks the take in a body and converts it to the form of package policies. prefix is the path of the take in errors, and caller
+// is the name of the caller's token.
 func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error) {
 	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
@@ -124,7 +125,8 @@ func takePath(index int, isList bool) string {
 	return fmt.Sprintf("takes[%d].", index)
 }
 
-// newTakeHandler returns a handler for takes (requests of callers to a limit set). It answers each take with the verdict that ask returns.
+// newTakeHandler returns a handler for takes (requests of callers to a limit set). ask is Sets.Take or Sets.Peek: it returns a verdict for
+// each take in a limit set. The handler answers with these verdicts.
 func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
 		usesStatus, err := wantsStatus(ctx)
@@ -159,7 +161,8 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 	}
 }
 
-// takeProblem converts err, an error of taking, to a problem if a cost is too high. isList is true if the request has a list of takes.
+// takeProblem converts err to a problem if it is a CostError (a cost that a policy can never allow), and returns any other error unchanged.
+// isList is true if the request has a list of takes.
 func takeProblem(err error, isList bool) error {
 	if high, ok := errors.AsType[*policies.CostError](err); ok {
 		return invalid("%scost: %v", takePath(high.Take, isList), high)

@@ -63,18 +63,18 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 	}
 	filter.Newest = in.Order == "newest"
 	filter.ContinueAfter(after)
-	stretch, err := t.ledger.TaskSearchBound(ctx, filter)
+	bound, err := t.ledger.TaskSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.LimitTo(stretch)
+	filter.LimitTo(bound)
 	found, more, err := readInParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
 		if filter.Limit = limit; last != nil {
 			filter.ContinueAfter(last.ID)
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	return newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(stretch), err
+	return newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound), err
 }
 
 // taskFilter converts requested to a filter of the ledger. It returns an error for invalid names.
@@ -133,7 +133,7 @@ func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) 
 	return showTask(cancelled), err
 }
 
-// retry makes one task pending again that ended without success.
+// retry makes a task that ended without success pending again.
 func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
 	if err == nil {
@@ -173,7 +173,7 @@ func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, e
 	return changeTasks(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
 }
 
-// retryAll makes the tasks pending again that match a filter and ended without success.
+// retryAll makes the tasks that match a filter and ended without success pending again.
 func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	done, err := changeTasks(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {

@@ -46,7 +46,7 @@ func timedPatterns() []string {
 	}
 }
 
-// limitTime applies the time limit to next if the pattern is an explanation.
+// limitTime applies the time limit to next if pattern is in timedPatterns. Otherwise it returns next unchanged.
 func (a *API) limitTime(pattern string, next http.Handler) http.Handler {
 	if !slices.Contains(timedPatterns(), pattern) {
 		return next

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// checkSpan returns an error if end is not after begin, because then nothing can start between them. nil means no bound.
+// checkSpan returns an error if end is not after begin, because then no task can start between them. A bound that is nil does not limit.
 func checkSpan(begin, end *time.Time) error {
 	if err := checkYears(begin, end); err != nil {
 		return invalid("%v", err)
@@ -29,10 +29,10 @@ func checkYears(notBefore, notAfter *time.Time) error {
 
 const yearsMessage = "must be in the years 1 to 9999, in UTC"
 
-// isOutsideYears reports whether at is a time that Postgres or SQLite cannot store. It is false for nil.
+// isOutsideYears reports whether Postgres or SQLite cannot store the time at. It is false for nil.
 func isOutsideYears(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }
 
-// isEmptySpan reports whether end is not later than begin, so that there is no time between them. It is false if one of them is nil.
+// isEmptySpan reports whether there is no time between begin and end: end is not later than begin. It is false if one of them is nil.
 func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }

@@ -69,9 +69,9 @@ func (w *waiting) register(r *routes) {
 		}, answer)
 }
 
-// summarize summarizes why the tasks of a pool or a batch (where) wait. It evaluates at most sampleSize tasks.
-func (w *waiting) summarize(ctx context.Context, where store.WaitingScope, sampleSize int) (operators.Waiting, error) {
-	found, err := w.explainer.SummarizeWaiting(ctx, where, sampleSize)
+// summarize summarizes why the tasks of scope (a pool or a batch) wait. It evaluates at most sampleSize tasks.
+func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampleSize int) (operators.Waiting, error) {
+	found, err := w.explainer.SummarizeWaiting(ctx, scope, sampleSize)
 	shown := operators.Waiting{
 		Total: found.Total, Evaluated: found.Evaluated, Sampled: int64(found.Evaluated) < found.Total, Parts: make([]operators.WaitingPart, len(found.Groups)),
 	}
@@ -88,13 +88,13 @@ func (w *waiting) summarize(ctx context.Context, where store.WaitingScope, sampl
 	return shown, err
 }
 
-// list evaluates the next waiting tasks of a pool or a batch (where), and returns those whose first reason has this code, or all if code
-// is empty. The token of the next page points after the last task that was evaluated or listed.
-func (w *waiting) list(ctx context.Context, where store.WaitingScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
+// list evaluates the next waiting tasks of scope (a pool or a batch). If code is not empty, it returns only the tasks whose first reason
+// has this code. The next page starts after the last evaluated task, or, if this page became full earlier, after its last task.
+func (w *waiting) list(ctx context.Context, scope store.WaitingScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalid("code: %q is not a reason for which a task can wait", code)
 	}
-	after, err := paging.afterPosition(where)
+	after, err := paging.afterPosition(scope)
 	if err != nil {
 		return page, err
 	}
@@ -102,7 +102,7 @@ func (w *waiting) list(ctx context.Context, where store.WaitingScope, paging Pag
 	if code == "" {
 		searchLimit = min(searchLimit, paging.Size)
 	}
-	evaluated, more, err := w.explainer.EvaluateNext(ctx, where, after, searchLimit)
+	evaluated, more, err := w.explainer.EvaluateNext(ctx, scope, after, searchLimit)
 	if err != nil {
 		return page, err
 	}
@@ -122,13 +122,14 @@ func (w *waiting) list(ctx context.Context, where store.WaitingScope, paging Pag
 	return page, nil
 }
 
-// afterPosition returns the position after which the page of waiting tasks of a pool or a batch (where) starts. Zero is the beginning.
-func (p Page) afterPosition(where store.WaitingScope) (position store.WaitingPosition, err error) {
+// afterPosition returns the position after which the page of waiting tasks of scope (a pool or a batch) starts. The zero position is the
+// beginning.
+func (p Page) afterPosition(scope store.WaitingScope) (position store.WaitingPosition, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
 		return position, err
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || where.Batch != 0 && position.Batch != where.Batch {
+	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || scope.Batch != 0 && position.Batch != scope.Batch {
 		return position, pageTokenProblem()
 	}
 	return position, nil
