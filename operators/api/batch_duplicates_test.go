@@ -23,7 +23,7 @@ func duplicateBatches() []struct{ contentType, body, again, first string } {
 	}
 }
 
-// postDuplicates creates a batch of duplicateBatches. duplicates says how duplicates are handled.
+// postDuplicates creates a batch of duplicateBatches. duplicates is the value of the field of this name, and query has further parameters.
 func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) apiResponse {
 	b.Helper()
 	if contentType == "application/json" {
@@ -99,7 +99,8 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	})
 }
 
-// TestALongStreamOfDuplicates checks a long stream of tasks whose second half repeats the tasks of its first half.
+// TestALongStreamOfDuplicates sends a long stream of tasks whose second half repeats the tasks of its first half. With skip, half of the
+// tasks must be skipped. With refuse, the error must name the first repeated line.
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)

@@ -355,7 +355,7 @@ func openTasks(batch store.Batch) int64 {
 }
 
 // ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or since the earliest start if that
-// was later. It counts with at least minRateSpan. It returns nil if the batch has not begun.
+// was later. The period is at least minRateSpan. The result is nil if the batch has not begun.
 func ratePerMinute(batch store.Batch) *float64 {
 	began := earliestStart(batch)
 	if batch.ReadAt.Before(began) {

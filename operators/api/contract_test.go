@@ -178,8 +178,8 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	})
 }
 
-// TestOpenAPIDescribesEverySuccess checks the operations whose status of success depends on whether the thing
-// existed before.
+// TestOpenAPIDescribesEverySuccess checks the operations whose status of success depends on whether the object existed before. The document
+// must describe this status.
 func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -169,9 +169,8 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	})
 }
 
-// TestImportWithoutTheBroker checks imports while the broker cannot be reached: devices that need an account are
-// not imported. Lines of existing devices need the broker only for a new token, which is rotated by another
-// operation.
+// TestImportWithoutTheBroker imports devices while the broker cannot be reached. A new device needs an account at the broker, so it is not
+// imported. A line of an existing device must succeed unless it asks for a new token; such tokens are rotated one by one.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })

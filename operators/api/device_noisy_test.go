@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/pace"
 )
 
-// TestReportsAboveTheRateAreRefused checks a device that reports too often over HTTP: its reports are refused before their bodies are read.
-// Nobody else is, and a sender who cannot authenticate takes nothing from the device.
+// TestReportsAboveTheRateAreRefused checks a device that reports too often over HTTP. Its reports must be refused before their bodies are
+// read, and other devices must be served. Reports with a wrong token must not count for the device.
 func TestReportsAboveTheRateAreRefused(t *testing.T) {
 	t.Parallel()
 	clock := time.Unix(1000, 0)

@@ -15,11 +15,11 @@ import (
 type twoDeviceStore struct{ api.Store }
 
 func (n twoDeviceStore) SilentDevices(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.DeviceSearchPage, error) {
-	return n.Store.SilentDevices(ctx, f, since, 2) //nolint:wrapcheck // a test's
+	return n.Store.SilentDevices(ctx, f, since, 2) //nolint:wrapcheck // only for a test
 }
 
 func (n twoDeviceStore) DevicesWithIDPart(ctx context.Context, f store.DeviceFilter, part string, _ int) (store.DeviceSearchPage, error) {
-	return n.Store.DevicesWithIDPart(ctx, f, part, 2) //nolint:wrapcheck // a test's
+	return n.Store.DevicesWithIDPart(ctx, f, part, 2) //nolint:wrapcheck // only for a test
 }
 
 // listDevices returns the ids of the devices that match query, by page. It reads at most 20 pages.
@@ -72,7 +72,7 @@ func TestSilentDevicesAreListed(t *testing.T) {
 }
 
 func (n twoDeviceStore) SearchDevices(ctx context.Context, f store.DeviceFilter, _ int) (store.DeviceSearchPage, error) {
-	return n.Store.SearchDevices(ctx, f, 2) //nolint:wrapcheck // a test's
+	return n.Store.SearchDevices(ctx, f, 2) //nolint:wrapcheck // only for a test
 }
 
 // TestDevicesAreListedByTheirRegistrant checks the filters registered_by and created_since of the list of devices.

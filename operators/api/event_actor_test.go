@@ -38,8 +38,8 @@ func (b *testAPI) actorsOf(query string) (texts []string) {
 	return texts
 }
 
-// TestActorsOfOneNameAreToldApart checks a device that has the name of a part of the dispatcher, and a device that has
-// the name of an operator, in the log of the API, as CSV and in the live stream.
+// TestActorsOfOneNameAreToldApart checks the events of a device with the name of a part of the dispatcher, and of a device with the name of
+// an operator. Lists, CSV and the live stream must show different kinds of actors.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

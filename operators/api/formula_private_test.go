@@ -54,8 +54,8 @@ func TestNoCellIsAFormula(t *testing.T) {
 	}
 }
 
-// spreadsheetCells returns the cells of a text as a spreadsheet with this separator reads them. Quotes inside a cell are text for it, and it
-// ends a cell at the separator and at the end of a line.
+// spreadsheetCells returns the cells of text as a spreadsheet with this separator reads them. For a comma, text is read as CSV. For any
+// other separator, a cell ends at the separator or at the end of a line, even inside quotes.
 func spreadsheetCells(t *testing.T, text, separator string) []string {
 	t.Helper()
 	if separator == "," {

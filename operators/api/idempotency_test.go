@@ -57,7 +57,7 @@ func TestASecretIsNotReplayed(t *testing.T) {
 	})
 }
 
-// slowStore is a ledger that calls meanwhile while a batch is being created.
+// slowStore is a ledger that calls duringCreate while a batch is being created.
 type slowStore struct {
 	*interceptedStore
 	duringCreate func()

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestMarksAreShownBesideTheTruth checks what the API shows about a mark in Redis (it says that a device has work).
-// The device and its task show the mark next to the state in the ledger, even if the mark was removed by hand.
+// TestMarksAreShownBesideTheTruth checks what the API shows about a mark in Redis, which says that a device has work. The device and its
+// task must show the mark next to the state in the ledger, even if the mark was removed by hand.
 func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

@@ -10,7 +10,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Two requests for the metrics are answered at once. A third one is refused, and gets no turn later. A request that ends makes room again.
+// Two requests for the metrics are answered at once. A third request is refused without waiting. After a request has ended, the next one is
+// answered.
 func TestTwoScrapesAtOnce(t *testing.T) {
 	t.Parallel()
 	began, release := make(chan struct{}, 1), make(chan struct{})
@@ -55,8 +56,8 @@ func TestTwoScrapesAtOnce(t *testing.T) {
 	b.call("GET", "/metrics", "", nil).expectStatus(200)
 }
 
-// With a metrics token, /metrics is for its owner and for viewers. The metrics token opens nothing else, and wrong tokens lock the address
-// out as they do at the API.
+// With a metrics token, /metrics is open for this token and for viewers. The metrics token must open no other path. Wrong tokens must lock
+// the address out, as they do at the API.
 func TestMetricsToken(t *testing.T) {
 	t.Parallel()
 	const metricsToken = "of-the-scraper-only"

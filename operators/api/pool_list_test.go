@@ -95,8 +95,8 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 	}
 }
 
-// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks how far a list of pools counts waiting devices: as far as
-// the view of a single pool does, unless the page has more than 100 pools. The requested page size does not matter.
+// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks the number up to which a list of pools counts waiting devices. It must be the same
+// as in the view of a single pool, and lower only if the page has more than 100 pools. The requested page size must not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

@@ -59,7 +59,7 @@ func decodeStrict[T any](t *testing.T, name, text string) T {
 	return v
 }
 
-// exampleRequests lists the requests of the page, in an order in which each is accepted.
+// exampleRequests lists the requests of docs/protocol.md, in an order in which each is accepted.
 func exampleRequests() []struct {
 	name, method, path string
 	status             int
@@ -90,8 +90,8 @@ func exampleRequests() []struct {
 	}
 }
 
-// exampleResponses lists the schemas of the responses on the page. If path is not empty, the response can be read there after the
-// requests.
+// exampleResponses lists the schemas of the responses in docs/protocol.md. If path is not empty, the response can be read at this path
+// after the requests were sent.
 func exampleResponses() map[string]struct{ schema, path string } {
 	return map[string]struct{ schema, path string }{
 		"grant-check":    {"GrantCheck", "/v1/pools/ar:330100/grants/1"},
@@ -166,8 +166,8 @@ func TestReportsOfTheProtocolAreTaken(t *testing.T) {
 	}
 }
 
-// TestAnswersOfTheProtocolAreDescribed compares every response on the page with the program, and reports examples that no
-// test uses.
+// TestAnswersOfTheProtocolAreDescribed compares every response in docs/protocol.md with the program. It also reports examples that no test
+// uses.
 func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -237,7 +237,7 @@ func checkReply(t *testing.T, name, text string) {
 	}
 }
 
-// TestProtocolListsTheCodes compares the table of codes and statuses on the page with the program.
+// TestProtocolListsTheCodes compares the table of codes and statuses in docs/protocol.md with the program.
 func TestProtocolListsTheCodes(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.ParseComments)
@@ -274,8 +274,8 @@ func TestProtocolListsTheCodes(t *testing.T) {
 	}
 }
 
-// TestProtocolListsTheKindsOfEvents checks that the page has every kind of event that the ledger writes. Kinds that end in
-// the state of a task are written with that state, so the states are not checked.
+// TestProtocolListsTheKindsOfEvents checks that docs/protocol.md has every kind of event that the source of the ledger contains as a
+// literal. Kinds that end in the state of a task are not checked, because the program puts them together from the state.
 func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	t.Parallel()
 	_, listed, _ := strings.Cut(readProtocolPage(t), "Kinds, of which there may be more: ")
@@ -308,7 +308,7 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	}
 }
 
-// TestProtocolMarksWhatIsNotYet compares the table of operators' calls on the page with the registered operations.
+// TestProtocolMarksWhatIsNotYet compares the table of operators' calls in docs/protocol.md with the registered operations.
 func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 	t.Parallel()
 	operations := startEmbedded(t).readDocument().operations()
@@ -334,7 +334,7 @@ func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 	}
 }
 
-// TestProblemsAreMadeOfKnownCodes checks that every code is a constant: a literal would be missing on the page.
+// TestProblemsAreMadeOfKnownCodes checks that every code is a constant, because docs/protocol.md is only compared with constants.
 func TestProblemsAreMadeOfKnownCodes(t *testing.T) {
 	t.Parallel()
 	names, err := os.ReadDir(".")

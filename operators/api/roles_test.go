@@ -130,8 +130,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 }
 
-// fillInLease puts a lease into the path and the body that the bearer holds. If the bearer cannot have a lease, it
-// puts in a lease of another one.
+// fillInLease puts a lease of the bearer into the path and the body. If the bearer cannot have a lease, it puts in a lease of the admin.
 func (b *testAPI) fillInLease(path, body string, bearers map[string]string, bearer string) (filledPath, filledBody string) {
 	b.Helper()
 	if bearer != "caller" && bearer != "operator" {

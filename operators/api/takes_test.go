@@ -508,7 +508,7 @@ func TestReplicasFollowLimitSets(t *testing.T) {
 	forServers(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		url := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
-		follow := b.dispatcher.Policies.Sets.ForgetChanged // Follow of the other replica, whose dispatcher was created last
+		follow := b.dispatcher.Policies.Sets.ForgetChanged // of the second replica: its dispatcher was created last
 		at := func(status int) (got takeResponse) {
 			b.Helper()
 			a := b.callURL(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).expectStatus(status)

@@ -68,7 +68,8 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 	})
 }
 
-// TestNamesOfTokensAreVisible checks names that look like another name, or like nothing.
+// TestNamesOfTokensAreVisible checks that names of tokens with invisible or misplaced characters are refused, because they look like
+// another name.
 func TestNamesOfTokensAreVisible(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

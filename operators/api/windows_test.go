@@ -9,10 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// windowJSON returns the JSON of a window of length hours that opened before hours ago.
-func windowJSON(before, length int) string {
-	from := time.Now().UTC().Add(time.Duration(-before) * time.Hour)
-	return fmt.Sprintf(`{"cron":"%d %d * * *","duration":"%dh"}`, from.Minute(), from.Hour(), length)
+// windowJSON returns the JSON of a daily window that opened hoursAgo hours ago and is open for hoursOpen hours.
+func windowJSON(hoursAgo, hoursOpen int) string {
+	from := time.Now().UTC().Add(time.Duration(-hoursAgo) * time.Hour)
+	return fmt.Sprintf(`{"cron":"%d %d * * *","duration":"%dh"}`, from.Minute(), from.Hour(), hoursOpen)
 }
 
 func TestWindowsOfBatchesAndPools(t *testing.T) {
