@@ -16,7 +16,7 @@ type activityPages struct {
 	*frame
 
 	api    client
-	rawAPI API
+	rawAPI API // streams the CSV
 }
 
 // registerRoutes adds the pages to target.
@@ -61,8 +61,8 @@ func convertTimes(query url.Values) (url.Values, error) {
 	return query, nil
 }
 
-// eventsWatch returns the watch (the condition for reading the page again) of a list of events with these filters. Only the newest page of
-// the list changes.
+// eventsWatch returns the watch (the condition for reading the page again) of a list of events with these filters. If the page is not the
+// newest one of the list, the watch is zero, because older pages do not change.
 func eventsWatch(filters url.Values, isNewestPage bool) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)

@@ -25,8 +25,8 @@ func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 }
 
 // cancel cancels the batch that the submitted form in the request names. If more than confirmCountAbove tasks wait, the operator must type
-// the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now. next and
-// messageKey are as in formAction.
+// the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now. next is the path of
+// the page that the browser shows afterwards, and messageKey the key of the message on that page.
 func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -70,8 +70,8 @@ func editFormValues(batch operators.Batch) url.Values {
 	}
 }
 
-// edit changes the fields of a batch that the operator changed in the submitted form. It sends no other fields to the API. next and
-// messageKey are as in formAction.
+// edit changes the fields of a batch that the operator changed in the submitted form. It sends no other fields to the API. next is the path
+// of the page that the browser shows afterwards, and messageKey the key of the message on that page.
 func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
@@ -112,8 +112,8 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
-// originalText returns the text that the input inputName had when form was shown, or fallback if the form does not say it. If the input
-// differs from this text, the operator changed it, even if another operator has changed the batch since the form was shown.
+// originalText returns the text that the input inputName had when form was shown. If form does not contain this text, it returns fallback.
+// If the input differs from the text, the operator changed it, even if another operator has changed the batch since the form was shown.
 func originalText(form url.Values, inputName, fallback string) string {
 	if !form.Has("was." + inputName) {
 		return fallback
@@ -129,7 +129,7 @@ func filledRows(rows []policyRow) []policyRow {
 	return slices.DeleteFunc(slices.Clone(rows), func(r policyRow) bool { return r.Name+r.Per+r.Rate == "" })
 }
 
-// dateInput returns a time in the format of a browser's input. It is empty if at is nil.
+// dateInput formats the time at for an input of a browser. If at is nil, the text is empty.
 func dateInput(at *operators.Time) string {
 	if at == nil {
 		return ""

@@ -19,7 +19,8 @@ const (
 	clonePageSize = 1000 // tasks that are read in one request
 )
 
-// cloneFormValues returns the form inputs for a new batch with the work and the settings of source, without times that are not after now.
+// cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It omits times that are
+// not after now.
 func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 	f := url.Values{
 		"from": {strconv.FormatInt(source.ID, 10)}, "name": {source.Name}, "pool": {source.Pool}, "kind": {source.Kind}, "payload": {indentJSON(source.Payload)}, "same": {cloneAll},

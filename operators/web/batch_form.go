@@ -34,10 +34,10 @@ type batchForm struct {
 	url.Values
 
 	Pools    []operators.PoolState // pools to choose from; not all if there are many
-	Operator bool
-	Source   *operators.Batch // batch that the form is cloned from, or nil
-	Counted  *int64           // number of tasks that the batch would have; nil if they were not counted
-	Skipped  int64            // number of entered tasks that would be skipped
+	Operator bool                  // the visitor may create batches
+	Source   *operators.Batch      // batch that the form is cloned from, or nil
+	Counted  *int64                // number of tasks that the batch would have; nil if they were not counted
+	Skipped  int64                 // number of entered tasks that would be skipped
 	Problem  string
 }
 

@@ -9,8 +9,8 @@ import (
 // minChartSpan is the shortest time that a chart spans. A new pool has little history.
 const minChartSpan = 2 * time.Minute
 
-// chart shows the held slots and the capacity of a pool over time, and bars of counts. It is drawn as an SVG of
-// Width x Height. It does not show offered slots: its points have no count of them.
+// chart shows the held slots and the capacity of a pool over time, and bars of counts. It is drawn as an SVG of Width x Height. It does not
+// show offered slots, because its points do not count them.
 type chart struct {
 	curve
 	countBars
@@ -34,9 +34,9 @@ type countBars struct {
 	Grants, Reaps []bar
 	Denied        []bar
 	BarWidth      float64
-	Every         string // the time that one bar covers, in words
-	MaxBar        int
-	MaxDenied     int
+	Every         string     // the time that one bar covers, in words
+	MaxBar        int        // largest sum of grants and reaps in one bar
+	MaxDenied     int        // largest number of denied reports in one bar
 	Counting      *time.Time // time since which denials were counted; nil if they were counted over the whole chart
 }
 
@@ -126,13 +126,13 @@ func (c *chart) y(slots uint16) float64 {
 	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// x returns the x coordinate of the point drawn. last is the last point, at the right edge.
+// x returns the x coordinate of the point drawn. The point last is the last one of the chart, at the right edge.
 func (c *chart) x(last, drawn point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-drawn.at)/float64(c.Span.Milliseconds()))
 }
 
-// drawBars draws the counts of points. countedSince is the time since which denials are counted. If the chart spans more than
-// maxFineBarsSpan, a bar covers a minute.
+// drawBars draws the counts of points. countedSince is the time since which denials are counted. A bar covers the time pointEvery, or a
+// minute if the chart spans more than maxFineBarsSpan.
 func (c *chart) drawBars(points []point, countedSince time.Time) {
 	if len(points) == 0 {
 		return
@@ -177,11 +177,11 @@ func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duratio
 // longer chart, a bar covers a minute.
 const maxFineBarsSpan = 10 * time.Minute
 
-// intervalCounts holds the counts of one bar: of the points after the previous bar, up to the bar's last point.
+// intervalCounts holds the counts of one bar, which covers the points after the previous bar.
 type intervalCounts struct {
 	poolCounts
 
-	point point
+	point point // last point that the bar covers
 }
 
 // sumPoints adds up the counts of the points in each interval of length every. Intervals begin at full multiples of every, so the bar of a

@@ -23,19 +23,20 @@ func newClient(api API) client {
 	return client{c}
 }
 
-// get reads a resource into answer that has no method in the client, or a path that a visitor entered, as the visitor in the request.
+// get sends a GET request for path, as the visitor in the request r, and decodes the response into answer. It is for resources that have no
+// method in the client, and for paths that a visitor entered.
 func (c client) get(r *http.Request, path string, query url.Values, answer any) error {
 	return c.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
 
-// post sends body as a change to the API.
+// post sends body in a POST request for path.
 func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns the formAction for an action of the API on the entry with the path parameter {id} of a list, such as
-// /v1/pools/{id}/pause. listName is the name of the list, and messageKey the key of the message about success. It sends the input `reason`
-// of the form, if there is one. After the action, the browser shows the page of the entry.
+// entryAction returns the formAction that calls an action of the API on one entry of a list, such as /v1/pools/{id}/pause. listName is the
+// name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success. If the form has
+// the input `reason`, the action gets it. Afterwards the browser shows the page of the entry.
 func (c client) entryAction(listName, action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")

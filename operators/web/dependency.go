@@ -55,7 +55,7 @@ func (s System) describe(checked api.Dependency) dependency {
 	return shown
 }
 
-// StateText returns, for a dependency that does not work well, a predicate such as "is slow" for a sentence about it.
+// StateText returns the predicate of a sentence about a dependency that does not work well, such as "answers slowly".
 func (d dependency) StateText() string {
 	switch {
 	case d.Slow:
@@ -66,14 +66,14 @@ func (d dependency) StateText() string {
 	return "does not answer"
 }
 
-// unhealthy returns those of dependencies that do not answer or answer slowly.
+// unhealthy returns the dependencies that do not answer, answer slowly, or failed their check.
 func unhealthy(dependencies []dependency) []dependency {
 	return slices.DeleteFunc(dependencies, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
 }
 
-// outageText returns the text for an error. A problem of the API keeps its text, except if its server does not
-// answer: then the text names the server, the time since which it does not answer, and the remedy. Any error
-// that is not a problem of the API, also a panic or a fault in a template, is taken for an outage of Postgres.
+// outageText returns the text about err for people. A problem of the API keeps its own text, unless it names a server that does not answer.
+// Then the text names this server, the time since which it does not answer, and the remedy. Any other error, such as a panic or a fault in
+// a template, counts as an outage of Postgres.
 func (f *frame) outageText(ctx context.Context, err error) string {
 	p, isProblem := errors.AsType[*operators.Problem](err)
 	if isProblem && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
@@ -91,8 +91,8 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	return shown.sentence(f.now())
 }
 
-// checkedState returns the state that the checks found for the server failed, which has just failed. If the checks found the server
-// healthy, they ran before the failure, and checkedState returns failed.
+// checkedState returns what the checks found about failed, a server that has just failed. If the checks found the server healthy, they ran
+// before the failure; then checkedState returns failed itself.
 func (f *frame) checkedState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed
@@ -123,7 +123,7 @@ func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) {
 	f.sendError(rw, r, errPageLate)
 }
 
-// recoversItself reports whether the browser will replace the error page with this HTTP status without a reload. This is so if the page is
+// recoversItself reports whether the browser will replace the error page with this HTTP status without a reload. It does so if the page is
 // live (read again while it is open) and a server does not answer.
 func (f *frame) recoversItself(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)

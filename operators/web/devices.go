@@ -94,7 +94,7 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// readHeldSlot returns the slot that a device, which holds at most one, holds for one of its running tasks, or nil if it holds none.
+// readHeldSlot returns the slot that a device holds for one of its running tasks, or nil if it holds none. A device holds at most one slot.
 func (d *devicePages) readHeldSlot(r *http.Request, running []operators.Task) (*heldSlot, error) {
 	if len(running) == 0 {
 		return nil, nil //nolint:nilnil // it holds none
@@ -121,5 +121,6 @@ func (d *devicePages) blockPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// silentAfter returns the time without a report after which a device is called silent.
+// silentAfter returns the time without a report after which a device is called silent: silentPeriods report periods, plus the precision of
+// the stored last_seen time.
 func (d *devicePages) silentAfter() time.Duration { return silentPeriods*d.reportPeriod + seenWithin }

@@ -6,5 +6,5 @@
 // reads the page again, once for all its viewers with the same role, and the streams send the pieces that
 // differ. A page without viewers is not read.
 //
-// Pages call an offered slot reserved, a reaped grant taken back, and a report that got no grant refused.
+// Pages call an offered slot "reserved", a reaped grant "taken back", and a report that got no grant "refused".
 package web

@@ -72,7 +72,7 @@ func hitGroups(found operators.Found) (groups []hitGroup) {
 	return groups
 }
 
-// newHit converts a hit of the API to a hit with the name that people use for it. A batch is shown by its name.
+// newHit converts a hit of the API to a hit of the page, which has a path. A batch is shown by its name, if it has one.
 func newHit(found operators.Hit) hit {
 	list := map[string]string{"pool": "/pools/", "batch": "/batches/", "task": "/tasks/", "device": "/devices/"}[found.Kind]
 	one := hit{Kind: found.Kind, ID: found.ID, Text: found.Text, Path: list + url.PathEscape(found.ID)}

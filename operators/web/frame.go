@@ -88,8 +88,8 @@ type shell struct {
 	Who            api.Operator
 	ReadOnly       bool
 	Mode           string
-	Done           string
-	Now            int64
+	Done           string // message about the action that was just done; empty if there is none
+	Now            int64  // ms since 1970
 	Nav            []navigation
 	Find           string // the text that the visitor searched for; empty if there was no search
 	Theme          string // light or dark; empty means the theme of the system
@@ -204,7 +204,7 @@ func errorText(err error) string {
 	return "The ledger cannot be reached."
 }
 
-// formWording names an entry of a list as a form does: "Limit 3, per" instead of limits[2].per.
+// formWording replaces the path of a list entry at the start of detail by the wording of forms: "Limit 3, per" instead of limits[2].per.
 func formWording(detail string) string {
 	list, rest, found := strings.Cut(detail, "[")
 	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]
@@ -256,7 +256,7 @@ func (s *renderedPage) version() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// templateData is the data that the template of a page gets.
+// templateData is the data that the template of a page gets. Its method Piece adds the pieces of the page to the field page.
 type templateData struct {
 	Data any
 

@@ -52,7 +52,8 @@ func templateFuncs(options Options) template.FuncMap {
 	}
 }
 
-// restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or action needs another role.
+// restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or the action needs another role. role
+// is a role with its article, such as "an admin", and action a verb with its object.
 func (o Options) restrictionText(role, action string) string {
 	if o.ReadOnly {
 		return "This dashboard is read-only: nobody can " + action + " here."
@@ -90,7 +91,7 @@ func newTimesRenderer() func(text string) template.HTML {
 	}
 }
 
-// exactTimeHTML renders at, a time in RFC 3339, as an element that shows the exact time.
+// exactTimeHTML renders the parameter at, a time in RFC 3339, as an element that shows the exact time. It returns any other text unchanged.
 func exactTimeHTML(at string) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {

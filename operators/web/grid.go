@@ -10,10 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// The phases of held slots. leasePhase derives the phase from the part of the lease that is left.
 const (
-	halfLeft     = 0.5
-	expiringLeft = 0.2
+	halfLeft     = 0.5 // if less than this share of the lease is left, a held slot has the phase half
+	expiringLeft = 0.2 // if less than this share of the lease is left, a held slot has the phase expiring
 
 	holdersShown = 200 // rows of the table; if there are more holders, the page of tasks lists all
 )
@@ -93,7 +92,7 @@ type poolData struct {
 	Holders     []cell
 	More        int // number of holders that are not shown
 	Chart       plot
-	Lanes       slotTimeline
+	Lanes       slotTimeline // time line of the slots, not the urgent lane of batches
 	Batches     batchMarks
 	Recent      poolCounts
 	Waits       waitSummary
@@ -110,7 +109,8 @@ type poolRedisData struct {
 	usage  policyUsage
 }
 
-// readRedisData reads the parts of a pool's page that need Redis concurrently, so that each may use the whole time limit if Redis is slow.
+// readRedisData reads the parts of a pool's page that need Redis. It reads the parts concurrently, so that each of them may use the whole
+// time limit if Redis is slow.
 func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 	waiting := make(chan waitSummary, 1)
 	reading := rescue.Async(func() error {

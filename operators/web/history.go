@@ -45,7 +45,7 @@ type history struct {
 	sinceLast map[string]poolCounts // counts after the last point
 	last      time.Time             // time of the last point
 
-	disagreeing  map[string]struct{} // pools with conflicts or drift; some were too long ago to be shown
+	disagreeing  map[string]struct{} // pools with conflicts or drift, also with those that are too old to be shown
 	talliesSince time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
@@ -66,7 +66,7 @@ func (h *history) addSlotChanges(changes []slotChanges) {
 	}
 }
 
-// addTally adds to the next point of a pool counts that the replicas made (denials, conflicts, drift).
+// addTally adds counts to the next point of a pool. The replicas made these counts (denials, conflicts and drift).
 func (h *history) addTally(pool string, counts meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,8 +199,8 @@ func (w *Web) LoadHistory(ctx context.Context) error {
 	return nil
 }
 
-// prependPoints adds the points that are computed from activity, the past according to the log, before the points that this replica has
-// collected. uses has the present state of each pool.
+// prependPoints computes the past points of each pool from activity, which was read from the log. It inserts them before the points that
+// this replica has collected. uses has the present state of each pool.
 func (h *history) prependPoints(now time.Time, activity slotActivity, uses []poolUse) {
 	steps := map[string][]slotChanges{}
 	for _, s := range activity.Steps {
@@ -223,8 +223,8 @@ func (h *history) prependPoints(now time.Time, activity slotActivity, uses []poo
 	}
 }
 
-// pointsFromLog computes the past points of a pool from steps and resizes of the log. It begins with the pool's current state at the time
-// now and goes back in time, at most by `back` and not beyond the creation of the pool.
+// pointsFromLog computes the past points of a pool from steps and resizes, the changes in the log. It begins with current, the state of the
+// pool at the time now. It goes back in time for at most the duration back, and not beyond the creation of the pool.
 func pointsFromLog(now time.Time, current poolUse, back time.Duration, steps []slotChanges, resizes []resize) []point {
 	slices.SortFunc(steps, func(a, b slotChanges) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)

@@ -32,10 +32,10 @@ type watch struct {
 	device    string
 }
 
-// matches reports whether the event changed may have changed the page.
-func (w watch) matches(changed event) bool {
-	return w.allEvents || w.pool != "" && w.pool == changed.Pool || w.batch != 0 && w.batch == changed.Batch ||
-		w.task != 0 && w.task == changed.Task || w.device != "" && w.device == changed.Device
+// matches reports whether the event e may have changed the page.
+func (w watch) matches(e event) bool {
+	return w.allEvents || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
+		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
 
 // viewKey identifies a view. All visitors with the same key see the same page.
@@ -161,18 +161,19 @@ func (v *view) needsRead(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// readLimits returns the lane (the quick or the slow group of concurrent reads) in which the view open is read next, and its time limit.
-func (h *hub) readLimits(open *view) (limiter chan struct{}, timeLimit time.Duration) {
+// readLimits returns the lane (the quick or the slow group of concurrent reads) in which the view v is read next, and the time limit of
+// this read.
+func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if open.wasSlow {
+	if v.wasSlow {
 		return h.slowReads, slowReadLimit
 	}
 	return h.quickReads, quickReadLimit
 }
 
-// readContext returns the context of a read. In the quick lane it hides the deadline, so that loaders do not leave parts of the page out
-// because little time is left. A page that is late in the quick lane is read again in the slow lane.
+// readContext returns the context of a read. In the quick lane, the context hides its deadline: otherwise loaders would leave parts of the
+// page out because little time is left. A page that is late in the quick lane is read again in the slow lane.
 func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
 	if timeLimit == quickReadLimit {
@@ -184,13 +185,13 @@ func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.Can
 // withoutDeadline is a context that ends at its deadline, but whose method Deadline reports no deadline.
 type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a context
 
-// Deadline returns false as its second result, because this context has no deadline.
+// Deadline hides the deadline: its second result is false.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// readView waits for room in the lane (quick or slow reads) of the view open and reads its page, even if the last viewer has left in the
+// readView waits for room in the lane (quick or slow reads) of the view v, and then reads its page, even if the last viewer has left in the
 // meantime. If the page is too slow for the quick lane, the next tick starts another read in the slow lane.
-func (h *hub) readView(key viewKey, open *view) {
-	limiter, timeLimit := h.readLimits(open)
+func (h *hub) readView(key viewKey, v *view) {
+	limiter, timeLimit := h.readLimits(v)
 	limiter <- struct{}{}
 	defer func() { <-limiter }()
 	ctx, cancel := h.readContext(timeLimit)
@@ -205,13 +206,13 @@ func (h *hub) readView(key viewKey, open *view) {
 	defer h.mu.Unlock()
 	now := h.now()
 	took := now.Sub(began)
-	open.isReading, open.restUntil = false, now.Add(restFactor*took)
-	if err != nil && ctx.Err() != nil && !open.wasSlow {
-		open.wasSlow, open.changed, open.restUntil = true, true, now
+	v.isReading, v.restUntil = false, now.Add(restFactor*took)
+	if err != nil && ctx.Err() != nil && !v.wasSlow {
+		v.wasSlow, v.changed, v.restUntil = true, true, now
 		return
 	}
-	open.wasSlow = took > quickReadLimit
-	open.setState(rendered, err)
+	v.wasSlow = took > quickReadLimit
+	v.setState(rendered, err)
 }
 
 // setErrors sets the error of all views. It is called when no page can be read.

@@ -16,9 +16,9 @@ type Ledger interface {
 	pageData
 }
 
-// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, tokenHash of the secret of its
-// operator token. The lifetime of a session begins with OpenSession; reading the session does not extend it. The log gets the actor and the
-// address, from, of each sign-in and sign-out.
+// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash the hash of its
+// operator token. lifetime begins with OpenSession; reading the session does not extend it. OpenSession and CloseSession write an event
+// with the actor and with from, the actor's address.
 type sessionStore interface {
 	OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error
 	Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) // errNotFound if there is none

@@ -64,7 +64,7 @@ type streams struct {
 	auth    *authenticator
 	hub     *hub
 	shares  *fair.Shares
-	baseCtx context.Context //nolint:containedctx // of all streams
+	baseCtx context.Context //nolint:containedctx // the context of all streams
 	stop    context.CancelFunc
 }
 
@@ -148,8 +148,8 @@ func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send
 	}
 }
 
-// isSessionValid reports whether the session of the request is still valid, with the same role. It notifies the page of a session that has
-// ended with send. If the ledger cannot be read, the session counts as valid.
+// isSessionValid reports whether the session of the request is still valid, with the same role. If the session has ended or its role has
+// changed, isSessionValid notifies the page with send. If the ledger cannot be read, the session counts as valid.
 func (s *streams) isSessionValid(r *http.Request, role string, send func(pageUpdate) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {

@@ -33,8 +33,8 @@ func (n *eventFollower) skipEvents(ctx context.Context) error {
 	return err
 }
 
-// advance finds out whether completeID can increase, and reads the events only if withEvents is true. Its first call
-// only stores the end of the log.
+// advance increases completeID if no event up to the next position in the log can appear any more. It returns events only if withEvents is
+// true. Its first call only stores the end of the log.
 func (n *eventFollower) advance(ctx context.Context, withEvents bool) (events []event, allChanged bool, err error) {
 	if !n.hasBegun {
 		mark, err := n.log.ReadEventPosition(ctx, -1)

@@ -195,7 +195,7 @@ func (p *plot) setValues(points []point) {
 	}
 }
 
-// addValues adds the values at the point added, with the grants and reaps since the previous value.
+// addValues adds the values of the point added. grants and reaps are the counts since the previous value.
 func (v *plotValues) addValues(added point, grants, reaps int) {
 	v.At = append(v.At, int((added.at-v.From)/1000))
 	v.Held = append(v.Held, int(added.held))

@@ -97,7 +97,7 @@ func policyRateText(shown operators.Policy) string {
 	return strings.Join(parts, " ")
 }
 
-// rateText returns as text that maxStarts starts are allowed in perMS milliseconds.
+// rateText returns the rate of maxStarts starts in perMS milliseconds as text, such as 10/24h.
 func rateText(maxStarts, perMS int64) string {
 	return strconv.FormatInt(maxStarts, 10) + "/" + compactDuration(time.Duration(perMS)*time.Millisecond)
 }

@@ -21,7 +21,8 @@ func (p *poolPages) editPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// edit changes the settings of a pool as the submitted form says. next and messageKey are as in formAction.
+// edit changes the settings of a pool as the submitted form says. next is the path of the page that the browser shows afterwards, and
+// messageKey the key of the message on that page.
 func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
@@ -80,8 +81,8 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	return settings, err
 }
 
-// callerLimitText returns maxCallers, the maximum number of slots for callers, as the text of an input. It is empty if maxCallers is nil:
-// there is no limit.
+// callerLimitText returns maxCallers, the maximum number of slots for callers, as the text of an input. If maxCallers is nil, there is no
+// limit, and the text is empty.
 func callerLimitText(maxCallers *int) string {
 	if maxCallers == nil {
 		return ""
@@ -118,7 +119,8 @@ func (p *poolPages) createPage(r *http.Request) (page, error) {
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Rows": policyRows(nil)}}, nil
 }
 
-// create creates a pool as the submitted form says. next and messageKey are as in formAction.
+// create creates a pool as the submitted form says. next is the path of the page that the browser shows afterwards, and messageKey the key
+// of the message on that page.
 func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
@@ -163,7 +165,8 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "This grant has ended and its slot is free. There is nothing to release."}
 }
 
-// release takes a slot back from its holder as the submitted form says. next and messageKey are as in formAction.
+// release takes a slot back from its holder as the submitted form says. next is the path of the page that the browser shows afterwards, and
+// messageKey the key of the message on that page.
 func (p *poolPages) release(r *http.Request) (next, messageKey string, err error) {
 	name := r.PathValue("id")
 	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)

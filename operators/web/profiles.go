@@ -55,7 +55,8 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 	}}
 }
 
-// create creates a profile as the submitted form says. next and messageKey are as in formAction.
+// create creates a profile as the submitted form says. next is the path of the page that the browser shows afterwards, and messageKey the
+// key of the message on that page.
 func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
@@ -70,7 +71,8 @@ func (p *profilePages) create(r *http.Request) (next, messageKey string, err err
 	return p.saveProfile(r, name)
 }
 
-// saveProfile stores the policies of the form that r submits under the profile name. next and messageKey are as in formAction.
+// saveProfile stores the policies of the submitted form under the profile name. next is the path of the page that the browser shows
+// afterwards, and messageKey the key of the message on that page.
 func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {

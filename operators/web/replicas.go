@@ -34,7 +34,7 @@ type replica struct {
 
 	Here bool // it is this process
 	Gone bool // its heartbeats have stopped
-	Late bool // it sends heartbeats, but for three of its reap intervals it has not reaped
+	Late bool // it sends heartbeats, but has not reaped for three of its reap intervals plus goneAfter
 	Bad  []dependency
 }
 
@@ -62,7 +62,7 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	return append(serving, gone...), nil
 }
 
-// mixedVersions returns as text the versions of those of replicas that are not gone. It is empty if they all have the same version.
+// mixedVersions returns the versions of the replicas that are not gone, as text. If all of them have the same version, the text is empty.
 func mixedVersions(replicas []replica) string {
 	found := map[string]bool{}
 	for _, r := range replicas {
@@ -76,13 +76,14 @@ func mixedVersions(replicas []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallyReader holds the counts of the replicas as they were last read. The counts of a running replica only grow. So addGrowth adds only
-// the difference between two reads, and a missed read loses nothing. The counts of a replica's first minute are always included.
+// tallyReader holds the counts (denials, conflicts, drift) that the replicas had published at the last read. The counts of a running
+// replica only grow, so addGrowth adds the difference between two reads, and a missed read loses nothing. If a replica has run for at most
+// a minute at its first read, all its counts are added.
 type tallyReader struct {
 	lastRead map[string]map[string]meters.Tally // counts by replica and pool
 }
 
-// addGrowth adds to target how much the counts in tallies have grown since the previous read.
+// addGrowth adds to target how much the published counts in tallies have grown since the previous read.
 func (t *tallyReader) addGrowth(tallies []replicaTallies, target *history) error {
 	current := make(map[string]map[string]meters.Tally, len(tallies))
 	for _, one := range tallies {
@@ -105,8 +106,8 @@ func (t *tallyReader) addGrowth(tallies []replicaTallies, target *history) error
 	return nil
 }
 
-// tallyGrowth returns how much the counts have grown from before to current. If a pool was deleted and created again, its counts begin at
-// 0 again.
+// tallyGrowth returns how much the counts of a pool have grown from before to current. If the pool was deleted and created again, its
+// counts have begun at 0 again.
 func tallyGrowth(before, current meters.Tally) meters.Tally {
 	if current.Denied < before.Denied || current.Conflicts < before.Conflicts || current.Drift < before.Drift {
 		before = meters.Tally{}

@@ -169,9 +169,9 @@ func resultsPath(shown batch) string {
 	return operators.Path("batches", strconv.FormatInt(shown.ID, 10), "results")
 }
 
-// readSummary returns the summary of the results of the batch shown that selection selects. A summary of a sample is cached for
-// summaryReadEvery; a cached summary of all results also becomes invalid when the counts of the batch change. The total counts in the
-// summary are always the current counts of the batch.
+// readSummary returns the summary of those results of the batch shown that selection selects. A summary is cached for summaryReadEvery. If
+// it covers all results, not a sample, it is also read again when the counts of the batch change. The total counts in the summary are
+// always the current counts of the batch.
 func (b *batchPages) readSummary(r *http.Request, shown batch, selection operators.ResultQuery) (operators.ResultSummary, error) {
 	query := selection.Values()
 	query.Set("page_size", "1")

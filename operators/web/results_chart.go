@@ -25,9 +25,9 @@ type progressChart struct {
 	From, To      time.Time
 	Now           float64 // x position of the current time
 	Label         string
-	Pace          []rateBar
-	PaceMax       string
-	PaceHeight    int
+	Pace          []rateBar // bars of the tasks that ended per minute
+	PaceMax       string    // the highest of these rates
+	PaceHeight    int       // height of the drawing of the bars
 	Ended, Total  int64
 	ExpectedToEnd *operators.Time
 }
@@ -97,7 +97,7 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, xOf func(time
 	}
 }
 
-// shortTimeText returns at as text without the year, in UTC.
+// shortTimeText formats the time at in UTC, without the year.
 func shortTimeText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
 // roundedText returns number as text with four significant digits.

@@ -55,7 +55,7 @@ type checkedSession struct {
 	validUntil time.Time
 }
 
-// hashOf returns the SHA-256 of a token.
+// hashOf returns the SHA-256 of a token, or nil if the token is empty.
 func hashOf(token string) []byte {
 	if token == "" {
 		return nil
@@ -149,7 +149,8 @@ func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Opera
 	return who, err
 }
 
-// closeSession ends a session, whose operator signs out from the address from. It does nothing if no operator is signed in with the session.
+// closeSession ends the session with this secret. from is the address from which its operator signs out. If no operator is signed in with
+// the session, closeSession does nothing.
 func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret string) error {
 	s.recentChecks.Delete(sha256.Sum256([]byte(secret)))
 	who, err := s.sessionOperator(ctx, secret)
@@ -253,9 +254,9 @@ func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
 	d.startSession(rw, r, signInForm{Next: localPath(r.PostFormValue("next"))}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
 }
 
-// startSession calls open with credential, a token or the secret of a link, and gives the browser the session. If that fails, it shows
-// form again. A wrong token counts as a guess by the sender's address. A wrong link does not count: any web page can make a browser follow
-// a link, and nobody can guess its 256 bits.
+// startSession calls open with credential (a token or the secret of a link), and sends the new session to the browser in a cookie. If open
+// fails, startSession shows form again. A wrong token counts as a guess by the sender's address. A wrong link does not count, because any
+// web page can make a browser follow a link, and nobody can guess its 256 bits.
 func (d *authenticator) startSession(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, from netip.Addr, credential string) (secret string, err error), credential string,
 ) {

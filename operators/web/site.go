@@ -118,10 +118,12 @@ func (s *site) renderLivePage(ctx context.Context, key viewKey) (*renderedPage, 
 	return captured.page, captured.err
 }
 
-// formAction does the work of a form, and returns the next page and the key of the message that this page shows.
+// formAction does the work of a submitted form. It returns next, the path of the page that the browser shows afterwards, and messageKey,
+// the key of the message on that page (see doneMessages).
 type formAction func(r *http.Request) (next, messageKey string, err error)
 
-// addForm registers at pattern a form that needs a role and whose work action does. If the form is refused, a page shows the reason.
+// addForm registers a form at pattern. A visitor needs role to submit the form, and action does its work. If the form is refused, a page
+// shows the reason.
 func (s *site) addForm(pattern, role string, action formAction) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !s.may(r, role) {

@@ -37,7 +37,7 @@ func (t *taskPages) registerRoutes(target *site) {
 	target.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
 }
 
-// taskFilters returns those parameters of query that are filters of the API and that the page offers.
+// taskFilters returns the parameters of query that are filters of the API and that the page offers.
 func taskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error")
 }
@@ -194,7 +194,7 @@ type step struct {
 	Here  bool
 }
 
-// statePath returns the states of a task so far. If it is open, the expected next states follow.
+// statePath returns the states of a task so far. If the task is open, the expected next states follow.
 func statePath(task operators.TaskDetail) []step {
 	wasGranted := len(task.Attempts) > 0 || task.Grant != nil
 	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}

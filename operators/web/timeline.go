@@ -40,8 +40,8 @@ type slotTimeline struct {
 	Rows       []timelineRow
 	From, To   time.Time
 	Times      []axisTick
-	Cut        int // number of holdings that are drawn; 0 means that all are drawn
-	Asked      time.Duration
+	Cut        int           // number of holdings that are drawn; 0 means that all are drawn
+	Asked      time.Duration // length of the range that was requested
 	Span       time.Duration // length of the time that is drawn
 	Below, Top string        // paths of the pages with the lower and the higher slots; empty if there are none
 }
@@ -70,7 +70,8 @@ func timelineSpan(timeRange string) time.Duration {
 	return 24 * time.Hour
 }
 
-// readHoldings reads the holdings (periods in which a device held a slot) of the slots of a pool that the request selects, in timeRange.
+// readHoldings reads the holdings (periods in which a device held a slot) of a part of a pool's slots in timeRange. The request selects the
+// first slot of this part.
 func (p *poolPages) readHoldings(r *http.Request, pool, timeRange string) (slotHoldings, error) {
 	first, err := strconv.Atoi(r.URL.Query().Get("from_slot"))
 	if err != nil || first < 0 {
@@ -168,7 +169,7 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 	return s
 }
 
-// fullTimeText returns at as text with the date and the time, in UTC.
+// fullTimeText formats the time at with the date, in UTC.
 func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endingTexts returns the words for each way in which a holding ends.
@@ -202,8 +203,8 @@ type batchMark struct {
 	Mark  mark
 }
 
-// assignMarks gives a mark (a colour, a pattern and a letter) to each batch of slots and of holdings. It is the mark that follows from the
-// batch's id or, if another batch has that mark, the next free one. So the mark of a batch usually stays the same while other batches come
+// assignMarks gives a mark (a colour, a pattern and a letter) to each batch of slots and of holdings. The mark is the batch's id modulo
+// markCount or, if another batch has that mark, the next free one. So the mark of a batch usually stays the same while other batches come
 // and go. If there are more batches than marks, several batches share a mark.
 func assignMarks(slots []operators.Slot, holdings []holding) batchMarks {
 	var batches []int64

@@ -41,7 +41,7 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 	return u.withoutUnavailable(err)
 }
 
-// withoutUnavailable returns u with Unknown set, and no error, if err has the status 503. It returns any other error unchanged.
+// withoutUnavailable returns u and err. If err has the status 503, it sets Unknown instead and returns no error.
 func (u policyUsage) withoutUnavailable(err error) (policyUsage, error) {
 	if u.Unknown = operators.HasStatus(err, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil

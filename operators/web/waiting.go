@@ -43,8 +43,8 @@ type waitSummary struct {
 	Unknown  bool   // the API refused the summary with status 503
 	Code     string // reason whose tasks are listed; empty means all reasons
 	Bar      []barSegment
-	Named    map[string]*operators.WaitingPart
-	Remedies remedyRenderer // remedies for this visitor; the other fields are the same for all visitors
+	Named    map[string]*operators.WaitingPart // the parts by the code of their reason
+	Remedies remedyRenderer                    // remedies for this visitor; the other fields are the same for all visitors
 }
 
 // newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made from a sample.

@@ -173,7 +173,8 @@ func (w *Web) Tick(ctx context.Context) error {
 	return nil
 }
 
-// readEvents returns the events since the previous call, if a page is open (isWatched). allChanged is as in eventFollower.read.
+// readEvents returns the events since the previous call if a page is open (isWatched), and no events otherwise. If allChanged is true, all
+// pages count as changed.
 func (w *Web) readEvents(ctx context.Context, isWatched bool) (events []event, allChanged bool, err error) {
 	if isWatched {
 		return w.events.read(ctx)
@@ -182,7 +183,7 @@ func (w *Web) readEvents(ctx context.Context, isWatched bool) (events []event, a
 }
 
 // addPoint adds a point to the history: the current number of held slots of each pool, and the number of grants and reaps since the
-// previous point. These are counted from the events of the log that became complete since then.
+// previous point. It counts the grants and reaps in the events of the log that became complete since then.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {
