@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestActorsOfOneNameAreToldApart checks a device that has the name of a part of the dispatcher, on the page of the log
-// and in its CSV.
+// TestActorsOfOneNameAreToldApart checks the events of a device that has the name of a part of the dispatcher. The page of the log and its
+// CSV must show which of the two acted.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// submitBatchForm sends the form for a new batch. If file is not empty, it sends the text as a file, too.
+// submitBatchForm sends the form for a new batch. If file is not empty, the form also has a file with this content.
 func (b *testReplica) submitBatchForm(form map[string]string, file string) (status int, text, location string) {
 	b.Helper()
 	var content bytes.Buffer

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestPagesThatHangKeepToTheSlowLane checks pages whose reading hangs: they do not delay other pages, however many
-// of them hang. The clock is virtual (synctest). On a busy machine with a real clock, the other page could take
-// longer than quickReadLimit, and would also go to the lane for slow pages.
+// TestPagesThatHangKeepToTheSlowLane checks that pages whose reading hangs do not delay other pages, however many of them hang. The clock
+// is virtual (synctest): with a real clock on a busy machine, the other page could take longer than quickReadLimit and go to the slow lane,
+// too.
 func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

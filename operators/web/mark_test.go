@@ -11,8 +11,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestADeviceShowsTroubleWithItsMark checks the page of a device whose mark in Redis (it says that the device has
-// work) is wrong: the page shows this. It shows nothing about a mark that is correct.
+// TestADeviceShowsTroubleWithItsMark checks the page of a device. A mark in Redis says that the device has work. The page must describe a
+// mark that is wrong, and say nothing about a mark that is correct.
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
 	at := servers.InProcessRedis(t)

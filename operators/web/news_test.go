@@ -54,7 +54,7 @@ func TestNewsMissesNothing(t *testing.T) {
 		}
 		return ids
 	}
-	told() // events from before the first read are not news
+	told() // the first read returns no events
 	for _, step := range []struct {
 		given   int64
 		missing []int64

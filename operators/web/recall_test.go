@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestLaterReplicaShowsTheSameHour checks the chart of the last hour at a replica that started later. It is the
-// same as at a replica that ran all the time, within one point.
+// TestLaterReplicaShowsTheSameHour checks the chart of the last hour at a replica that started later. It must equal the chart of a replica
+// that ran all the time; a difference of one point in time is allowed.
 func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*testReplica, func()){

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestCountsOfReplicasAreAddedUpOnce checks the sums of what replicas count: each count is added once, whenever it
-// is read. Counts from before the first read are left out.
+// TestCountsOfReplicasAreAddedUpOnce checks the sums of the counts that replicas publish. Each count must be added once. If a replica ran
+// for a long time before its first read, its earlier counts must be left out.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallyReader{}

@@ -85,9 +85,8 @@ func TestABatchIsItsResults(t *testing.T) {
 	}
 }
 
-// TestResultsAreSummedUpOnceInAWhile checks the summary of a batch's results. It is computed again when more tasks
-// have ended, but for a large open batch at most once per summaryReadEvery. The counts next to the summary are
-// always current.
+// TestResultsAreSummedUpOnceInAWhile checks when the summary of a batch's results is computed again: after more tasks have ended, but for a
+// large open batch at most once per summaryReadEvery. The counts next to the summary must always be current.
 func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

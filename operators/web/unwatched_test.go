@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestNothingIsReadForNobody checks a dashboard of which no page is open: it does not read the events of the log.
-// The charts are complete anyway: each grant is in them once.
+// TestNothingIsReadForNobody checks a dashboard without an open page. It must not read the events of the log, and its charts must still
+// have each grant once.
 func TestNothingIsReadForNobody(t *testing.T) {
 	t.Parallel()
 	var clock atomic.Int64 // ms

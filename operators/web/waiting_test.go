@@ -74,8 +74,8 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsJudgedBeforeThePageIsRead checks a page that shows why tasks wait: Redis is asked before the page
-// opens its snapshot of the ledger, because an open snapshot occupies a connection.
+// TestWhatWaitsIsJudgedBeforeThePageIsRead checks a page that shows why tasks wait. The tasks must be evaluated before the page opens its
+// snapshot of the ledger, because an open snapshot occupies a connection.
 func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

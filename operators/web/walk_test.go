@@ -21,10 +21,15 @@ type walkSize struct {
 }
 
 // TestWalk starts from the first page of the dashboard. Within three clicks it must find the answers to five
-// questions of operators: why nothing starts in a pool, where a device is, which area fails, which tasks ended in
-// the
-// last night, and who holds a slot and who held it before. The words of the pages are compared with the ledger. The
-// next command uses the full size of 3,000 pools and 1,000,000 tasks, and prints the time of each page:
+// questions of operators:
+//   - why nothing starts in a pool;
+//   - where a device is;
+//   - which area fails;
+//   - which tasks ended in the last night;
+//   - who holds a slot and who held it before.
+//
+// The words of the pages are compared with the ledger. This command uses the full size of 3,000 pools and 1,000,000
+// tasks, and prints the time of each page:
 //
 //	SIZES=1 go test ./operators/web -run 'TestWalk$' -v -timeout 30m
 //

@@ -1,5 +1,5 @@
-// The cursor of the charts: a line, and a readout of the values at its time. The pointer and the arrow keys
-// move it. Without this script, the axes and the titles of the bars are readable.
+// The cursor of the charts: a line, and a readout of the values at the time of the line. The pointer and the arrow
+// keys move the cursor. Without this script, the axes and the titles of the bars are readable.
 "use strict";
 
 (() => {
@@ -54,7 +54,7 @@
     const all = rows.getBoundingClientRect();
     show({ top: all.top, height: all.height }, x, held ? zoned(held.querySelector("title").textContent) : "Slot " + lane.querySelector("a").textContent + ": not held at " + time);
   }
-  // Moves the cursor by some holdings in the row of a slot.
+  // Moves the cursor in the row of a slot. by is the number of holdings: negative to the left, positive to the right.
   function step(lane, by) {
     const bars = [...lane.querySelectorAll("rect[fill]")];
     if (!bars.length) return;
@@ -86,7 +86,7 @@
   });
   document.addEventListener("focusout", hide);
   addEventListener("resize", hide);
-  // Updates the readout, because the stream may have changed the page.
+  // Updates the readout once a second, because the stream may have changed the page.
   setInterval(() => {
     if (!at) return;
     const element = at.plot || at.lane;

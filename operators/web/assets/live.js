@@ -4,7 +4,7 @@
 
 (() => {
   const body = document.body;
-  let ahead = Number(body.dataset.now) - Date.now(); // the server's clock
+  let ahead = Number(body.dataset.now) - Date.now(); // ms by which the server's clock is ahead of the browser's
   const now = () => Date.now() + ahead;
 
   // Relative times. The exact time is in the title of the element.
@@ -15,7 +15,7 @@
     if (s < 172800) return Math.floor(s / 3600) + " h" + (s < 36000 && s % 3600 >= 60 ? " " + Math.floor((s % 3600) / 60) + " min" : "");
     return Math.floor(s / 86400) + " d";
   }
-  function short(ms) { // fits into a cell: 9 s, 4:32, 2 h
+  function short(ms) { // a duration as text that fits into a cell: 9 s, 4:32, 2 h
     const s = Math.round(ms / 1000);
     if (s < 60) return s + " s";
     if (s < 3600) return Math.floor(s / 60) + ":" + String(s % 60).padStart(2, "0");
@@ -83,7 +83,7 @@
     arrows(event);
   });
 
-  // Arrow keys walk over the grid, up and down in a column.
+  // The arrow keys move the focus between the slots of the grid. Up and down stay in the same column.
   function arrows(event) {
     const from = event.target.closest ? event.target.closest(".grid .cell") : null;
     const step = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling", ArrowUp: "previousElementSibling", ArrowDown: "nextElementSibling" }[event.key];
@@ -131,16 +131,17 @@
     return template.content;
   }
 
-  // Updates that were received but are not shown yet, because updates are paused, or because a list is in use:
-  // the pointer or the focus is in it, or it is scrolled. The rows of a list in use stay in their places.
+  // The inbox has the updates that were received but are not shown yet. They wait while updates are paused, or while a list is in use: the
+  // pointer or the focus is in it, or its top is scrolled out of the window. The rows of a list in use stay in their places.
   const inbox = { main: null, title: "", pieces: new Map(), moment: "" };
   const more = document.getElementById("more"), pause = document.getElementById("pause");
   const paused = () => pause !== null && pause.getAttribute("aria-pressed") === "true";
   const rowsOf = (body) => [...body.children].filter((row) => row.id);
   const inUse = (body) => body.matches(":hover") || body.contains(document.activeElement) || body.getBoundingClientRect().top < 0;
 
-  // Gives the list fresh the rows of the list old, in the order of old. news is the number of new rows that it
-  // left out; kept is true if it left out new rows or kept rows in their old places.
+  // Replaces the rows of the list fresh by the rows of the list old, in their old order, but with their new content. A row that fresh no
+  // longer has is marked as gone. news is the number of new rows that were left out. kept is true if a row was left out or kept in an old
+  // place.
   function still(old, fresh) {
     const before = rowsOf(old), after = new Map(rowsOf(fresh).map((row) => [row.id, row]));
     const ids = before.map((row) => row.id), now = [...after.keys()];
@@ -159,8 +160,7 @@
   // are versions of the same list.
   const kindOf = (list) => rowsOf(list).map((row) => row.id.replace(/[-\d].*/, ""))[0] || "";
 
-  // Changes one part of the page from old to fresh, except the lists in use. The result is the sum of the results
-  // of still.
+  // Changes one part of the page from old to fresh. Lists in use keep their rows (see still). Returns the sum of the results of still.
   function change(old, fresh) {
     const sum = { news: 0, kept: false };
     for (const list of old.querySelectorAll("tbody")) {
@@ -185,7 +185,7 @@
     inbox.moment = message.moment || inbox.moment;
   }
 
-  // Shows the updates of the inbox. A part with a list in use, which was not fully shown, stays in the inbox.
+  // Shows the updates of the inbox. If a list in use kept old rows, its part of the page stays in the inbox.
   function show() {
     const main = document.getElementById("main");
     let news = 0, kept = false;
@@ -249,7 +249,7 @@
     source.onmessage = (event) => {
       heard = Date.now();
       again = 1000;
-      version = ""; // version is that of the page as it was loaded; the page may differ from it now
+      version = ""; // after an update, the page is no longer the version that was loaded
       const message = JSON.parse(event.data);
       if (message.gone) { location.reload(); return; }
       apply(message);
