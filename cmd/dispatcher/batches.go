@@ -137,9 +137,9 @@ func cancelBatch(batches noun) *cobra.Command {
 	return command
 }
 
-// conditionAsState returns object, a batch of the API, with its state replaced by its condition, which describes better what the batch
-// does now. An object without a condition is no batch, and is returned unchanged. The state and the condition of a batch are next to each
-// other, before its payload.
+// conditionAsState returns object, a batch of the API, with its state replaced by its condition, which describes better what the batch does
+// now. An object without a condition is not a batch, and is returned unchanged. The function relies on the order of the members: the API
+// writes the condition directly after the state, and both before the payload.
 func conditionAsState(object json.RawMessage) json.RawMessage {
 	var batch struct {
 		Condition string `json:"condition"`

@@ -60,7 +60,7 @@ func cloneBatch(batches noun) *cobra.Command {
 // taskSelection selects the tasks of a batch in some states, to queue them in a new batch. The state "" selects the tasks of all states.
 type taskSelection struct {
 	batch  operators.Batch
-	now    time.Time
+	now    time.Time // times of a task that are not after now are left out
 	states []string
 }
 

@@ -151,8 +151,8 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	return fields, errors.Join(err, b.limits.addTo(fields))
 }
 
-// readJSONFlag returns the JSON in text, the value of the flag with the name flag, or the JSON in the file FILE if text is @FILE. If text
-// is empty, it returns nil.
+// readJSONFlag returns the JSON that a flag gives. text is the value of the flag: JSON, or @FILE for the JSON in a file. If text is empty,
+// readJSONFlag returns nil. flag is the name of the flag, for errors.
 func readJSONFlag(flag, text string) (json.RawMessage, error) {
 	value := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
@@ -219,8 +219,8 @@ func mediaType(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// openFile makes request send a file (stdin if file is "-"). The file is opened again each time the request is sent. Standard input can be
-// sent only once.
+// openFile makes request send a file, or stdin if file is "-". A file is opened again each time the request is sent. Standard input can be
+// read only once, so a request with it is sent only once.
 func openFile(request *operators.Request, file string, stdin io.Reader) error {
 	if file == "-" {
 		request.NoRetry = true

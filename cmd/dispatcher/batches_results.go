@@ -79,7 +79,8 @@ func (r *resultFlags) filters(*pflag.FlagSet) url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
-// firstFields returns the names of those of fields that become columns of the table: the first shownFields, without lists and objects.
+// firstFields returns the names of the fields that become columns of the table: the first shownFields of fields, without lists, objects and
+// names with a comma (a comma separates the names in a query).
 func firstFields(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
 		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
@@ -220,5 +221,5 @@ func (r resultReport) writeNumbers(title string, numbers operators.NumberValues)
 	return t.Flush()
 }
 
-// formatNumber returns number as text with six digits.
+// formatNumber returns number as text with six significant digits.
 func formatNumber(number float64) string { return strconv.FormatFloat(number, 'g', 6, 64) }

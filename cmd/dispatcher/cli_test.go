@@ -18,8 +18,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// expectExits runs each command. It expects the exit code and the words, on standard output or, if
-// the command fails, only on standard error.
+// expectExits runs each command. It expects the exit code, and the words on standard output. If the command fails, the words must be on
+// standard error, and standard output must be empty.
 func expectExits(t *testing.T, code int, wantByCommand map[string]string) {
 	t.Helper()
 	for line, want := range wantByCommand {
@@ -117,7 +117,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 	})
 }
 
-// Each mistake has its own line, and no line contains the words of a decoder.
+// Each mistake in the configuration must be reported in its own line, in words for the user and not in the words of a decoder.
 func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := runProgram(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
@@ -130,8 +130,8 @@ func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	}
 }
 
-// https:// to a port without TLS, and an untrusted certificate, are reported at once. The error
-// does not say that the command may have been executed, because a list changes nothing.
+// The address has the scheme https, but its port has no TLS; then its certificate is not trusted. Both must be reported at once. The error
+// must not say that the command may have been executed, because a list changes nothing.
 func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -170,7 +170,7 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 	}
 }
 
-// A golden file for each command contains its help and the help of its subcommands.
+// The help of each command and of its subcommands must equal its golden file.
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
 	for _, command := range append(newRoot(nil, nil, nil).Commands(), newRoot(nil, nil, nil)) {

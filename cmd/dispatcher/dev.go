@@ -130,8 +130,8 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
-// withDemo calls run, which runs a server until ctx ends and calls its argument after the server has started. Then onStarted is called
-// and, if runDemo is not nil, runDemo too. The first failure ends both.
+// withDemo runs a server with run until ctx ends. run must call its second argument after the server has started. withDemo then calls
+// onStarted and, if runDemo is not nil, runs runDemo next to the server. An error of either ends both.
 func withDemo(ctx context.Context, run func(context.Context, func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -141,7 +141,7 @@ func TestSimulateFindsDev(t *testing.T) {
 	}
 }
 
-// A token that the user gave is only sent to the address that the user gave, or to the default
+// The user gives an address and no token. The simulation must ask for the tokens, and must not send the tokens of the running dev to this
 // address.
 func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 	t.Parallel()

@@ -62,7 +62,7 @@ func readFacts(pairs []string) (map[string]string, error) {
 	return facts, nil
 }
 
-// request returns the request that sends the take to a limit set. action is the last part of the path: what the set does with the take.
+// request returns the request that sends the take to a limit set. action (take, peek or return) is the last part of the path.
 func (t *takeFlags) request(set, action string) (httpRequest operators.Request, err error) {
 	if t.Cost == 0 { // in the API, 0 means the default
 		return httpRequest, usageError{errors.New("--cost: must be between 1 and 1000")}
@@ -71,7 +71,7 @@ func (t *takeFlags) request(set, action string) (httpRequest operators.Request, 
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFrom returns the command take or peek (verb) with the help short. The command fails if the take is refused, so that a shell can run
+// takeFrom returns the command verb (take or peek) with the help short. The command fails if the take is refused, so that a shell runs
 // another command after && only if the take is allowed.
 func takeFrom(limitSets noun, verb, short string) *cobra.Command {
 	var t takeFlags
@@ -98,8 +98,8 @@ func takeFrom(limitSets noun, verb, short string) *cobra.Command {
 // takeAnswer is the answer to a take or a peek.
 type takeAnswer operators.Taken
 
-// show writes text, the answer as received. As tables it leaves out the members that contain no new
-// information, and adds a table of the policies.
+// show writes text, the answer as received. Without --output json it leaves out the members that contain no new information, and adds a
+// table of the policies.
 func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	without := []string{"limits", "cost", "retry_after_ms"} // limits is the table below; retry_after_ms is in the error
 	if !t.Repeated {

@@ -1,10 +1,12 @@
 // Command dispatcher grants the slots of an external system to the devices of a fleet. Most
-// subcommands have their own file. The exceptions are in why.go (why of pools and of batches, while
-// tasks why is in tasks.go) and in rules.go (all about policies and windows: profiles, limited and
-// usage of pools, and the flags --limits and --window). main.go contains what all commands share,
-// operator.go, nouns.go, listing.go and console.go what the commands of the operators' API share.
-// A function such as createBatch or showSlots returns the command; the function in its RunE does the
-// work.
+// subcommands have their own file. There are two exceptions:
+//   - why.go has the commands `pools why` and `batches why`; `tasks why` is in tasks.go.
+//   - rules.go has everything about policies and windows: the commands `profiles`, `pools limited`
+//     and `pools usage`, and the flags --limits and --window.
+//
+// main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go
+// contain the code that the commands of the operators' API share. A function such as createBatch or
+// showSlots returns the command; the function in its RunE does the work.
 package main
 
 import (
@@ -74,8 +76,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// errorLines returns the lines in which err is printed. If the text of err is that of errors.Join, with nothing added around it, each
-// joined error has its own line. Any other error is one line, even if its text contains line breaks.
+// errorLines returns the lines in which err is printed. If err is the unwrapped result of errors.Join, each joined error has its own line.
+// Any other error is one line, even if its text contains line breaks.
 func errorLines(err error) []string {
 	type several interface {
 		error

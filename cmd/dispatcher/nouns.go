@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// noun is the kind of object that a group of commands is about.
+// noun is a kind of object, such as pool or batch, for the commands about one object of this kind.
 type noun struct {
 	*operatorFlags
 	plural  string // name of the group, also in paths of the API
@@ -25,35 +25,35 @@ type noun struct {
 	idMember, descriptionMember string
 }
 
-// pools returns the noun for commands about one pool.
+// pools returns the kind of object for commands about one pool.
 func (o *operatorFlags) pools() noun {
 	return noun{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
-// batches returns the noun for commands about one batch.
+// batches returns the kind of object for commands about one batch.
 func (o *operatorFlags) batches() noun {
 	return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"}
 }
 
-// tasks returns the noun for commands about one task.
+// tasks returns the kind of object for commands about one task.
 func (o *operatorFlags) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
 
-// devices returns the noun for commands about one device.
+// devices returns the kind of object for commands about one device.
 func (o *operatorFlags) devices() noun {
 	return noun{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
-// profiles returns the noun for commands about one profile.
+// profiles returns the kind of object for commands about one profile.
 func (o *operatorFlags) profiles() noun {
 	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
-// limitSets returns the noun for commands about one limit set.
+// limitSets returns the kind of object for commands about one limit set.
 func (o *operatorFlags) limitSets() noun {
 	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
 }
 
-// tokens returns the noun for commands about one operator token.
+// tokens returns the kind of object for commands about one operator token.
 func (o *operatorFlags) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
 
 // objectCommand returns a command about one object, such as one pool. verb is the name of the command and short its help. run is called

@@ -26,11 +26,11 @@ const (
 	outputJSON  = "json"
 )
 
-// operatorFlags contains the values of the flags that all commands of the operators' API share: --url,
-// --context and --output. Each group of commands has its own operator.
+// operatorFlags contains the values of the flags that all commands of the operators' API share: --url, --context and --output. Each group
+// of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// newGroup returns the command name, with the help short and the subcommands verbs, which inherit the flags of o.
+// newGroup returns the command name with the help short. Its subcommands verbs inherit the flags of o.
 func (o *operatorFlags) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -67,8 +67,8 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects. It writes to c each time before the client sends a request again, and
-// a warning if others can read the token. If c is nil, it writes nothing. connect sends nothing yet.
+// connect returns a client for the server that destination selects; it sends nothing yet. If c is not nil, connect writes a warning to c if
+// others can read the token on the network, and the client writes a note to c each time before it sends a request again.
 func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
 	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {

@@ -104,7 +104,8 @@ func (u poolUpdate) apply(ctx context.Context, entries []poolFileEntry, dryRun b
 	return errors.Join(err, u.writeChanges(prefix, changes[:done]))
 }
 
-// send sends the changes until the server refuses one. done is the number of changes before it.
+// send sends the changes until the server refuses one. If dryRun is true, the server only checks them, and send stores its warnings in
+// changes. done is the number of changes before the refused one, or of all changes.
 func (u poolUpdate) send(ctx context.Context, changes []poolChange, dryRun bool) (done int, err error) {
 	progress := terminal.NewProgress(u.console.errs)
 	defer progress.Clear()
@@ -347,7 +348,7 @@ func (p *poolFileEntry) convertUnits() error {
 // parseDurationMS parses a duration and returns it in ms. If text is empty, it returns nil.
 func parseDurationMS(field, text string) (*int64, error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // the file does not say it
+		return nil, nil //nolint:nilnil // the file does not have this field
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {

@@ -42,8 +42,7 @@ func showHistory(pools noun) *cobra.Command {
 	return command
 }
 
-// endReason returns how the holder in holding, an entry of the history of a pool, lost or gave back the slot, or "holds it" if it still
-// has the slot.
+// endReason returns how a holding, an entry of the history of a pool, ended. If it has not ended, endReason returns "holds it".
 func endReason(holding entry) string {
 	if how := holding.text("ended_by"); how != "" {
 		return how

@@ -102,8 +102,8 @@ func newProfiles() *cobra.Command {
 	return o.newGroup("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
-// putPolicies returns the command `put` of profiles or limit sets (owner), which stores a list of policies under a name. short is its
-// help.
+// putPolicies returns the command `put` of profiles or limit sets, with the help short; owner is the kind of object. The command stores a
+// list of policies under a name.
 func putPolicies(owner noun, short string) *cobra.Command {
 	var policies limitsFlag
 	command := owner.objectCommand("put", short, func(s *session, name string) error {

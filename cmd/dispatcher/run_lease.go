@@ -34,7 +34,7 @@ type leaseKeeper struct {
 // remaining returns the remaining time of the lease.
 func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.UsableUntil) }
 
-// waitForLease returns when the lease is held. If no slot is granted, the holder leaves the queue.
+// waitForLease waits until the lease is held. If no slot is granted in time, it leaves the queue and returns an error.
 func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	view := newQueueView(k.console)
 	defer view.bar.Clear()
@@ -101,7 +101,7 @@ type renewal struct {
 	err   error
 }
 
-// renew renews the lease held once and returns the result.
+// renew sends one request to renew the lease held, and returns the result.
 func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.UsableUntil)/3, retryPause))
 	defer cancel()

@@ -22,7 +22,7 @@ func newQueueView(output *console) *queueView {
 	return &queueView{console: output, bar: terminal.NewProgress(output.errs), isTerminal: terminal.IsTerminal(output.errs)}
 }
 
-// show writes why there is no slot yet, and the estimated time until the start. lease is the last answer of the server; err is the error
+// show writes why the holder still waits, and the estimated time until the start. lease is the last answer of the server; err is the error
 // of the last request, or nil.
 func (v *queueView) show(lease operators.Lease, err error) {
 	text := lease.Detail

@@ -155,8 +155,8 @@ func TestRunUnderNohup(t *testing.T) {
 	d.expectNoLeases()
 }
 
-// The interrupt arrives before the first answer, so dispatcher run does not know its waiting lease
-// yet.
+// The interrupt arrives before the first answer, so dispatcher run does not know its waiting lease yet. It must leave the queue
+// nevertheless.
 func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)
@@ -222,8 +222,8 @@ func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 	d.expectNoLeases()
 }
 
-// If the network is cut, the command ends before its lease ends, and the exit status says so whether the command ends at the signal or
-// is killed.
+// The network is cut, so the lease cannot be renewed. The command must end before its lease ends. The exit status must show the lost lease,
+// whether the command ends at the signal or is killed.
 func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

@@ -107,7 +107,7 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	}
 }
 
-// checkIdle returns an error if flags are combined that have no meaning together. isIdle is the flag --idle: a fleet without tasks.
+// checkIdle returns an error if the flags contradict each other. isIdle is the flag --idle: a fleet without tasks.
 func checkIdle(cmd *cobra.Command, isIdle bool, config simulator.Config) error {
 	flags := cmd.Flags()
 	if !isIdle {

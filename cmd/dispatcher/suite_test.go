@@ -70,7 +70,7 @@ func runProgram(t *testing.T, environ []string, args ...string) (code int, stdou
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// runningProgram is the program while it runs.
+// runningProgram is a program that was started, with its output so far.
 type runningProgram struct {
 	cmd      *exec.Cmd
 	ended    chan struct{}
@@ -80,7 +80,7 @@ type runningProgram struct {
 	output bytes.Buffer
 }
 
-// startProgram runs the program until end is called or the test ends.
+// startProgram starts the program. It runs until it ends by itself, a test sends a signal, or the test ends.
 func startProgram(t *testing.T, environ []string, args ...string) *runningProgram {
 	t.Helper()
 	d := &runningProgram{cmd: programCommand(t, environ, args...), ended: make(chan struct{})}

@@ -17,8 +17,9 @@ type waitingTasks struct {
 	Parts         []entry
 }
 
-// explainWaiting returns the command why of pools or of batches (owner), with the help short: it shows the reasons for which the tasks of
-// a pool or a batch wait. With --code it lists the tasks that wait for this reason. (The command tasks why is explainTask.)
+// explainWaiting returns the command why of pools or of batches with the help short; owner is the kind of object. The command shows the
+// reasons why the tasks of a pool or a batch wait. With --code it lists the tasks that wait for this reason. (explainTask returns the
+// command tasks why.)
 func explainWaiting(owner noun, short string) *cobra.Command {
 	var code string
 	var limit int
