@@ -162,9 +162,9 @@ func (c Devices) Create(ctx context.Context, device NewDevice) (DeviceCreated, e
 	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: device, Key: idempotencyKey(ctx)})
 }
 
-// Import registers all devices of a file, CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON), or none of them, and writes their tokens to
-// tokensOut in the media type tokensType. onExisting sets what happens to devices that exist already: refuse (the default), skip, update
-// or rotate. The request is sent only once, because the tokens are not shown again.
+// Import registers all devices of a file, or none of them, and writes their tokens to tokensOut. mediaType is the format of the file
+// (TypeCSV or TypeNDJSON), and tokensType is the format of the tokens. onExisting sets what happens to devices that exist already: refuse
+// (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
 func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisting, tokensType string, tokensOut io.Writer) error {
 	return c.client.Copy(ctx, Request{
 		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", onExisting), ContentType: mediaType, Accept: tokensType, Key: idempotencyKey(ctx), NoRetry: true,

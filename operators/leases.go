@@ -84,9 +84,10 @@ type LeaseRenewal struct {
 // Leases has the calls about slots that callers hold.
 type Leases struct{ client *Client }
 
-// Acquire asks for a slot. The server keeps the request waiting in the queue for at most wait, and for at most as long as it allows. If
-// there is no slot at that time, the Lease has the state waiting, and the caller must send the same request again. If wait is 0 and the
-// pool has no free slot, the error is a *Problem with the code no_slot, and the holder does not enter the queue.
+// Acquire asks for a slot. If no slot is free, the server keeps the request waiting in the queue for at most wait, or for its own maximum
+// if that is shorter. If there is still no slot after that time, the Lease has the state waiting, and the caller must send the same request
+// again. If wait is 0 and the pool has no free slot, the error is a *Problem with the code no_slot, and the holder does not enter the
+// queue.
 func (c Leases) Acquire(ctx context.Context, pool string, request NewLease, wait time.Duration) (Lease, error) {
 	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: request}
 	if wait > 0 {

@@ -67,8 +67,8 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects; it sends nothing yet. If c is not nil, connect writes a warning to c if
-// others can read the token on the network, and the client writes a note to c each time before it sends a request again.
+// connect returns a client for the server that destination selects. It sends nothing yet. If c is not nil, c gets two kinds of messages: a
+// warning from connect if others on the network can read the token, and a note from the client each time before it sends a request again.
 func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
 	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // taskMembers lists the members of a task, for error messages.
 const taskMembers = "device, payload, priority, not_before and not_after"
 
-// taskColumn is a column for a field of the task itself, not for a member of the payload.
+// taskColumn is a CSV column for a field of the task itself. All other columns are members of the payload.
 type taskColumn struct {
 	name string
 	read func(t *operators.NewTask, cell string) error
@@ -44,7 +44,8 @@ func readTime(cell string, field **time.Time) error {
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// formatError returns an error which says that a value must have the form expected. If err is nil, it returns nil.
+// formatError returns the error for a value that could not be parsed, which says the form that the value must have (expected). err is the
+// error of the parser. If it is nil, formatError returns nil.
 func formatError(expected string, err error) error {
 	if err == nil {
 		return nil
@@ -98,8 +99,8 @@ func (l taskCSV) next() (task operators.NewTask, err error) {
 	return task, err
 }
 
-// invalidTimeField returns the name of the member of a task entry that should be a time and is not, or an empty
-// string if all times are valid.
+// invalidTimeField returns the name of the first member of a task entry that must be a time and is not. If all times are valid, it returns
+// an empty string.
 func invalidTimeField(text []byte) string {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object

@@ -236,8 +236,8 @@ func (b *testAPI) openLedgerDB() *sql.DB {
 	return db
 }
 
-// One token opens many streams and exports. It gets only a share of those that a replica serves, and cannot use up
-// all of them.
+// One token opens many streams and exports. It gets only a part of the maximum number that a replica serves, so that other tokens get some
+// too.
 func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

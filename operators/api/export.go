@@ -123,14 +123,14 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// writeStream writes first, the first page of a list, and then the page that readPage returns for each next token, in the form that the
-// client accepts.
+// writeStream writes all pages of a list in the form that the client accepts. first is the first page, and readPage reads the page of a
+// next token.
 func writeStream[T any](response huma.Context, first listPage[T], readPage func(token string) (listPage[T], error)) {
 	write := entryEncoder[T]{csv: streamForm(response.Header("Accept")) == operators.TypeCSV}
 	writeStreamWith(response, write.encode, first, readPage)
 }
 
-// writeStreamWith writes first, the first page of a list, and then the page that readPage returns for each next token. encode formats the
+// writeStreamWith writes all pages of a list. first is the first page, readPage reads the page of a next token, and encode formats the
 // entries of a page. If it fails half-way, it breaks the connection, because a client must not take a part for the complete list.
 func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, error), first listPage[T], readPage func(token string) (listPage[T], error)) {
 	form := streamForm(response.Header("Accept"))

@@ -92,8 +92,8 @@ type listPage[T any] struct {
 	next    string
 }
 
-// newPage converts stored entries to a page with convert. If hasMore is true, there may be entries after the last one, and the page gets a
-// token with the key of its last entry, which keyOf returns.
+// newPage makes a page of stored entries. convert makes an entry of the page from a stored one. hasMore says that there may be entries
+// after the last one. Then the page gets a token with the key of its last entry, and keyOf returns this key.
 func newPage[K, T any](stored []K, hasMore bool, convert func(K) T, keyOf func(K) string) listPage[T] {
 	p := listPage[T]{entries: make([]T, len(stored))}
 	for i, one := range stored {
@@ -156,9 +156,9 @@ const (
 	maxLargeBodies = 2        // large bodies that are read at once, at most one of each operator token; additional requests wait
 )
 
-// readInParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page is held in
-// memory. readPart reads at most limit entries after last, which is nil at the beginning, and entryBytes returns the size of an entry.
-// more reports whether there may be entries after the page.
+// readInParts reads a page of at most size entries. It reads the page in parts and ends it early if the entries are large, because a page
+// is held in memory. readPart reads at most limit entries after last, and last is nil for the first part. entryBytes returns the size of an
+// entry. more reports whether there may be entries after the page.
 func readInParts[T any](size int, readPart func(last *T, limit int) ([]T, error), entryBytes func(T) int) (entries []T, more bool, err error) {
 	var last *T
 	for totalBytes, limit := 0, firstPartSize; len(entries) < size && totalBytes < pageBytes; {

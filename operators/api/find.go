@@ -137,8 +137,8 @@ func (f *finder) findBatches(ctx context.Context, text string) (hits operators.F
 	return hits, err
 }
 
-// findDevices finds the devices whose ids begin with the text, by the primary key. If there are fewer than maxHits, it adds devices with
-// the text elsewhere in their ids, from a limited number of devices in the order of ids.
+// findDevices finds by the primary key the devices whose ids begin with the text. If these are fewer than maxHits, it adds devices whose
+// ids contain the text elsewhere. For these it reads only a limited number of devices, in the order of ids.
 func (f *finder) findDevices(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	if !isDeviceID("a" + text) {
 		return hits, nil // no id can contain the text

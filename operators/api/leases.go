@@ -141,8 +141,8 @@ func (l *leases) newLeaseRequest(ctx context.Context, pool string, body operator
 	}, l.checkLength(ctx, pool, body.LeaseMS)
 }
 
-// checkLength returns an error for a lease of lengthMS ms that leaves its holder too little time, and for a lease that is longer than the
-// pool allows. If lengthMS is 0, the request names no length.
+// checkLength returns an error if a lease of lengthMS ms leaves its holder too little time or is longer than the pool allows. If the
+// request names no length, lengthMS is 0.
 func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) error {
 	if lengthMS == 0 {
 		return nil

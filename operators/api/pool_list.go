@@ -34,7 +34,7 @@ func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operator
 	return newPage(found, in.isFull(len(found)), showPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
-// listRanked reads the sort key of all pools, sorts them as request says, and reads the full views only of the pools on the page.
+// listRanked reads the sort key of all pools and sorts the pools as request says. It reads the full views only of the pools on the page.
 func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPage[operators.PoolState], err error) {
 	last, err := request.afterPlace()
 	if err != nil {

@@ -18,7 +18,7 @@ type dependency struct {
 	api.Dependency
 
 	Name   string // name for people; dev uses SQLite instead of Postgres
-	Impact string // which functions work and which do not while it does not answer
+	Impact string // what works, and what does not, while the server is slow or does not answer
 	Remedy string // how to repair the server; the remedies against reasons to wait are in remedies.go
 }
 

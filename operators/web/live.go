@@ -109,8 +109,8 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// sendUpdates sends the changes of the page key with send, beginning with the changes since version (the version that the browser shows),
-// until the client leaves, its session ends or this process stops.
+// sendUpdates sends the changes of the page key with send until the client leaves, its session ends or this process stops. version is the
+// version that the browser shows. If the page has another version now, the browser gets the whole page first.
 func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
 	var shown *renderedPage
 	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)

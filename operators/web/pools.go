@@ -15,8 +15,8 @@ const (
 	fewSlots          = 200
 )
 
-// poolPages show the list of pools (as cards here, as rows in pool_rows.go), and each pool with its slots
-// (grid.go, with the chart of plot.go and the time line of timeline.go).
+// poolPages show the list of pools and each pool with its slots. The list consists of cards (in this file) or of rows (pool_rows.go). The
+// slots are in grid.go, their chart is in plot.go, and their time line is in timeline.go.
 type poolPages struct {
 	*frame
 

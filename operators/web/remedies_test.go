@@ -280,8 +280,8 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	}
 }
 
-// TestRaisingTheCapacityInABrowser follows in a browser the way from the page of a waiting task in a full pool to
-// the input of the capacity, which has the focus, and back.
+// In a browser, an operator goes from the page of a task that waits in a full pool to the input of the capacity, which has the focus, and
+// back.
 func TestRaisingTheCapacityInABrowser(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -120,7 +120,7 @@ func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimelin
 	return l
 }
 
-// addRows adds a row for each slot of cells (the slots of the pool) and for each slot that was held, if the slot is in the part of the
+// addRows adds a row for each slot of the pool (cells) and for each slot that was held. It leaves out slots that are not in the part of the
 // pool that the page shows.
 func (l *slotTimeline) addRows(held slotHoldings, cells []cell) {
 	slots := map[int]bool{}
