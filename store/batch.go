@@ -97,7 +97,7 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, b.system, {now}`
 
-// batchDest returns the destinations in batch for the columns of a batch in a query.
+// batchDest returns pointers to the fields of batch. A query that selects batchColumns scans a row into them.
 func batchDest(batch *Batch) []any {
 	return []any{
 		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind,
@@ -134,15 +134,16 @@ const (
 	selectBatchAndPool  = `SELECT ` + batchAndPoolColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
 )
 
-// batchAndPoolDest returns the destinations in batch for the columns of a batch and of its pool's settings.
+// batchAndPoolDest returns pointers to the fields of batch and of batch.PoolSettings. A query that selects batchAndPoolColumns scans a row
+// into them.
 func batchAndPoolDest(batch *Batch) []any {
 	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, millis{&batch.PoolSettings.Lease}, instant{&batch.PoolSettings.Opening.From}, instant{&batch.PoolSettings.Opening.Until})
 }
 
-// CreateBatch creates a batch and queues newTasks in it, all or none: if the sequence newTasks.Tasks returns an error, nothing is stored
+// CreateBatch creates a batch and queues newTasks in it, all or none. If the sequence newTasks.Tasks returns an error, nothing is stored
 // and CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If newTasks.RegisteredOnly is false,
-// their devices need not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice,
-// ErrNoTasks.
+// their devices need not be registered. If ctx has an idempotency key (WithOnce), a repeated request takes effect once. Errors:
+// ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
 func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -151,7 +152,7 @@ func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, new
 	}
 	var created Batch
 	var news pendingNews
-	// writeOnce is used here because write would run the function again after a deadlock, but the sequence of tasks can be read only once.
+	// writeOnce is used because the sequence of tasks can be read only once. write would run the function again after a deadlock.
 	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
 		tx := s.newSession(plain, &news)
 		err := tx.runOnce(ctx, &created, func() (err error) {
@@ -240,8 +241,8 @@ func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL builds the statement of Batches and its arguments; beforeID and limit are the arguments of Batches. It writes the lane into
-// the text, not as an argument: only then Postgres can use the partial index of urgent batches.
+// pageSQL builds the statement of Batches and its arguments; beforeID and limit are the arguments of Batches. It writes the lane into the
+// text instead of passing it as an argument, because Postgres uses the partial index of urgent batches only for a literal.
 func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
 	whereSet(&q, "b.id < %s", beforeID)

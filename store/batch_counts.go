@@ -13,24 +13,25 @@ type Abort struct {
 	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// ranToEndSQL is the SQL condition that a task was started and has ended: its state is succeeded, failed or timed out.
+// ranToEndSQL is the SQL condition that a task was started and has ended, which means: its state is succeeded, failed or timed out.
 const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
 // batchCountsSQL selects the number of ended tasks by batch and state: the stored counts, and the deltas (changes of the counts) that Fold
 // has not yet added to them.
 const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas (changes of the counts) that
-// Fold has not yet added to them. In a row with the state queuedState, n is the number of all tasks of the pool, open or ended.
+// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas (changes of the counts) that Fold
+// has not yet added to them. In a row whose state is queuedState, n is the number of all tasks of the pool, open or ended.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
 const recentMillis = 5 * 60 * 1000
 
-// queuedState takes the place of a state in the counts of a pool: its count is the number of all tasks of the pool.
+// queuedState is stored in the column state of pool_counts instead of a task state. The n of its row is the number of all tasks of the
+// pool.
 const queuedState = "queued"
 
-// recentState takes the place of a state in the statement of fillCounts: its count is the value of Batch.Recent.
+// recentState is a value of the column state in the statement of fillCounts. The count in its row is the value of Batch.Recent.
 const recentState = "recent"
 
 // fillCounts fills Counts and Recent of the batches in read. It runs one statement, so all counts are from one moment and each task is
@@ -117,13 +118,13 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the deltas d (changes of counts) to fold: the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest
-// and the highest id in {ids}. The condition with $2 and $3 makes Postgres use the index. Without it Postgres may keep a plan that it
-// made while batch_deltas was empty, and scan the list of ids for each delta.
+// deltasToFold selects the deltas d (changes of counts) to fold: the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and
+// the highest id in {ids}. Postgres uses the index because of the condition with $2 and $3. Without this condition Postgres may keep a plan
+// that it made while batch_deltas was empty, and scan the list of ids for each delta.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// batchDeltasToFold selects the deltas to fold (changes of counts) whose batch still exists. The delta of a deleted batch counts only
-// for its pool.
+// batchDeltasToFold selects the deltas to fold (changes of counts) whose batch still exists. The delta of a deleted batch changes only the
+// counts of its pool.
 const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
 // foldedBatches selects the ids of the batches whose counts a fold changes.
@@ -142,14 +143,15 @@ func foldStatements() []string {
 	}
 }
 
-// deleteOldRates deletes about $2 rows of batch_rates that are older than $1 ms. A fold (a run of the pass that adds up counts) inserts
-// at most $2 rows, so the table does not grow.
+// deleteOldRates deletes about $2 rows of batch_rates that are older than $1 ms. One fold (a run of the pass that adds up counts) inserts
+// at most $2 rows and then runs this statement, so the table does not grow.
 const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold adds the deltas (changes of counts) with these ids to the stored counts and returns the ids of the batches concerned. deltas must
-// be in ascending order and has at most limit elements. No other transaction may fold the same deltas at the same time.
+// fold adds the deltas (changes of counts) whose ids are in the parameter deltas to the stored counts, and returns the ids of the batches
+// concerned. deltas must be in ascending order and has at most limit elements. No other transaction may fold the same deltas at the same
+// time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
@@ -165,8 +167,8 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers of tasks of batch b: the tasks that succeeded, failed or timed out; and the tasks that failed
-// or timed out.
+// endedAndFailedSQL selects two numbers for batch b. The first is the number of tasks that succeeded, failed or timed out. The second is
+// the number of tasks that failed or timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 

@@ -12,8 +12,8 @@ import (
 // whyCancelled is the value of the column cancel_why of a grant whose task was cancelled. The device receives it as the reason to stop.
 const whyCancelled = "cancelled"
 
-// PauseBatch stops new grants of a batch; devices that hold a slot for it continue. If the batch is already paused or cancelled, nothing
-// changes. It returns the batch afterwards, or ErrNotFound if there is no such batch.
+// PauseBatch stops new grants of a batch. Devices that hold a slot for it continue. If the batch is already paused or cancelled, nothing
+// changes. PauseBatch returns the batch after the change, or ErrNotFound if there is no such batch.
 func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
@@ -23,7 +23,7 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 	})
 }
 
-// pause pauses batch for this reason and records the event.
+// pause pauses batch, stores reason with it and records the event.
 func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
@@ -33,8 +33,8 @@ func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason 
 	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: batch.Pool, Batch: batch.ID, Detail: reason})
 }
 
-// ResumeBatch ends a pause. From then on the abort rule of the batch ignores all tasks that ended before the call. It returns ErrNotFound
-// if there is no such batch.
+// ResumeBatch ends the pause of a batch. From then on the abort rule of the batch ignores all tasks that ended before the call. ResumeBatch
+// returns the batch after the change, or ErrNotFound if there is no such batch.
 func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if !b.Paused {
@@ -50,8 +50,8 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// CancelBatch cancels a batch: after its commit no task of the batch is granted, and devices that hold a slot for it are asked to stop.
-// EndCancelled ends the waiting tasks later. It returns ErrNotFound if there is no such batch.
+// CancelBatch cancels a batch. After its commit no task of the batch is granted, and devices that hold a slot for it are asked to stop.
+// EndCancelled ends the waiting tasks later. CancelBatch returns ErrNotFound if there is no such batch.
 func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.CancelledAt != nil {
@@ -69,8 +69,8 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 }
 
 // ChangeBatch calls change with the batch and stores the fields that an operator may change: Priority, Weight, Lane, NotAfter, MaxWait,
-// Windows, Limits and MaxAttempts. It ignores what change does to other fields. change runs inside the transaction, perhaps more than once;
-// if it returns an error, the transaction is rolled back. Errors: ErrNotFound, ErrNeverStarts.
+// Windows, Limits and MaxAttempts. If change sets other fields, they are ignored. change runs inside the transaction, perhaps more than
+// once; if it returns an error, the transaction is rolled back. Errors: ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
 		b := old
@@ -129,7 +129,7 @@ func batchChanges(old, changed Batch) string {
 	return strings.Join(changes, " ")
 }
 
-// limitsText returns the text of policies, a JSON list, in the audit log.
+// limitsText returns policies (a JSON list, or nil) as it is written to the audit log.
 func limitsText(policies json.RawMessage) string {
 	if policies == nil {
 		return "none"
@@ -137,7 +137,7 @@ func limitsText(policies json.RawMessage) string {
 	return string(policies)
 }
 
-// instantText returns the text of a time in the audit log; at may be nil.
+// instantText returns the time at as it is written to the audit log, or "none" if at is nil.
 func instantText(at *time.Time) string {
 	if at == nil {
 		return "none"
@@ -145,8 +145,8 @@ func instantText(at *time.Time) string {
 	return at.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch locks the batch, runs change with it and returns the batch afterwards. It holds the pool's lock exclusively, so every claim
-// that read the old batch has committed, and nothing is granted by the old rules after changeBatch returns.
+// changeBatch locks the batch, runs change with it and returns the batch after the change. It holds the pool's lock exclusively, so every
+// claim that read the old batch has committed. After changeBatch returns, nothing is granted by the old rules.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
@@ -168,8 +168,8 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
-// code does, to avoid deadlocks.
+// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, because
+// all code that locks several grants uses this order. So deadlocks are avoided.
 func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
@@ -187,8 +187,8 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns the number of ended tasks. It also asks a device to stop
-// if the device was granted a task while the batch of the task was being cancelled. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns the number of ended tasks. A device may have been granted
+// a task while the batch of the task was being cancelled; EndCancelled asks such a device to stop, too. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
@@ -203,8 +203,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err != nil || ended == limit {
 			return err
 		}
-		// The state of a granted task in the table tasks is pending. So the column cancelling of its batch stays true until the grant has
-		// ended.
+		// The table tasks stores a granted task as pending. So the column cancelling of its batch stays true until the grant has ended.
 		_, err = tx.exec(ctx, `
 			UPDATE batches SET cancelling = false
 			WHERE cancelling AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.batch = batches.id AND t.state = 'pending')`)

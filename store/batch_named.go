@@ -12,7 +12,7 @@ const NamedSearchLimit = searchLimit
 
 // BatchesNamed returns at most limit batches that match filter and whose names contain namePart, newest first, with their counts. It
 // ignores upper and lower case. If beforeID is not 0, it searches only batches with id < beforeID. One call searches at most
-// NamedSearchLimit batches; the returned SearchBound contains the id at which the search ended.
+// NamedSearchLimit batches; the returned SearchBound says at which id the search ended.
 func (s batches) BatchesNamed(ctx context.Context, namePart string, filter BatchFilter, beforeID int64, limit int) ([]Batch, SearchBound, error) {
 	beforeID = cmp.Or(beforeID, math.MaxInt64)
 	stretch, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")

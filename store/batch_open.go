@@ -11,8 +11,8 @@ type OpenBatch struct {
 	MayStart bool // whether its tasks may start now
 }
 
-// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > afterID, by id. Its cost depends on the number
-// of returned batches and on the number of grants in the pool, not on the number of tasks.
+// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > afterID, in ascending order of ids. Its cost
+// depends on the number of returned batches and on the number of grants in the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 	if err != nil {
@@ -52,8 +52,8 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool.
-// Batches that are older than the oldest batch of the pool with waiting tasks are skipped.
+// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool. The
+// condition on b.id lets the database skip the batches that are older than the oldest batch of the pool with waiting tasks.
 func isOpenUrgentSQL(poolExpr string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaitingBatchSQL(poolExpr, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`

@@ -13,9 +13,9 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// addProgress adds the folded deltas (changes of counts) to the stored progress of their batches. A batch has one row for each step of
-// time. The length of a step grows with the age of the batch, from 5 s to one day. So a batch has about 800 rows after 90 days, and
-// then one more row each day.
+// addProgress adds the folded deltas (changes of counts) to the stored progress of their batches. The time since a batch began is divided
+// into steps, and a batch has at most one row for each step. Steps are 5 s long at first; they become longer as the batch grows older, up
+// to one day. So a batch has about 800 rows after 90 days, and then one more row each day.
 const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (

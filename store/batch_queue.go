@@ -21,7 +21,7 @@ type NewTask struct {
 	Repeated            bool       // the task is not queued, but counted in Batch.Skipped
 }
 
-// insertArgs returns the arguments of the statement dialect.addTasks for a task of this batch and pool.
+// insertArgs returns the arguments of the statement dialect.addTasks that inserts task t into this batch and pool.
 func (t NewTask) insertArgs(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
@@ -43,7 +43,8 @@ type NewBatchTasks struct {
 // errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
-// createBatch does the work of CreateBatch in one transaction: tx runs statements, and plain is the same transaction for COPY.
+// createBatch does the work of CreateBatch in one transaction. tx runs statements. plain is the same transaction without prepared
+// statements, which COPY needs.
 func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	if s.disableStatementTimeout != "" {
 		if _, err := tx.exec(ctx, s.disableStatementTimeout); err != nil {
@@ -91,7 +92,8 @@ func (n queuedCounts) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-// queueTasks queues newTasks in the batch with this id. plain and tx are as in createBatch.
+// queueTasks queues newTasks in the batch with this id and counts them. tx runs statements. plain is the same transaction without prepared
+// statements, which COPY needs.
 func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
 	if newTasks.Tasks == nil {
 		counts.total, err = tx.batches().insertTasksByTags(ctx, id, batch, newTasks.Tags)

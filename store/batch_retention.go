@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// retainBatches deletes, oldest batch first, at most limit tasks of batches that ended more than keepFor ago, and the batches that have no
-// task left. It returns the numbers of deleted tasks and batches. Each transaction deletes tasks of one batch and subtracts them from its
-// counts, so the counts are exact at any moment. A batch is kept whole while one of its tasks is open or ended less than keepFor ago.
+// retainBatches deletes tasks of batches that ended more than keepFor ago, and then the batches that have no task left. The oldest batch
+// comes first. It returns the numbers of deleted tasks and batches, and stops when their sum reaches limit. Each transaction deletes tasks
+// of one batch and subtracts them from the counts of the batch, so the counts are exact at any moment. A batch keeps all its tasks while
+// one of them is open or ended less than keepFor ago.
 func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
@@ -51,8 +52,8 @@ func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Dur
 		ORDER BY b.id LIMIT 1 {lock b}`, firstID, keepFor.Milliseconds())
 }
 
-// removeTasks deletes at most limit ended tasks of the batch. If no task is left, it also deletes the batch and returns isBatchGone =
-// true.
+// removeTasks deletes at most limit ended tasks of the batch and returns their number. If no task is left, it also deletes the batch and
+// returns isBatchGone = true.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, isBatchGone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
@@ -83,7 +84,7 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 // retentionActor is the actor in the events of batches that Retain deletes.
 const retentionActor = "retention"
 
-// removeBatch deletes a batch that has no task, and records the event.
+// removeBatch deletes a batch, which must have no tasks, and records the event.
 func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)

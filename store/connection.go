@@ -37,14 +37,14 @@ func (s *connection) readSession() session {
 	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
-// newSession returns a session that runs its statements on target. news collects the news (rows of the change log) of a transaction; it is
-// nil outside of a transaction.
+// newSession returns a session that runs its statements on target. news collects the news (rows of the change log) of a transaction;
+// outside of a transaction, news is nil.
 func (s *connection) newSession(target database, news *pendingNews) session {
 	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session in which Postgres plans each statement for its actual arguments. It serves filters, because the best
-// index depends on how many rows have the value of the filter.
+// customPlanSession returns a session in which Postgres plans each statement for its actual arguments. It is used for statements with
+// filters, because the best index depends on how many rows match the value of the filter.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction and commits it. If the server rolls the transaction back because of a conflict (deadlock,
@@ -98,8 +98,8 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession calls read with a session for one snapshot, in which it can run several statements. The word {now} is nevertheless
-// the time of each single statement.
+// withSnapshotSession calls read with a session in which all statements see one snapshot. Only {now} differs: it is the time of each single
+// statement. If ctx contains a snapshot already, read runs in that snapshot.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
@@ -107,7 +107,7 @@ func (s *connection) withSnapshotSession(ctx context.Context, read func(session)
 	return s.withSnapshotSessionOn(ctx, s.db, read)
 }
 
-// withSnapshotSessionOn is withSnapshotSession for a snapshot that is opened on db.
+// withSnapshotSessionOn does the same as withSnapshotSession, but always opens a new snapshot, on db.
 func (s *connection) withSnapshotSessionOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
 	s.prepared.preparePending(ctx)
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshotIsolation})

@@ -29,7 +29,8 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 	return olderUntil, err
 }
 
-// rotate adds a token with this hash to the device id; the older tokens expire after overlap, at the time olderUntil.
+// rotate adds a token with this hash to the device id. The older tokens of the device expire after overlap. rotate returns this time as
+// olderUntil.
 func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.scanRowArgs(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
 	if err != nil {
@@ -51,10 +52,10 @@ func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, 
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a registered device a token, whose secret has the SHA-256 tokenHash, at the request of the device. setAccount gives
-// the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token that the device never used,
-// because the reply was lost, the new token replaces it. It returns ErrExists if the device has used a token of its own, or if an operator
-// gave it one: then only an operator can add a token. It returns ErrNotFound if the device is not registered.
+// EnrollDevice gives a registered device a token at the request of the device. tokenHash is the SHA-256 of the secret of the token.
+// setAccount gives the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token that the
+// device never used (the reply was lost), the new token replaces it. EnrollDevice returns ErrExists if the device has used a token of its
+// own, or if an operator gave it one; then only an operator can add a token. It returns ErrNotFound if the device is not registered.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
@@ -75,7 +76,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
 			return err
 		}
-		if replaced == 0 { // only for the first token: a device that enrolls again and again would fill the log
+		if replaced == 0 { // record only the first token: a device that enrolls again and again would fill the log
 			if err := tx.recordEvent(ctx, Event{Kind: "device.enrolled", Actor: id, ActorKind: ActorDevice, Device: id}); err != nil {
 				return err
 			}
@@ -94,7 +95,7 @@ func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
 			RETURNING id`, namesInput(devices))
 		tx.pendingNews.addDevices(marked...)
-		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token now
+		tx.pendingNews.makesNoWork = true // and this replica already admits only the device that used its token
 		return err
 	})
 }

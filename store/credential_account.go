@@ -17,15 +17,15 @@ const (
 	AccountDeleted  AccountState = "deleted"
 )
 
-// AccountChange is a change of a device that is not yet applied to its account at the broker.
+// AccountChange is a change of a device that has not been applied to its account at the MQTT broker yet.
 type AccountChange struct {
 	Device string
 	Wanted AccountState
 }
 
 // SetAccount gives the account of a device at the MQTT broker the secret whose hash the store is writing. The store calls it as the last
-// step before COMMIT, and rolls back if it returns an error. Over all replicas only one call runs at a time. It must return within a few
-// seconds. enabled is false if the device is blocked. A nil SetAccount means that there are no accounts.
+// step before COMMIT, and rolls back if it returns an error. Only one call runs at a time, over all replicas. It must return within a few
+// seconds. The parameter enabled is false if the device is blocked. A nil SetAccount means that the broker has no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
 // ApplyAccount applies a change of a device to its account at the broker.
@@ -39,10 +39,10 @@ const accountLock = "$accounts"
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
-// Accounts that a failed import left (see Stage) come last, because there may be many of them and nobody has their secrets. It stops at the
-// first error and moves the failed change behind the others. A change may be applied more than once, and replicas may call it concurrently.
-// The context of apply ends after applyTimeout, counted from the first call of apply. Until then, other requests that change such a device
-// wait.
+// Accounts that a failed import left (see Stage) come last, because there may be many of them and nobody has their secrets.
+// ApplyAccountChanges stops at the first error and moves the failed change behind the others. A change may be applied more than once, and
+// replicas may call ApplyAccountChanges concurrently. The context of apply ends after applyTimeout, counted from the first call of apply.
+// Until then, other requests that change one of these devices wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -59,10 +59,10 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 	return applied, applyErr
 }
 
-// SuspendAccount calls disable, which disables the account of a device at the MQTT broker. Before that it commits an account change that
-// enables the account after the duration, so that the account is enabled again even if this replica fails. isSuspended is false, and nothing
-// changes, if the device is blocked or not registered, or if another change of its account is not applied yet. If the account is suspended
-// already, or an earlier call of disable failed, the suspension begins again.
+// SuspendAccount calls disable, which disables the account of a device at the MQTT broker for the duration. Before that it commits an
+// account change that is due after the duration and enables the account. So the account is enabled again even if this replica fails. If the
+// account is suspended already, or an earlier call of disable failed, the suspension begins again. isSuspended is false, and nothing
+// changes, if the device is blocked or not registered, or if another change of its account is not applied yet.
 func (s credentials) SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error) {
 	var recorded int64
 	err = s.write(ctx, func(tx session) (err error) {
@@ -95,8 +95,8 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 	return recorded > 0, nil
 }
 
-// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is the error of apply, after which the transaction
-// is committed; err is any other error.
+// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is the error that apply returned; after such an
+// error the transaction is committed. err is any other error.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock first: a transaction that waits for the lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
@@ -123,7 +123,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 	return applied, nil, nil
 }
 
-// recordAccountChanges records the state that the accounts of these devices must take.
+// recordAccountChanges records for each of these devices that its account must get the state wanted.
 func (s credentialsIn) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
 	if !s.recordsAccountChanges {
 		return nil
@@ -140,13 +140,13 @@ func (s credentialsIn) dropAccountChange(ctx context.Context, device string) err
 	return err
 }
 
-// setAccount calls set with the state of the device, whose row must be locked; a nil set does nothing. It first deletes the row of
-// account_changes of the device: that row asks for an older state of the account, and could have the new account removed later.
+// setAccount calls set for the device, whose row must be locked. If set is nil, setAccount does nothing. Before the call it deletes the
+// device's row of account_changes, because this row asks for an older state of the account and could have the new account removed later.
 func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil
 	}
-	// Take the lock first: an import also records and creates accounts under it.
+	// Take the lock first, because an import also records and creates accounts under this lock.
 	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// changesKept is the time for which the ledger keeps the record of a change of a token. It must be longer than the time for which a replica
-// caches a token after it last read it as valid.
+// changesKept is the time for which the ledger keeps the record that a token was changed. A replica caches a valid token for some time;
+// changesKept must be longer than that time.
 const changesKept = 2 * time.Hour
 
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
@@ -22,8 +22,9 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted after an earlier call; since is the Next of the earlier call. It
-// misses no change. While a transaction is open that began before a change, it may return this change several times.
+// ChangedTokens returns the tokens that were changed or deleted since an earlier call. The parameter since is the Next that the earlier
+// call returned. ChangedTokens misses no change. It may return a change several times while a transaction is open that began before the
+// change.
 func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {

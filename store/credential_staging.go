@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// Stage identifies the accounts that an import creates at the MQTT broker before the ledger has the devices. 0 means that there are no
+// Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices. 0 means that there are no
 // accounts.
 //
-// Before the broker gets such an account, the ledger commits a note: a row of account_changes with the stage. The note means that the
-// account is to be deleted when the note is due. The import moves the due time forward while it creates its accounts, and
-// deletes its notes in the transaction that registers the devices. So notes that remain show that the import was not committed, even if the
+// Before the broker gets an account of an import, the ledger commits a note: a row of account_changes with the stage. The note means that
+// the account is to be deleted when the note is due. While the import creates its accounts, it moves the due time of its notes forward. The
+// transaction that registers the devices deletes the notes. So a note that remains shows that the import was not committed, even if the
 // answer to the COMMIT was lost or the process died. While the notes of an import are not due, no other import can create the same
 // accounts. A request that creates one account deletes the note of that account, too. All these steps run under the lock of lockAccounts.
 type Stage int64
 
-// NewStage returns a new random Stage. The stages of one idempotency key have the same upper half.
+// NewStage returns a new random Stage. If once is not nil, its idempotency key determines the upper half. So all stages of one key have the
+// same upper half.
 func NewStage(once *Once) Stage {
 	upper := rand.Uint32()
 	if once != nil {
@@ -31,7 +32,7 @@ func NewStage(once *Once) Stage {
 	return Stage(int64(upper)<<31 | (1 + rand.Int64N(1<<31-1)))
 }
 
-// sameKey reports whether both stages belong to one idempotency key.
+// sameKey reports whether the stages s and other belong to the same idempotency key.
 func (s Stage) sameKey(other Stage) bool { return s>>31 == other>>31 }
 
 // StagedDevice is a device of an import whose account must be created.
@@ -50,11 +51,11 @@ var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while t
 // ErrAccountConflict means that another request is creating or deleting one of the accounts, or has done so.
 var ErrAccountConflict = errors.New("another request creates or deletes one of the accounts")
 
-// StageAccounts writes a note (see Stage) for each of newDevices that is not registered, and returns these devices. If onExisting is
-// RefuseExisting and one of the devices is registered, it returns none. When keepFor has passed, the accounts are deleted, unless
-// ImportDevices keeps them. It refuses everything that ImportDevices would refuse, before any account is created. If the request was
-// answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond
-// the maximum; ErrAccountConflict; ErrInProgress.
+// StageAccounts writes a note (see Stage) for each of newDevices that is not registered, and returns these devices. A note is due after
+// keepFor; then the account is deleted, unless ImportDevices has deleted the note. If onExisting is RefuseExisting and one of the devices
+// is registered, StageAccounts returns no devices. It refuses everything that ImportDevices would refuse, before any account is created. If
+// the request was answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first
+// entry beyond the maximum; ErrAccountConflict; ErrInProgress.
 func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
@@ -62,7 +63,7 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices 
 		if err != nil || replayed {
 			return err
 		}
-		// The same order of locks as in ImportDevices: first the locks of the check, then the lock of the accounts.
+		// Take locks in the same order as ImportDevices: first the locks of the check, then the lock of the accounts.
 		if err := tx.devices().checkImport(ctx, newDevices, onExisting); err != nil {
 			return err
 		}
@@ -97,9 +98,10 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 	return staged, s.recordStage(ctx, stage, fresh, keepFor)
 }
 
-// recordStage writes a note (see Stage) for each device in newIDs. The notes are due after keepFor. It replaces notes that a failed import
-// left. It returns an error if another import is creating one of the accounts, or if a note is about a deleted device. Without the
-// note of the deletion, the session of this device at the broker would not be ended.
+// recordStage writes a note (see Stage) for each device in newIDs, and replaces notes that a failed import left. The new notes are due
+// after keepFor. recordStage returns an error if another import is creating one of the accounts. It also returns an error if one of the
+// devices was deleted and its account change is not applied yet, because replacing that change would keep the session of the device at the
+// broker open.
 func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []string, keepFor time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
@@ -121,8 +123,8 @@ func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []st
 }
 
 // SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker, under the lock of lockAccounts. setAccounts
-// must return within a few seconds. It also moves the time at which the notes of the stage are due to about keepFor from now. devices must
-// be the ids of all devices of the stage. It returns ErrAccountConflict if a note is missing or already due.
+// must return within a few seconds. SetStagedAccounts also makes the notes of the stage (see Stage) due about keepFor from now. devices
+// must be the ids of all devices of the stage. It returns ErrAccountConflict if a note is missing or already due.
 func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
@@ -135,7 +137,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if n < len(devices) {
 			return ErrAccountConflict
 		}
-		// The due time of the notes is moved only after a third of keepFor, so that the many calls of one import write it seldom.
+		// The due time is moved only if less than two thirds of keepFor are left, so that the many calls of one import seldom write it.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
@@ -146,8 +148,8 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 	})
 }
 
-// keepStagedAccounts deletes the notes of the stage (see Stage) about these devices, so that their accounts at the MQTT broker stay when
-// the transaction commits. It returns ErrAccountConflict if a note is missing.
+// keepStagedAccounts deletes the notes of the stage (see Stage) for these devices. Then their accounts at the MQTT broker stay when the
+// transaction commits. It returns ErrAccountConflict if a note is missing.
 func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
 	if stage == 0 || len(devices) == 0 {
 		return nil
@@ -168,7 +170,7 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 	return err
 }
 
-// DropStage makes the notes of the stage for these devices due now, so that all accounts for which a note is left are deleted soon.
+// DropStage makes the notes of the stage (see Stage) for these devices due now. So each account that still has a note is deleted soon.
 // devices are the ids of all devices of the stage.
 func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
 	return s.write(ctx, func(tx session) error {

@@ -28,9 +28,9 @@ func (s credentials) TokenByHash(ctx context.Context, secretHash []byte) (Token,
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, secretHash)
 }
 
-// CreateToken stores token under secretHash, the SHA-256 of its secret, and returns it with its id. It returns ErrExists if this secret is
-// stored already, or if its name belongs to a valid token or the dispatcher itself. With WithOnce a repeated request takes
-// effect once.
+// CreateToken stores token under secretHash, the SHA-256 of its secret, and returns the token with its id. It returns ErrExists if this
+// secret is stored already, or if the name of the token belongs to a valid token or to the dispatcher itself. If ctx has an idempotency key
+// (WithOnce), a repeated request takes effect once.
 func (s credentials) CreateToken(ctx context.Context, actor string, token Token, secretHash []byte) (Token, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -73,9 +73,10 @@ func nullList(values []string) any {
 	return string(text)
 }
 
-// releaseTokenName takes the name away from an expired token, so that a new token can have this name. It returns ErrExists if a part of the
-// dispatcher, the token of the configuration or the sender without a token has the name: kindOfActor and fields such as paused_by identify
-// an actor by the name alone. So does registered_by of a device. If a valid token has the name, the INSERT of the new token fails later, because of the unique key on names.
+// releaseTokenName takes the name away from an expired token, so that a new token can have this name. It returns ErrExists if the name is
+// reserved: for a part of the dispatcher, the token of the configuration, or the sender without a token. These names are reserved because
+// kindOfActor, fields such as paused_by, and registered_by of a device identify an actor by the name alone. If a valid token has the name,
+// the INSERT of the new token fails later, because of the unique key on names.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
@@ -86,7 +87,7 @@ func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error 
 }
 
 // OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or in descending order if
-// newestFirst is true. If afterID is not 0, it returns only the tokens that come after the token with this id in that order.
+// newestFirst is true. If afterID is not 0, the list begins after the token with this id.
 func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newestFirst {
@@ -114,8 +115,8 @@ func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error
 	})
 }
 
-// RevokeToken revokes an operator token: from its commit on, reads of the ledger no longer find the token. It returns ErrNotFound if there
-// is no such token, or if it was revoked before.
+// RevokeToken revokes an operator token and returns it. After the commit, reads of the ledger no longer find the token. RevokeToken returns
+// ErrNotFound if there is no such token, or if it was revoked before.
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
@@ -144,7 +145,7 @@ func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []b
 	return created[0], nil
 }
 
-// Covers reports whether one of the patterns of a caller's token matches the name of a pool or limit set.
+// Covers reports whether one of patterns, the patterns of a caller's token, matches the name of a pool or limit set.
 func Covers(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if is, err := path.Match(p, name); err == nil && is && name != "" {

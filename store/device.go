@@ -81,7 +81,8 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by`
 
-// deviceDest returns destinations that accept NULL in each column, because the device may not be registered.
+// deviceDest returns pointers to the fields of d, for a query that selects deviceColumns. All columns may be NULL, because the device may
+// not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
 		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile),
@@ -134,8 +135,8 @@ func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Devi
 	return found, err
 }
 
-// readFiltered runs read with a session in which each statement is planned for its actual arguments. If filter has tags, the session can
-// use the index of tags.
+// readFiltered runs read with a session in which Postgres plans each statement for its actual arguments. If filter has tags, the session
+// can use the index of tags.
 func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read func(session) error) error {
 	if len(filter.Tags) == 0 {
 		return read(s.customPlanSession())
@@ -180,7 +181,7 @@ func (f DeviceFilter) where(q *query) error {
 	return nil
 }
 
-// sift adds the conditions of the fields without an index to q, which selects from the columns of a search.
+// sift adds to q the conditions of the filter's fields that have no index. q selects from the columns of a search (searchDevices).
 func (f DeviceFilter) sift(q *query) {
 	whereSet(q, "registered_by = %s", f.RegisteredBy)
 	if !f.CreatedSince.IsZero() {
@@ -194,9 +195,9 @@ func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
-// CreateDevice registers a device with its settings and a token whose secret has the SHA-256 tokenHash. setAccount gives the same secret
-// to the account of the device at the MQTT broker. Errors: ErrExists, ErrUnknownProfile. With WithOnce a repeated request takes effect
-// once.
+// CreateDevice registers a device with its settings and a token. tokenHash is the SHA-256 of the secret of the token. setAccount gives the
+// same secret to the account of the device at the MQTT broker. Errors: ErrExists, ErrUnknownProfile. If ctx has an idempotency key
+// (WithOnce), a repeated request takes effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, setAccount SetAccount) (Device, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -254,8 +255,8 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 type LastReport struct {
 	At    time.Time
 	Reach Reach // how the device could be notified after this report
-	// QuietUntil is the time from which the device is silent if no other report has come: one report period before the
-	// time at which it was asked to report again. If it is not after At, the device is silent from At on.
+	// QuietUntil is the time from which the device counts as silent if no other report has arrived. It is one report period before the time
+	// at which the device was asked to report again. If QuietUntil is not after At, the device counts as silent from At on.
 	QuietUntil time.Time
 }
 
@@ -267,15 +268,15 @@ type seenRow struct {
 	Reach  Reach  `json:"reach"`
 }
 
-// maxSeenError is the largest error of the time of a report. A replica extrapolates the ledger's clock
-// from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
+// maxSeenError is the largest error of the time of a report. A replica computes the present time of the ledger's clock from its last
+// reading of this clock. The computed time can be ahead by the duration of the reading, which is at most 2 s.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back, and stores for each device the quiet time and the reach (the way
-// to notify it) of the latest report. reports has the last report of each device, by the id of the device. TouchDevices ignores ids that
-// are not registered. If two reports are less than maxSeenError apart, their order is unclear; then a reach other than ReachNone is stored.
-// A device that waits must not be stored as a device that polls, because no new task would be offered to it. If the stored time is in the
-// future, the clock of the ledger was set back, and the reach in reports is stored.
+// TouchDevices moves the last-seen times of devices forward, never back. For each device it also stores the quiet time and the reach (the
+// way to notify the device) of the latest report. The keys of reports are device ids, and the value is the last report of the device.
+// TouchDevices ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear. Then a reach
+// other than ReachNone is stored, because no new task would be offered to a waiting device that is stored with ReachNone. If the stored
+// time is in the future, the clock of the ledger was set back, and the reach in reports is stored.
 func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport) error {
 	if len(reports) == 0 {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// mergeAttributes applies patch, a merge patch, to old, the attributes of a device. changed reports whether the result differs from old.
-// It returns ErrTooLarge if the result exceeds the limits of attributes. A number keeps its digits.
+// mergeAttributes applies patch (a merge patch) to old, the attributes of a device, and returns the result. changed is false if the result
+// equals old. mergeAttributes returns ErrTooLarge if the result exceeds the limits of attributes. It keeps the digits of numbers exactly.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := decodeObject(old)
 	if err != nil {
@@ -37,7 +37,7 @@ func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, change
 	return merged, !bytes.Equal(before, merged), nil
 }
 
-// decodeObject decodes raw, a JSON object, and keeps the digits of numbers.
+// decodeObject decodes the JSON object raw. It keeps the digits of numbers exactly.
 func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	var o map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// DeviceChange changes spec, the settings of the device id. ChangeDevices calls it for one device after another. If it returns an error,
-// no device is changed.
+// DeviceChange changes spec, which holds the settings of the device id. ChangeDevices calls it once for each device. If one call returns an
+// error, no device is changed.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
-// deviceRow is the state of a device after a change.
+// deviceRow holds the new settings of one changed device, in the form that a statement reads.
 type deviceRow struct {
 	N       int    `json:"n"`
 	Device  string `json:"device"`
@@ -19,8 +19,8 @@ type deviceRow struct {
 }
 
 // ChangeDevices changes the settings of each registered device in ids, in one transaction, and returns how many devices it changed. It
-// calls change for one device after another, perhaps more than once for the same device. If dryRun is true, nothing is written. If a
-// device would get a profile that does not exist, it returns ErrUnknownProfile.
+// calls change for each device, perhaps more than once. If dryRun is true, nothing is written. If a device would get a profile that does
+// not exist, ChangeDevices returns ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (changedCount int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)
@@ -32,7 +32,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 	return changedCount, err
 }
 
-// changeAll locks the devices ids and returns a row for each device that change alters.
+// changeAll locks the devices ids and calls change for each of them. It returns a row for each device whose settings change altered.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, namesInput(ids))
@@ -66,7 +66,7 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
-// storeChanged writes the changed devices in rows, and an event for each.
+// storeChanged writes the new settings in rows, and an event for each row.
 func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil

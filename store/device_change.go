@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ChangeDevice calls change with the settings that an operator decides about a device, stores what change alters, and returns the device
-// afterwards. If change alters nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an
+// ChangeDevice calls change with the settings of a device and stores the settings that change altered. It returns the device with the new
+// settings. If change alters nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an
 // error, the transaction is rolled back. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
@@ -41,8 +41,8 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return device, err
 }
 
-// applyChange returns the settings that the device has after change, and in words a text for the log that names the changed settings. The
-// text is empty if nothing changed.
+// applyChange calls change with the settings of the device and returns the changed settings. words names the changed settings for the audit
+// log; it is empty if nothing changed.
 func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
@@ -62,7 +62,7 @@ func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, wo
 	return spec, strings.Join(changes, " "), nil
 }
 
-// tagsText returns the stored form of tags, a JSON object. Nil tags become an empty object.
+// tagsText returns tags as a JSON object, the form in which they are stored. If tags is nil, the object is empty.
 func tagsText(tags map[string]string) (string, error) {
 	if tags == nil {
 		return "{}", nil

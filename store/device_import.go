@@ -49,12 +49,13 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // importChunkSize is the maximum number of devices in one statement.
 const importChunkSize = 1000
 
-// ImportDevices registers newDevices with their tokens, all or none. The ids of newDevices must be unique. gotToken has one value per
-// entry of newDevices: whether the device was given the token. With RotateExisting, the older tokens of a device expire after overlap. For
-// each device that was given a token, ImportDevices keeps the account that stage created at the MQTT broker; if stage has no account for
-// such a device, it returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if onExisting is
-// RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With WithOnce a repeated request takes effect once; the
-// repetition gives no tokens.
+// ImportDevices registers newDevices with their tokens, all or none. The ids of newDevices must be unique. gotToken has one value per entry
+// of newDevices, which is true if the device was given the token. With RotateExisting, the older tokens of a device expire after overlap.
+//
+// For each device that was given a token, ImportDevices keeps the account that stage created at the MQTT broker. If stage has no account
+// for such a device, it returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if onExisting is
+// RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. If ctx has an idempotency key (WithOnce), a repeated
+// request takes effect once; the repetition gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []NewDevice, onExisting OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -85,7 +86,8 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 	return gotToken, err
 }
 
-// checkImport returns the errors that ImportDevices would return for newDevices, except the error about a registered device.
+// checkImport returns the errors that ImportDevices would return for newDevices. It does not check for devices that are registered already
+// (RefuseExisting).
 func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
 	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
@@ -99,7 +101,7 @@ func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onEx
 	return nil
 }
 
-// idsWithToken returns the ids of the devices in newDevices that got a token. gotToken[i] is true if newDevices[i] got one.
+// idsWithToken returns the ids of the devices in newDevices that got a token. gotToken[i] says whether newDevices[i] got one.
 func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 	for i, d := range newDevices {
 		if gotToken[i] {
@@ -109,7 +111,7 @@ func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 	return ids
 }
 
-// lockProfiles keeps the profiles of newDevices from being deleted. It locks the profiles in the order of their names.
+// lockProfiles locks the profiles of newDevices, so that no other transaction deletes them. It locks them in the order of their names.
 func (s profilesIn) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range newDevices {
@@ -152,8 +154,8 @@ func importOrder(newDevices []NewDevice) []int {
 	return order
 }
 
-// importRows returns the rows of the devices with these indexes in newDevices: one chunk of the import. The rows of all chunks at once
-// would be a second copy of the list.
+// importRows returns the rows of newDevices at the given indexes, which are one chunk of the import. The rows are made chunk by chunk
+// because all rows at once would be a second copy of the list.
 func importRows(newDevices []NewDevice, indexes []int) []importRow {
 	rows := make([]importRow, len(indexes))
 	for n, i := range indexes {
@@ -174,8 +176,8 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-// run registers the new devices of the chunk. onExisting decides what happens to devices that are registered already. overlap is as in
-// ImportDevices.
+// run registers the new devices of the chunk and gives them tokens. onExisting decides what happens to devices that are registered already.
+// With RotateExisting, the older tokens of a device expire after overlap.
 func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) error {
 	fresh, err := p.insert(ctx)
 	if err != nil {
@@ -209,7 +211,7 @@ func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	return p.rowsFor(created), p.devices().finishRegistration(ctx, namesInput(created))
 }
 
-// update changes the devices of registered, which are registered already.
+// update changes the settings of the devices in registered, all of which were registered before the import.
 func (p importChunk) update(ctx context.Context, registered []importRow) error {
 	changed, err := p.changedRows(ctx, registered)
 	if err != nil {
@@ -218,7 +220,8 @@ func (p importChunk) update(ctx context.Context, registered []importRow) error {
 	return p.devices().storeChanged(ctx, p.actor, changed)
 }
 
-// changedRows returns the changes of the devices of registered, which are registered already.
+// changedRows returns a row for each device in registered whose settings the import changes. All of these devices were registered before
+// the import.
 func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([]deviceRow, error) {
 	ids, rows := make([]string, len(registered)), make(map[string]importRow, len(registered))
 	for i, r := range registered {
@@ -232,8 +235,8 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 	})
 }
 
-// rotate locks the devices of registered and gives each of them one more token; the older tokens expire after overlap. A device that was
-// deleted concurrently gets no token.
+// rotate locks the devices in registered and gives each of them one more token. The older tokens of these devices expire after overlap. A
+// device that was deleted concurrently gets no token.
 func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(registered))
@@ -254,7 +257,7 @@ func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap
 	return p.giveTokens(ctx, lockedRows, "device.token_added", "overlap="+overlap.String())
 }
 
-// giveTokens gives each device of rows its token, and records an event of this kind with this detail for each.
+// giveTokens stores the token of each device in rows. For each device it records an event with this kind and detail.
 func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))

@@ -15,8 +15,8 @@ func (d Device) IsNoisy(now time.Time) bool {
 	return d.NoisyAt != nil && now.Sub(*d.NoisyAt) < NoisyFor
 }
 
-// RecordNoisy records that a device is noisy now. isNew reports whether the device did not count as noisy before. Then RecordNoisy also
-// writes the event device.noisy with this detail. A device that is not registered is not recorded.
+// RecordNoisy records that a device is noisy now. isNew is true if the device did not count as noisy before; then RecordNoisy also writes
+// the event device.noisy with this detail. If the device is not registered, nothing is recorded.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1 AND (noisy_at IS NULL OR noisy_at <= {now} - $2 * {ms})`, device, NoisyFor.Milliseconds())
@@ -35,8 +35,8 @@ func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew 
 	return isNew, nil
 }
 
-// whereNoisy adds the condition of the field Noisy to q. It repeats the condition of the index devices_noisy, because SQLite does not infer
-// it.
+// whereNoisy adds the condition of the field Noisy to q. The condition NOT NULL repeats the condition of the partial index devices_noisy,
+// because SQLite uses the index only if the statement repeats it.
 func (f DeviceFilter) whereNoisy(q *query) {
 	switch {
 	case f.Noisy == nil:

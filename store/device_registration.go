@@ -12,7 +12,7 @@ const (
 	SessionRegistrant = "session" // a session at an MQTT broker
 )
 
-// Registration asks to register a device because it has reported.
+// Registration is a request to register a device because it has sent a report.
 type Registration struct {
 	Device     string `json:"name"`
 	Registrant string `json:"registrant"` // the fleet token or the session with which the device reported
@@ -27,9 +27,9 @@ type Registered struct {
 	IsNew bool
 }
 
-// RegisterDevices returns the devices of all, in the order of all, and registers each device that is not registered yet. It registers all
-// missing devices in one transaction, or none. The ID of a device is empty if the registration is refused (DeviceDeletion.Refuse), or if
-// the device is just being deleted.
+// RegisterDevices returns the devices named in the list all, in the same order, and registers each device that is not registered yet. It
+// registers all missing devices in one transaction, or none. The ID of a returned device is empty if its registration is refused
+// (DeviceDeletion.Refuse), or if the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, all ...Registration) (registered []Registered, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		registered, err = tx.devices().ensure(ctx, all)
@@ -44,7 +44,7 @@ type newcomerRow struct {
 	Registration
 }
 
-// newcomerRows returns a row for each device of all.
+// newcomerRows returns one row for each device in the list all, in the order of ids. A device that is listed twice gets one row.
 func newcomerRows(all []Registration) []newcomerRow {
 	byID := make(map[string]Registration, len(all))
 	for _, r := range all {
@@ -58,7 +58,7 @@ func newcomerRows(all []Registration) []newcomerRow {
 	return rows
 }
 
-// ensure registers those of all that are not registered, and returns the devices in the order of all.
+// ensure registers the devices in the list all that are not registered yet. It returns all these devices, in the order of the list.
 func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered, error) {
 	rows := newcomerRows(all)
 	created, err := collect(ctx, s.session, singleColumn[string], `
@@ -84,7 +84,7 @@ func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered
 	return registeredInOrder(all, found, created), nil
 }
 
-// registeredInOrder returns the found devices in the order of all. created has the ids of the new devices.
+// registeredInOrder returns the devices in found, in the order of the list all. created has the ids of the devices that are new.
 func registeredInOrder(all []Registration, found []Device, created []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
@@ -98,7 +98,8 @@ func registeredInOrder(all []Registration, found []Device, created []string) []R
 	return registered
 }
 
-// register registers the device id with these settings for the operator actor, unless it is registered; created reports whether it did.
+// register registers the device id with the settings spec, on behalf of the operator actor. created is false if the device was registered
+// already; then nothing changes.
 func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {
@@ -119,10 +120,10 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. rows is their JSON array for
-// {newcomers}; the members n and name are enough. It blocks a device again if the device was blocked when it was deleted, and runs steps.
-// Its statement must come after the INSERT: if the INSERT had to wait for a concurrent deletion, only a later statement reads what the
-// deletion wrote.
+// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. rows is the JSON array of the devices
+// for {newcomers}; the members n and name are enough. If a device was blocked when it was deleted, finishRegistration blocks it again. Then
+// it runs steps. Its statement must come after the INSERT: if the INSERT had to wait for a concurrent deletion, only a later statement
+// reads the rows that the deletion wrote.
 func (s devicesIn) finishRegistration(ctx context.Context, rows string, steps ...step) error {
 	return s.runSteps(ctx, "newcomers", rows, append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {newcomers} JOIN deleted_devices g ON g.id = newcomers.name WHERE g.blocked)`},

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// DeviceDeletion has the options of a deletion of devices.
+// DeviceDeletion holds the options of DeleteDevices.
 type DeviceDeletion struct {
 	CancelOpenTasks bool // cancel the open tasks of the devices; without it, devices with open tasks are kept
 	Refuse          bool // only operators can register the ids again, no fleet token and no session
 	DryRun          bool // only count
 }
 
-// DeviceRemoval holds the numbers of devices and of open tasks that a deletion ended or asked to stop.
+// DeviceRemoval is the result of DeleteDevices: numbers of devices and of tasks.
 type DeviceRemoval struct {
 	Deleted   int // devices
 	Kept      int // devices with open tasks, which were not deleted
@@ -20,7 +20,8 @@ type DeviceRemoval struct {
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice is DeleteDevices for one device. It returns ErrOpenTasks if the device was kept, and ErrNotFound if it is not registered.
+// DeleteDevice calls DeleteDevices for one device. It returns ErrOpenTasks if the device has open tasks and was kept, and ErrNotFound if
+// the device is not registered.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	removed, err := s.DeleteDevices(ctx, actor, []string{id}, DeviceDeletion{CancelOpenTasks: cancelOpenTasks})
 	switch {
@@ -33,8 +34,8 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 	return removed, err
 }
 
-// DeleteDevices deletes the registered devices in ids and their tokens, in one transaction. A grant in force stays in force. Tasks,
-// attempts and events are kept.
+// DeleteDevices deletes the registered devices in ids and their tokens, in one transaction. Grants in force stay in force. Tasks, attempts
+// and events are kept.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		removed, err = tx.devices().delete(ctx, actor, ids, options)
@@ -79,8 +80,8 @@ func (s devicesIn) delete(ctx context.Context, actor string, ids []string, optio
 	return removed, err
 }
 
-// cancelDeviceTasks cancels the open tasks of devices, and adds their numbers to removed. Without options.CancelOpenTasks it changes
-// nothing and returns the devices that have open tasks.
+// cancelDeviceTasks cancels the open tasks of devices, and adds the numbers of these tasks to the fields Cancelled and Stopping of removed.
+// If options.CancelOpenTasks is false, it cancels nothing; then kept contains the devices that have open tasks.
 func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
 	type openTask struct {
 		id     int64

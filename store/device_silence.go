@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// DeviceSearchLimit is the number of devices that one call of SearchDevices, SilentDevices or DevicesWithIDPart should search.
+// DeviceSearchLimit is the recommended number of devices for one call of SearchDevices, SilentDevices or DevicesWithIDPart to search.
 const DeviceSearchLimit = searchLimit
 
 // DeviceSearchPage is the result of SearchDevices, SilentDevices and DevicesWithIDPart.
@@ -28,7 +28,7 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
 
-// CountReporting counts the devices that have reported within this time. It reads all devices.
+// CountReporting counts the devices that have reported within the last period of length within. It reads all devices.
 func (s devices) CountReporting(ctx context.Context, within time.Duration) (int, error) {
 	n, err := queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 	if err != nil {
@@ -38,15 +38,15 @@ func (s devices) CountReporting(ctx context.Context, within time.Duration) (int,
 }
 
 // searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that
-// satisfy cond. cond is a condition on the columns id and quiet_until; %s in cond is replaced by the placeholder of value. If cond is empty,
-// all these devices satisfy it.
+// satisfy cond. cond is an SQL condition on the columns id and quiet_until; the placeholder of value replaces %s in cond. If cond is empty,
+// all searched devices satisfy it.
 func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.quiet_until, d.registered_by, d.created_at FROM devices d`}
 	if err := filter.where(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
 	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
-	sift := query{args: q.args} // its conditions hold for the devices found, q selects the devices that are searched
+	sift := query{args: q.args} // q selects the devices to search; the conditions of sift then select the devices to return
 	filter.sift(&sift)
 	if cond != "" {
 		sift.where(cond, value)

@@ -83,10 +83,10 @@ type dialect struct {
 	brackets                string             // the brackets around a list of numbers
 }
 
-// forbiddenSetting is a value of a setting that would break a guarantee of the ledger.
+// forbiddenSetting is a setting of the database with a value that would break a guarantee of the ledger.
 type forbiddenSetting struct{ setting, value, consequence, safeValue string }
 
-// forbiddenSettings returns the values of settings of Postgres that would break a guarantee of the ledger.
+// forbiddenSettings returns the settings of Postgres that would break a guarantee of the ledger, with the values that would do so.
 func forbiddenSettings() []forbiddenSetting {
 	return []forbiddenSetting{
 		{"fsync", "off", "would lose what it committed", "on"},
@@ -95,8 +95,8 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputs returns, for each word such as {ids}, the columns of the JSON array that a statement takes as $1. The columns have the names of
-// the JSON members. The first column must be a number that is never negative.
+// inputs returns the words such as {ids}, each with the columns of the JSON array that a statement takes as $1. The columns have the names
+// of the JSON members. The first column must be a number that is never negative, because the word becomes a range condition on it (few).
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":       "id bigint",
@@ -148,8 +148,7 @@ func postgresWords() []string {
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
-		// The upper end of a snapshot (pg_snapshot_xmax) is not a safe bound. It is just above the highest transaction that has ended, so a
-		// transaction that runs now can have a higher id.
+		// The upper end of a snapshot (pg_snapshot_xmax) is not a safe bound, because a transaction that runs now can have a higher id.
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
@@ -169,16 +168,17 @@ func postgresWords() []string {
 // postgres returns the dialect of Postgres.
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
-	// few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join them. For a
-	// condition between two bounds it estimates 1/200 of the rows, here one row. A LIMIT would give a low estimate, too, but would read
-	// the array once more to count its rows.
+	// The condition few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join
+	// them. For a condition between two bounds Postgres estimates 1/200 of the rows, which is one row here. A LIMIT would give a low
+	// estimate, too, but would read the array once more to count its rows.
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
 		number, _, _ := strings.Cut(columns, " ")
 		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
 		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
 	}
-	// pg_advisory_xact_lock with two integers has its own keys, so this lock cannot collide with the lock of the migrations.
+	// pg_advisory_xact_lock with two integers has other keys than with one integer, so this lock cannot collide with the lock of the
+	// migrations.
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
@@ -191,8 +191,8 @@ func postgres() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// lockGrants waits for claims in progress, and new claims wait for it. advanceNumbers must run in the same transaction. A rollback
-		// does not undo advanceNumbers, because sequence numbers only increase.
+		// lockGrants waits for claims in progress, and makes new claims wait until the transaction ends. advanceNumbers must run in the
+		// same transaction. A rollback does not undo advanceNumbers, because sequence numbers only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -208,8 +208,8 @@ func postgres() dialect {
 	}
 }
 
-// lookUps returns the words such as {device of w} with their joins. OFFSET 0 makes the planner look up one row at a time; it prevents any
-// other join method.
+// lookUps returns the words such as {device of w}, each followed by its join. Because of OFFSET 0, the planner of Postgres looks up one row
+// at a time and can use no other join method.
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -304,7 +304,7 @@ func sqliteDialect() dialect {
 	}
 }
 
-// formatNumbers formats numbers as one argument of a statement: a list.
+// formatNumbers formats numbers as a list, which is one argument of a statement.
 func (d dialect) formatNumbers(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
@@ -328,8 +328,9 @@ func hasTags(tagsExpr string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the fencing token (tokenSQL) and all ids that clients can see (tableSQL, with
-// a placeholder for each table). A client may know a number that a restored ledger has lost, and no such number may be given again.
+// advanceStatements returns the statements that increase the last fencing token and the last ids that clients can see. tokenSQL is the
+// statement for the fencing token. tableSQL is the statement for an id, with a placeholder for the name of the table. A client may know a
+// number that a restored ledger has lost, so the ledger must not give such a number again.
 func advanceStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -338,8 +339,8 @@ func advanceStatements(tokenSQL, tableSQL string) []string {
 	return all
 }
 
-// jsonMembersSQL turns columns, a list of column definitions such as "n bigint, name text", into the expressions with which SQLite
-// reads these columns from a JSON list.
+// jsonMembersSQL returns the SQL expressions that read columns from a JSON list in SQLite. columns is a list of column definitions such as
+// "n bigint, name text".
 func jsonMembersSQL(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {
@@ -349,7 +350,7 @@ func jsonMembersSQL(columns string) string {
 	return strings.Join(list, ", ")
 }
 
-// retryable reports whether the server rolled the transaction back because of a conflict with another one.
+// retryable reports whether the server rolled the transaction back because of a conflict with another transaction.
 func retryable(err error) bool {
 	var e *pq.Error
 	if !errors.As(err, &e) {

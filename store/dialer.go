@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// answerSlack is added to the statement timeout to get the time after which a missing answer counts as lost.
+// answerSlack is added to the statement timeout. If an answer has not arrived after the sum, it counts as lost.
 const answerSlack = 5 * time.Second
 
 // dialer opens connections whose reads and writes fail after ioTimeout. The timeout protects against a server that hangs, or that vanished
@@ -36,15 +36,15 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return &limitedConn{Conn: conn, ioTimeout: d.ioTimeout, openConns: &d.connSet}, nil
 }
 
-// DialTimeout opens a connection to address within timeout. The interface of the driver requires it, but the driver calls only
-// DialContext.
+// DialTimeout opens a connection to address within timeout. The driver calls only DialContext, but its interface also requires DialTimeout.
 func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return d.DialContext(ctx, network, address)
 }
 
-// limitedConn fails if a read or write takes longer than ioTimeout. The driver does not read while no statement is in progress.
+// limitedConn is a connection whose reads and writes fail after ioTimeout. While no statement is in progress the driver does not read, so
+// an idle connection does not fail.
 type limitedConn struct {
 	net.Conn
 	ioTimeout      time.Duration // 0 means no limit
@@ -97,8 +97,8 @@ func (c *limitedConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// answerTimeout returns how long the connection waits for an answer. setting is the value of statement_timeout, in a form that Postgres
-// accepts. If the result is 0, there is no limit; it is 0 if setting allows statements without a timeout.
+// answerTimeout returns how long a connection waits for an answer; 0 means that there is no limit. setting is the value of
+// statement_timeout, in a form that Postgres accepts. If setting allows statements without a timeout, the result is 0.
 func answerTimeout(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

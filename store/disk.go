@@ -13,15 +13,15 @@ import (
 )
 
 // fullFor is the time for which the ledger counts as full after the disk refused a write. It is longer than the interval between the writes
-// of the background passes, which would fail again.
+// of the background passes. So while the disk is full, these writes fail again and again and the ledger counts as full all the time.
 const fullFor = 15 * time.Second
 
 // fullDisk stores the time at which the disk last refused a write. A successful write does not reset this time, because Postgres can find
 // room for small rows in existing pages of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// recordDiskFull returns err, wrapped with ErrDiskFull if err means that the disk was full; then it also stores now as the time of the
-// refusal.
+// recordDiskFull returns err. If err means that the disk was full, it stores now as the time of the refusal, and wraps err with
+// ErrDiskFull.
 func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
 	if !isDiskFull(err) {
 		return err

@@ -15,7 +15,8 @@ var (
 	ErrUnknownProfile = errors.New("unknown profile")
 	// ErrInUse means that a profile cannot be deleted because devices have it.
 	ErrInUse = errors.New("in use")
-	// ErrNotRetriable means that the task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
+	// ErrNotRetriable means that a task cannot be retried: it succeeded, its batch was cancelled, its time is over, or it is the lease of a
+	// caller.
 	ErrNotRetriable = errors.New("cannot be retried")
 	// ErrNoTasks means that a batch has no tasks.
 	ErrNoTasks = errors.New("no tasks")

@@ -32,7 +32,8 @@ type Grant struct {
 	Remaining    time.Duration // LeaseUntil minus the time at which the ledger was read, by the database's clock; may be negative
 }
 
-// Candidate is an open task of a device that is among the best tasks of the device in its batch (see DeviceViews).
+// Candidate is an open task of a device that is among the best tasks of this device in its batch. DeviceViews says which tasks are the
+// best.
 type Candidate struct {
 	Task               int64
 	Batch              int64
@@ -55,11 +56,11 @@ type Candidate struct {
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
 	// ExpiresAt is the earliest time at which the task may be expired: by its own not_after, or by the not_after or max_wait of its batch.
-	// A task that was started before is not expired by the max_wait. Zero means never.
+	// The max_wait does not apply to a task that was started before. Zero means never.
 	ExpiresAt time.Time
 
-	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device; nil means no policies. If
-	// any of them is set, Kind and Payload are set, too.
+	// PoolLimits, Limits and ProfileLimits are the policies of the pool, of the batch and of the profile of the device; nil means no
+	// policies. If at least one of them is set, Kind and Payload are set, too.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string
@@ -75,7 +76,7 @@ type DeviceView struct {
 	Grant      *Grant      // the grant of the device; its lease may have ended, if it is not yet reaped. nil means no grant
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 
-	// NextStart is the earliest time after Now from which another open task may start, by its not_before or the end of its backoff. The task
+	// NextStart is the earliest time after Now at which another open task may start, by its not_before or the end of its backoff. This task
 	// need not be among the Candidates. Zero means that no task waits for a time.
 	NextStart time.Time
 }
@@ -99,7 +100,7 @@ const (
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted
-	// ClaimConflict means that another grant has the slot, or that the slot is beyond what the capacity allows. The semaphore is out of
+	// ClaimConflict means that another grant has the slot, or that the slot is beyond what the capacity allows. So the semaphore is out of
 	// date and must be reconciled.
 	ClaimConflict
 	// ClaimLocked means that the pool is being resized, so the claim was not evaluated.
@@ -114,7 +115,7 @@ type ClaimOutcome struct {
 	Grant  Grant
 }
 
-// Renewal is a request to extend the lease of a running task.
+// Renewal is a request of a device to extend the lease of its running task.
 type Renewal struct {
 	Task, Token int64
 	Device      string
@@ -165,18 +166,18 @@ type Reaped struct {
 	State TaskState // state of the task afterwards
 }
 
-// grantColumns are the columns of a grant g with its task t and its batch b, and the time of the database's clock. If there is no grant,
-// all columns except this time may be NULL.
+// grantColumns are the columns of a grant g with its task t and its batch b, and the present time of the database's clock. If there is no
+// grant, all columns except this time may be NULL.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
 // longestLease is the SQL for the longest length that the lease of grant g ever had, in milliseconds. The reaper waits for this time before
-// it ends g (see LapseCutoffs), because no answer to the holder of g promised more time.
+// it ends g (see LapseCutoffs). This is long enough, because no answer to the holder of g promised a longer lease.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
-// grantDest returns the destinations in grant for the columns of a grant in a query.
+// grantDest returns pointers to the fields of grant. A query that selects grantColumns or grantOnlyColumns scans a row into them.
 func grantDest(grant *Grant) []any {
 	return []any{
 		opt(&grant.Task), opt(&grant.Batch), opt(&grant.Pool), opt(&grant.Slot), opt(&grant.Device), opt(&grant.Token), opt(&grant.LeaseID), opt(&grant.Attempt),
@@ -192,10 +193,11 @@ func grantDest(grant *Grant) []any {
 	}
 }
 
-// remaining is a scanner that computes Grant.Remaining from LeaseUntil and the time of the database. Its column must come after LeaseUntil.
+// remaining is a scanner that computes Grant.Remaining from LeaseUntil and the present time of the database. In the list of columns, this
+// time must come after LeaseUntil.
 type remaining struct{ of *Grant }
 
-// Scan sets Grant.Remaining to the time from column, the current time of the database's clock, to LeaseUntil.
+// Scan sets Grant.Remaining to the time from now to LeaseUntil. column is the present time of the database's clock.
 func (s remaining) Scan(column any) error {
 	var now time.Time
 	if err := (instant{&now}).Scan(column); err != nil {
@@ -207,13 +209,14 @@ func (s remaining) Scan(column any) error {
 	return nil
 }
 
-// Grants returns the grants of a pool in the order of slots. It includes grants whose lease has ended and that are not yet reaped. Kind and
-// Payload are not set.
+// Grants returns the grants of a pool in the order of slots, without Kind and Payload. It includes grants whose lease has ended but that
+// are not reaped yet.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
-// LiveLeases returns which of leaseIDs have a grant: the map has the value true for each of them, and no other entries.
+// LiveLeases returns the ids in leaseIDs that have a grant: each of them is a key of the map with the value true. The map has no other
+// keys.
 func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error) {
 	live := map[string]bool{}
 	if len(leaseIDs) == 0 {
@@ -261,8 +264,8 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	return g, err
 }
 
-// AskCancel records that the device which runs the task under this fencing token is asked to stop, and the reason, unless it was asked
-// before. It is no error if the grant has ended.
+// AskCancel records that the device which runs this task under this fencing token is asked to stop, with the reason. If the device was
+// asked before, the earlier reason stays. It is no error if the grant has ended.
 func (s grants) AskCancel(ctx context.Context, task, token int64, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, reason)

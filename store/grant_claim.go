@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// claimRow is a claim as a statement reads it; N is its index among the claims.
+// claimRow is a claim in the form that a statement reads. N is the index of the claim.
 type claimRow struct {
 	N       int    `json:"n"`
 	Task    int64  `json:"task"`
@@ -16,12 +16,13 @@ type claimRow struct {
 	LeaseID string `json:"lease"`
 }
 
-// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim. After a decrease of the capacity, grants
+// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim. After a decrease of the capacity, grants on slots
 // beyond the capacity stay in force. While such grants exist, slot + 1 plus the number of grants on higher slots must not exceed the
-// capacity. So no new grant is made before there is room. Otherwise each slot below the capacity is allowed.
+// capacity, so that no new grant is made before there is room. Without such grants, each slot below the capacity is allowed.
 //
-// Two transactions can count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
-// end. So an outdated count is only too strict, as long as the capacity does not change. The lock of the pool ensures that.
+// Two transactions can count at the same time. New grants get only slots that this condition allows, and grants on higher slots only end.
+// So an outdated count can only refuse too much, as long as the capacity does not change. The lock of the pool ensures that the capacity
+// does not change.
 const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
@@ -33,8 +34,8 @@ const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots in one transaction; each claim succeeds or fails independently of the others. It returns one outcome per
-// claim, in the order of claims. The unique keys of the ledger decide, not an earlier reading. While a pool is being resized, its claims
-// wait if wait is true; if wait is false, they get ClaimLocked and do not delay other claims.
+// claim, in the order of claims. The unique keys of the ledger decide whether a slot is free, not an earlier reading. While a pool is being
+// resized, its claims wait if the parameter wait is true. If wait is false, they get ClaimLocked and do not delay other claims.
 func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOutcome, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -53,16 +54,17 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	return outcomes, nil
 }
 
-// These constants end an INSERT of grants. They decide what happens if a unique key is taken. ON CONFLICT DO NOTHING checks each key
-// one more time, which is slow if a long transaction leaves many dead rows under the key. A key is seldom taken, because Redis has
-// chosen the slots. So the first INSERT fails on a taken key, and only a second one uses ON CONFLICT.
+// These constants end an INSERT of grants. They decide what happens if a unique key is taken: failTaken makes the INSERT fail, and
+// skipTaken skips the row. skipTaken is slower, because ON CONFLICT DO NOTHING checks each key one more time and a long transaction may
+// leave many dead rows under a key. A key is seldom taken, because Redis has chosen the slots. So the first INSERT uses failTaken, and only
+// a second INSERT uses skipTaken.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-// claimRows makes the claims in rows in one transaction, and returns one outcome for each. waitForLock means that it waits for locked
-// pools. onTakenSlot is the SQL clause for a claim whose slot or task is taken.
+// claimRows makes the claims in rows in one transaction, and returns one outcome for each. If waitForLock is true, it waits for locked
+// pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
 func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool, onTakenSlot string) (outcomes []ClaimOutcome, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		outcomes, err = tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
@@ -71,7 +73,8 @@ func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool
 	return outcomes, err
 }
 
-// claim makes the claims in all and returns one outcome for each, in the same order; waitForLock and onTakenSlot are as in claimRows.
+// claim makes the claims in the list all and returns one outcome for each, in the same order. If waitForLock is true, it waits for locked
+// pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
 func (s grantsIn) claim(ctx context.Context, all []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(all))
 	rows, err := s.lockPools(ctx, all, waitForLock, outcomes)
@@ -123,7 +126,8 @@ func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock 
 	return rows, nil
 }
 
-// poolNames returns the names of the claims' pools. All code locks pools in this order, so that concurrent claims cannot deadlock.
+// poolNames returns the names of the claims' pools in ascending order, each once. All code locks pools in ascending order, so that
+// concurrent claims cannot deadlock.
 func poolNames(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
@@ -133,10 +137,11 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts the grants of claims (a JSON list) that are allowed and returns their tasks. onTakenSlot is as in claimRows. It
-// locks and inserts rows in one order, and each task before its grant, so that concurrent claims cannot deadlock.
+// insertGrants inserts a grant for each of claims (a JSON list) that is allowed, and returns the tasks of these grants. onTakenSlot is
+// failTaken or skipTaken. Concurrent claims cannot deadlock, because each transaction locks and inserts rows in one order, and each task
+// before its grant.
 //
-// IS NOT DISTINCT FROM is a comparison for equality that cannot use an index. With = Postgres sometimes read all open tasks of the pool to
+// The statement compares with IS NOT DISTINCT FROM, which cannot use an index. With = Postgres sometimes read all open tasks of the pool to
 // find the claimed task. The value of the state is hidden from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s.session, singleColumn[int64], `
@@ -164,7 +169,8 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 	return tasks, nil
 }
 
-// fillGranted gives the inserted grants of tasks their fencing tokens and writes the grants to outcomes, the outcomes of claims.
+// fillGranted gives the inserted grants of tasks their fencing tokens. It sets the outcome of each claim that was granted; outcomes and
+// claims are in the order of claims.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
@@ -194,9 +200,9 @@ type claimedGrant struct {
 // giveTokens gives the inserted grants of claims (a JSON list) their fencing tokens, records the events and returns the grants. It finds a
 // grant by task and lease id, because two claims of one task differ in their lease ids.
 //
-// A token is drawn after the insert. At that point the grant holds the unique keys of its slot and task. So every earlier holder already
-// has its token, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which
-// the insert had to wait.
+// A token is drawn after the INSERT. At that point the grant holds the unique keys of its slot and task. So every earlier holder already
+// has its token, and no later holder can have one yet. If the token were drawn with the INSERT, the INSERT could then wait for an earlier
+// grant, and the token of the earlier grant could be the higher one.
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`

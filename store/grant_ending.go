@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// endingTask is a task whose grant may end, with the rules of its batch.
+// endingTask is a task whose grant may end, with those settings of its batch that decide about a retry.
 type endingTask struct {
 	id          int64
 	device      string
@@ -23,14 +23,15 @@ type endingTask struct {
 
 const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
 
-// endingTaskDest returns the destinations in task for endingTaskColumns.
+// endingTaskDest returns pointers to the fields of task. A query that selects endingTaskColumns scans a row into them.
 func endingTaskDest(task *endingTask) []any {
 	return []any{
 		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn}, millis{&task.backoff}, &task.onLost,
 	}
 }
 
-// grantOnlyColumns are the columns of a grant g that need no join with its task and batch. Kind and payload are left empty.
+// grantOnlyColumns are the columns of a grant g that need no join with its task and batch. They have the order of grantColumns; kind is
+// empty and payload is NULL.
 const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
@@ -49,15 +50,16 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns the destinations in ending for a row: the index of a result, isOnlyTask, then endingTaskColumns, then grantOnlyColumns.
+// endingDest returns pointers to the fields of ending, for a query with these columns: the index of a result, isOnlyTask, then
+// endingTaskColumns, then grantOnlyColumns.
 func endingDest(ending *grantEnding) []any {
 	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
 }
 
-// endsLast reports whether the device has no open task after the ending, and is not blocked.
+// endsLast reports whether the device has no open task after this ending, and is not blocked.
 func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.State != Pending }
 
-// applyResult sets the fields of an ending that result, the result of a device, causes. settle decides the state of the task.
+// applyResult sets the fields of the ending for result, the result of a device. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
 	e.settle(settle, result.RetryAfter)
@@ -67,7 +69,8 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 	}
 }
 
-// settle sets the state of the task as its argument settle decides. retryAfter is the delay that the device requested, or 0.
+// settle calls the parameter settle, which decides the state of the task, and stores its answer. retryAfter is the delay that the device
+// requested; 0 means none.
 func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	e.grant.Kind = e.task.kind
 	e.settlement = settle(SettleInput{
@@ -119,10 +122,11 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are the columns of the grants that end, joined with their endings. The word {ended} in SQL texts (see dialect) selects them.
+// endedColumns are columns of grants that end, joined with their endings. The word {ended} in SQL texts (see dialect) selects these
+// columns.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
-// Three of the statements that end grants: they update the tasks, insert the attempts and insert the events.
+// These are three of the statements that end grants. They update the tasks, insert the attempts and insert the events.
 const (
 	updateEndedTasks = `
 		UPDATE tasks AS t SET state = endings.state,

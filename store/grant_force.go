@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// ForcedRelease describes how an operator takes a slot back from its holder.
+// ForcedRelease describes a request of an operator to take a slot back from its holder.
 type ForcedRelease struct {
 	Actor  string
 	Reason string // for the audit log
@@ -15,7 +15,8 @@ type ForcedRelease struct {
 
 // ForceRelease takes a slot away from its holder and returns the grant. If release.AtOnce is false, the device is asked to stop, and the
 // slot becomes free when the result arrives or the lease ends. If release.AtOnce is true, the grant ends at once, and settle decides the
-// state of its task. It returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
+// state of its task. ForceRelease returns ErrNotFound if nobody holds the slot, or if release.Token is not 0 and the grant has another
+// token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
@@ -75,7 +76,8 @@ func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grant
 	return s.endGrants(ctx, []grantEnding{ending})
 }
 
-// GrantByToken returns the grant in a pool with this fencing token if its lease has not ended; otherwise ErrNotFound.
+// GrantByToken returns the grant in a pool with this fencing token. It returns ErrNotFound if there is no such grant or its lease has
+// ended.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return queryOne(ctx, s.readSession(), grantDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LapseCutoffs defines which leases have ended. The key is the longest length that a lease ever had (Grant.LongestLease), and the value is
-// a time: a lease with this length has ended if its lease_until is before the time. A lease whose length is not a key has not ended.
+// LapseCutoffs says which leases have ended. The key is a length: the longest length that a lease ever had (Grant.LongestLease). The value
+// is a time: a lease with this length has ended if its lease_until is before this time. A lease whose length is not a key has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
 // lapseRow is an entry of LapseCutoffs, as a statement reads it.
@@ -29,8 +29,8 @@ func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	return toJSONInput(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest end first, and settle decides the states of
-// their tasks. Replicas may call it concurrently: it skips a grant that another transaction is ending or renewing. If one grant cannot be
+// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest end first. settle decides the states of their
+// tasks. Replicas may call Reap concurrently: it skips a grant that another transaction is ending or renewing. If one grant cannot be
 // ended, Reap still ends the others, and returns both the ended grants and the error.
 func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := cutoffs.rows()
@@ -80,8 +80,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, s
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended according to cutoffs. It checks this
-// condition again, because a grant may have been renewed or replaced between the search and the lock.
+// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended according to cutoffs. It checks the
+// leases again, because a grant may have been renewed or replaced between the search and the lock.
 func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -108,8 +108,8 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCu
 	return endings, nil
 }
 
-// NextLapse returns the time until the next lease ends. left is negative if that lease has ended and its grant is not yet reaped. found is
-// false if there is no grant.
+// NextLapse returns the time that is left until the next lease ends. If left is negative, that lease has ended and its grant is not reaped
+// yet. found is false if there is no grant.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.readSession().scanRow(ctx, `

@@ -58,7 +58,7 @@ func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
 	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
 }
 
-// endByResult ends grant, the grant of task, by result. settle decides the state of the task.
+// endByResult ends grant (the grant of task) because of result. settle decides the state of the task.
 func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
 	e.applyResult(result, settle)
@@ -71,8 +71,8 @@ func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTas
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// recordAfterEnd records a result whose grant has ended or never existed, and returns its outcome. grant is the grant that the task has
-// now, or the zero value; recordAfterEnd never changes it.
+// recordAfterEnd records a result whose grant has ended or never existed, and returns the outcome of the result. grant is the grant that
+// the task has now, or the zero value. recordAfterEnd never changes this grant.
 func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
@@ -96,8 +96,8 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task ending
 	}
 }
 
-// recordLate stores a late result of a task in this state. If the result is a success, and its task waits for a retry or has timed out,
-// recordLate also ends the task as succeeded.
+// recordLate stores a late result of a task. state is the present state of the task. If the result is a success, and the task waits for a
+// retry or has timed out, recordLate also ends the task as succeeded.
 func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, result, true); err != nil {
 		return ResultOutcome{}, err
@@ -110,7 +110,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 		result.Task, nullText(result.Output), result.Error, result.Dropped); err != nil {
 		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
 	}
-	s.pendingNews.addDevices(result.Device) // the device does not wait with this task any more
+	s.pendingNews.addDevices(result.Device) // this task no longer waits, so the work of the device changed
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
 		SELECT {now}, 'task.succeeded_late', device, 'device', pool, batch, id, device, $2, $3 FROM tasks WHERE id = $1`,
@@ -120,7 +120,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// recordUnknown stores a result whose grant is not in the ledger, except a result with a token that was never given.
+// recordUnknown handles a result whose grant is not in the ledger, and stores it. A result with a token that was never given is not stored.
 func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutcome, error) {
 	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
@@ -134,9 +134,9 @@ func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutco
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores a late result, or a result of an unknown grant if isLate is false, and an event for it. A repeated result is
-// stored only once. Per device, at most maxLateResults late results and at most maxLateResults unknown results are stored. The two kinds
-// are counted separately, so that results that a device invents cannot displace its late results.
+// storeLateResult stores a result whose grant has ended (isLate is true) or is unknown (isLate is false), and an event for it. A repeated
+// result is stored only once. Per device, at most maxLateResults late results and at most maxLateResults unknown results are stored. The
+// two kinds are counted separately, so that results that a device invents cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {

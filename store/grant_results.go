@@ -12,11 +12,12 @@ import (
 // share the disk flush of a COMMIT.
 const maxRecording = 8
 
-// RecordResults records the results that devices report for their grants, and returns one outcome per result, in the order of results.
-// settle decides the state of each task. An outcome without Err is committed. The first results of all tasks are recorded in one common
-// transaction, except a result whose grant is not in force, that has a dropped output, or whose rows another transaction has locked. All
-// other results get a transaction each, so that a failing or slow result does not affect the rest. Results of one task are recorded in
-// their order.
+// RecordResults records the results that devices report for their grants, and returns one outcome per result, in the order of results. An
+// outcome without Err is committed. settle decides the state of each task.
+//
+// The first result of each task is recorded in one common transaction. Exceptions are a result whose grant is not in force, a result with a
+// dropped output, and a result whose rows another transaction has locked. These and all later results of a task get a transaction each, so
+// that a failing or slow result does not affect the rest. Results of one task are recorded in their order.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	left := s.recordInOneTx(ctx, results, outcomes, settle)
@@ -36,9 +37,8 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-// recordInOneTx records results in one transaction and sets their outcomes. In left, it returns the indexes of the results that are still
-// to be recorded, by task. If the answer to the COMMIT was lost, it returns no index, because a device sends a result again if it is not
-// acknowledged.
+// recordInOneTx records results in one transaction and sets their outcomes. left contains the indexes of the results that are still to be
+// recorded, by task. If the answer to the COMMIT was lost, left is empty: the results are not acknowledged, so the devices send them again.
 func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
 	left = make(map[int64][]int, len(results))
 	var firsts []reportedRow
@@ -71,9 +71,9 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 	return left
 }
 
-// endReported ends those grants in force that firsts name: the first results of their tasks. results has all results, by the index in
-// firsts. It skips a grant that another transaction has locked. It locks all rows that it changes and waits for no lock, so it cannot be
-// part of a deadlock.
+// endReported ends the grants in force that firsts names. firsts has the first result of each task; the field N of its rows is an index of
+// results. endReported skips a grant that another transaction has locked. It cannot be part of a deadlock, because it locks all rows that
+// it changes and waits for no lock.
 func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)

@@ -35,7 +35,7 @@ type PolicyOwner struct {
 	Limits  json.RawMessage
 }
 
-// startDest returns the destinations in start for the columns of a start in a query.
+// startDest returns pointers to the fields of start. A query of startsSQL scans a row into them.
 func startDest(start *GrantStart) []any {
 	return []any{
 		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind,
@@ -51,8 +51,8 @@ func startDest(start *GrantStart) []any {
 	}
 }
 
-// startsSQL returns the query for the grants and the attempts (ended grants) that satisfy condition. orderAndLimit ends the query of each
-// of the two tables. condition uses the arguments $1 and $2.
+// startsSQL returns the query for the starts of grants and of attempts (ended grants) that satisfy condition. It reads two tables;
+// orderAndLimit is the end of the query of each table. condition may use the arguments $1 and $2.
 func startsSQL(condition, orderAndLimit string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + orderAndLimit + `) AS ` + table + `_found`
@@ -66,8 +66,8 @@ func startsSQL(condition, orderAndLimit string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns at most limit starts of a pool, highest fencing tokens first. If beforeToken is not 0, it returns only starts with token
-// < beforeToken. The order of tokens is the order of the start times, except for claims that ran concurrently.
+// Starts returns at most limit starts of a pool, highest fencing tokens first. If beforeToken is not 0, it returns only starts with token <
+// beforeToken. Tokens are in the order of the start times, except for claims that ran concurrently.
 func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limit int) ([]GrantStart, error) {
 	if beforeToken == 0 {
 		beforeToken = 1 << 53
@@ -76,7 +76,7 @@ func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limi
 	if err != nil {
 		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
-	// The grants and the attempts each have up to limit rows. Among all of them, only the first limit rows are certain to have no gap.
+	// Each of the two tables gave at most limit rows. Only the first limit rows of the combined list are certain to have no gap.
 	return found[:min(limit, len(found))], nil
 }
 
@@ -85,7 +85,7 @@ func poolStartsSQL() string {
 	return startsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
-// StartByLease returns the start of the task with this lease id. It returns ErrNotFound if the lease never started.
+// StartByLease returns the start of the task with this lease id. It returns ErrNotFound if no grant of the task had this lease id.
 func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (GrantStart, error) {
 	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// isEligibleSQL returns the condition that a task may be granted now if its pool has a free slot. It refers to task t, batch b, pool p
-// and device d. d may be NULL, because a device may have tasks before it is registered by its first report.
+// isEligibleSQL returns the SQL condition that a task may be granted now if its pool has a free slot. The condition refers to task t, batch
+// b, pool p and device d. d may be NULL, because a device can have tasks before its first report registers it.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
@@ -23,8 +23,8 @@ const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attemp
 // isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns the same condition as isStartableSQL for tasks whose lease has the length leaseExpr, an SQL expression in
-// milliseconds.
+// isStartableForSQL returns the condition of isStartableSQL for a lease of a given length. leaseExpr is an SQL expression for the length,
+// in milliseconds.
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
@@ -37,8 +37,8 @@ const batchMayStart = `
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest returns the destinations in candidate for its columns. They accept NULL in each column, because the device may have no
-// open task.
+// candidateDest returns pointers to the fields of candidate, for the columns of a candidate in a query. All columns may be NULL, because
+// the device may have no open task.
 func candidateDest(candidate *Candidate) []any {
 	return []any{
 		opt(&candidate.Task), opt(&candidate.Batch), opt(&candidate.Pool), opt(&candidate.Priority), opt(&candidate.Weight), opt(&candidate.Urgent),
@@ -62,19 +62,19 @@ func candidateDest(candidate *Candidate) []any {
 	}
 }
 
-// DeviceViews reads everything that concerns the reports of the devices, in one snapshot. It returns one view per device, in the order of
-// devices, also if a device is named twice. The candidates of a device are the best open tasks of each batch: tasks that may start now
-// before tasks that wait, then the highest priority, then the oldest task.
+// DeviceViews reads everything that concerns the reports of the devices, in one snapshot. It returns one view per element of devices, in
+// the same order, even if a device is listed twice. The candidates of a device are the best open tasks of each batch. Tasks that may start
+// now come before tasks that wait for a time; then the highest priority comes first, then the oldest task.
 func (s grants) DeviceViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	return s.readSession().grants().readViews(ctx, devices)
 }
 
-// DeviceRegistrations reads only Now, Device and Deleted of each view.
+// DeviceRegistrations does the same as DeviceViews, but reads only the fields Now, Device and Deleted.
 func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	return s.readSession().grants().readRegistrations(ctx, devices)
 }
 
-// readRegistrations reads the views of DeviceRegistrations.
+// readRegistrations does the work of DeviceRegistrations in a session.
 func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
@@ -88,8 +88,8 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is true if the device that row w names is not registered because it was deleted. It does not use EXISTS, because
-// Postgres may evaluate an EXISTS by reading a whole table.
+// wasDeletedSQL is an SQL expression. It is true if the device of row w is not registered because it was deleted. It does not use EXISTS,
+// because Postgres may evaluate an EXISTS by reading a whole table.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
 // viewRow is one row of a DeviceView. It has the registration and the grant of the device, or one candidate, or both.
@@ -101,7 +101,8 @@ type viewRow struct {
 	candidate Candidate
 }
 
-// mergeViewRows returns the count views that rows describe. The field n of a row is the index of the view to which the row belongs.
+// mergeViewRows combines rows into DeviceViews and returns them. count is the number of views, and the field n of a row is the index of its
+// view.
 func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	read := make([]DeviceView, count)
 	for i := range rows {
@@ -124,8 +125,8 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per name, in the original order of names. indexes has, for each name, its index in distinctNames, the
-// names without repetition.
+// viewsInOrder returns one view per requested name, in the order of the request. rows are the rows of distinctNames, the requested names
+// without repetition. indexes has one element per requested name: its index in distinctNames.
 func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(distinctNames))
 	for i := range read {
@@ -139,7 +140,8 @@ func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []Devic
 	return views
 }
 
-// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times; zero if no candidate waits.
+// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times. It returns zero if no
+// candidate waits for a time.
 func (v *DeviceView) nextStart() (next time.Time) {
 	for _, c := range v.Candidates {
 		if c.RetryAt.After(v.Now) && (next.IsZero() || c.RetryAt.Before(next)) {
@@ -149,12 +151,12 @@ func (v *DeviceView) nextStart() (next time.Time) {
 	return next
 }
 
-// maxCandidates is the maximum number of candidates per batch if policies apply to it, because policies may refuse one task and allow
-// another. Without policies only the best task is a candidate.
+// maxCandidates is the maximum number of candidates per batch if policies apply to the batch. There are several candidates because policies
+// may refuse one task and allow another. Without policies only the best task is a candidate.
 const maxCandidates = 8
 
-// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds. The task with the id
-// alwaysIncluded is always included if it is among the candidates; 0 means no task.
+// bestCandidates returns the best candidates of each batch, without the task that the device holds. If alwaysIncluded is not 0, it is the
+// id of a task that is returned even if it is not one of the best.
 func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
@@ -162,7 +164,7 @@ func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 	shown, batch, last, rank := v.Candidates[:0], int64(0), int64(0), 0
 	for _, c := range v.Candidates {
 		if c.Task == last || v.Grant != nil && c.Task == v.Grant.Task {
-			continue // a task that the caller named explicitly is in the list twice
+			continue // readViewsWithTasks reads the named task twice if it is also one of the best
 		}
 		if c.Batch != batch {
 			batch, rank = c.Batch, 0
@@ -194,7 +196,7 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads, for each of tasks, the DeviceView of its device, which is at the same index in devices. statement is
+// readViewsWithTasks reads one DeviceView for each of tasks. The device of a task is at the same index in devices. statement is
 // taskViewText or waitingViewText. If the task is open, it is among the candidates, even if other tasks are better.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, tasks []int64) ([]DeviceView, error) {
 	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(tasks))
@@ -208,7 +210,7 @@ func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devi
 	return views, nil
 }
 
-// viewRowDest returns the destinations in row for the columns of a DeviceView.
+// viewRowDest returns pointers to the fields of row, for the columns of viewsText.
 func viewRowDest(row *viewRow) []any {
 	dest := []any{&row.n, instant{&row.Now}, instant{&row.Standstill}, &row.Deleted}
 	dest = append(dest, deviceDest(&row.device)...)
@@ -216,7 +218,7 @@ func viewRowDest(row *viewRow) []any {
 	return append(dest, candidateDest(&row.candidate)...)
 }
 
-// distinct returns the texts without duplicates, and, for each element of texts, its index in unique.
+// distinct returns the texts without duplicates. indexes has one element per element of texts: its index in unique.
 func distinct(texts []string) (unique []string, indexes []int) {
 	first := make(map[string]int, len(texts))
 	indexes = make([]int, len(texts))
@@ -231,14 +233,14 @@ func distinct(texts []string) (unique []string, indexes []int) {
 	return unique, indexes
 }
 
-// hiddenPending is the state pending as a sub-select. The planner of Postgres does not know its value, so it cannot choose the indexes
-// that contain only pending tasks.
+// hiddenPending is the state pending as a sub-select. The planner of Postgres does not know the value of a sub-select, so it cannot choose
+// the indexes that contain only pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find, for one batch, the open tasks of a device that may be the best ones. An index finds the first tasks of each of
-// four groups, however many tasks there are. A task has a priority of its own or the priority of its batch; and it was never tried
-// (sorted by priority), or it has a retry time or a not_before (sorted by time). A batch that has ended and a task that is past its
-// not_after are left out.
+// These queries find, for one batch, the open tasks of a device that may be the best ones. A task has a priority of its own or the priority
+// of its batch. It either was never tried (such tasks are sorted by priority), or has a retry time or a not_before (such tasks are sorted
+// by time). So there are four groups of tasks, and an index finds the first tasks of each group at a cost that does not depend on the
+// number of tasks. A batch that has ended and a task that is past its not_after are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -251,14 +253,15 @@ const (
 		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
 )
 
-// viewsText selects the views of the devices {names}. In the index of open tasks it steps from batch to batch of each device, and reads the
-// best tasks of each batch. The first step for a device also reads the device and its grant, even if it finds no batch. Go code decides
-// which candidates are shown, and in which order. The task that the device holds is still among the rows, so each group reads one task more
-// than is shown. waitingViewText is for devices with many waiting tasks: it reads only the 16 oldest batches and the batch of the task.
+// viewsText selects the views of the devices {names}. It goes through the index of open tasks from batch to batch of each device, and reads
+// the best tasks of each batch. The first step for a device also reads the device and its grant, even if the device has no batch. Go code
+// decides which candidates are shown, and in which order. The task that the device holds is among the rows but is not shown, so each group
+// reads one task more than can be shown. waitingViewText is for devices with many waiting tasks: it reads only the 16 oldest batches and
+// the batch of the task.
 //
-// Each lookup is a query of its own, so that there is only one possible plan. Postgres plans this text once, perhaps when all tables are
-// empty, so the plan must not depend on statistics. The index contains the expression batch * 1, which no other index has, and the state is
-// hidden, so Postgres cannot use the indexes of pending tasks.
+// Each lookup is a query of its own, so that there is only one possible plan. The plan must not depend on statistics, because Postgres
+// plans this text once, perhaps when all tables are empty. The index contains the expression batch * 1, which no other index has. The state
+// is hidden (hiddenPending), so Postgres cannot use the indexes of pending tasks.
 const (
 	viewsText       = openOfDevices + shownBatches + joinViewRows + bestTasks + endOfViews
 	taskViewText    = openOfDevices + shownBatches + joinViewRows + bestTasks + taskOfEach + endOfViews

@@ -13,17 +13,17 @@ import (
 // A caller is a program, not a device. Its lease is stored as a task of a batch with System set; no operator queued this task. The device
 // of the task is a name that no real device can have.
 
-// callerPrefix is the first character of the name under which a caller's holder is stored as a device. No device id begins with it.
+// callerPrefix is the first character of the device name under which a holder of a caller is stored. No device id begins with it.
 const callerPrefix = "@"
 
-// HolderDevice returns the device name under which a holder of a caller is stored. The name of the caller is escaped, so that different
-// holders have different names and no name contains a separator of Redis keys.
+// HolderDevice returns the device name under which a holder of a caller is stored. The name of the caller is escaped. So two different
+// holders never have the same device name, and no device name contains a separator of Redis keys.
 func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerAndHolder splits device, a name that HolderDevice returned, into the names of the caller and of its holder. Both are empty if
-// device is another name.
+// CallerAndHolder splits the parameter device, a name that HolderDevice returned, into the names of the caller and of its holder. If device
+// is any other name, both results are empty.
 func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -33,12 +33,12 @@ func CallerAndHolder(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName returns the name of a holder without callerPrefix, for people. isCaller reports whether device is the holder of a caller.
+// HolderName returns device without callerPrefix, as it is shown to people. isCaller is false if device is not a holder of a caller.
 func HolderName(device string) (name string, isCaller bool) {
 	return strings.CutPrefix(device, callerPrefix)
 }
 
-// IsCaller reports whether device is a caller's holder.
+// IsCaller reports whether device is a holder of a caller.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
 // PositionTTL is the time for which a waiting caller keeps its position in the queue after each answer. AskAgainWithin is the time within
@@ -48,8 +48,8 @@ const (
 	AskAgainWithin = 2 * time.Second
 )
 
-// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old ones end and
-// can be deleted.
+// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old batches end
+// and can be deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"
@@ -76,8 +76,8 @@ type LeaseTask struct {
 	WaitsUntil     time.Time // time until which the lease waits for a slot; not valid if the lease holds a slot
 }
 
-// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it stays for at
-// least request.WaitFor from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
+// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it keeps waiting for
+// at least request.WaitFor from now. OpenLease returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		task, err = tx.leases().open(ctx, request)
@@ -130,8 +130,8 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder in request, or ErrNotFound. If the lease waits for a slot, it then waits at least
-// until the time until.
+// extendOpenLease returns the open lease of the holder in request, or ErrNotFound. If the lease waits for a slot, extendOpenLease moves the
+// end of its wait to the time until or later. It returns ErrExists if the lease is in another pool.
 func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -150,7 +150,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 		return r.LeaseTask, nil
 	case r.WaitsUntil.Before(until):
 		r.WaitsUntil = until
-	default: // each request stores another time, so that SetLeaseWait and DropLease can find out whether it was the last one
+	default: // each request must store a different time: by the time SetLeaseWait and DropLease detect a later request
 		r.WaitsUntil = r.WaitsUntil.Add(time.Millisecond)
 	}
 	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.WaitsUntil.UnixMilli())
@@ -158,7 +158,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 }
 
 // addToLeaseBatch returns the batch for one more lease of a pool, and adds 1 to the total of this batch. If no batch is recent enough, it
-// creates one. Nobody else queues into a batch of leases, so its total is changed only here and in drop.
+// creates one. The total of a batch of leases is changed only here and in drop, because operators cannot queue tasks into such a batch.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
@@ -171,7 +171,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // of the transactions that found no batch, only one creates it
+	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // only the first transaction creates a batch
 		return 0, err
 	}
 	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
@@ -180,8 +180,8 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	return batch, err
 }
 
-// newBatch creates the batch for the leases of a new day in the pool. It copies the settings of the previous one, which operators may have
-// changed.
+// newBatch creates the batch for the leases of a new day in the pool. It copies the settings of the previous batch of leases, which
+// operators may have changed.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -200,8 +200,8 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 // systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease deletes a lease that was opened for a single try, with everything that was written for it. dropped reports whether it did. It
-// does nothing if the lease was granted, or requested again, after OpenLease returned lease.
+// DropLease deletes a lease that was opened for a single try, and subtracts it from the total of its batch. dropped is false if the lease
+// was granted, or requested again, after OpenLease returned lease; then nothing changes.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		dropped, err = tx.leases().drop(ctx, lease)
@@ -233,8 +233,8 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// SetLeaseWait lets a waiting lease wait for the duration waitFor from now. It does nothing if OpenLease was called again after it
-// returned lease.
+// SetLeaseWait sets the end of the wait of a waiting lease to waitFor from now. If the lease was requested again after OpenLease returned
+// lease, nothing changes.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
@@ -247,8 +247,8 @@ func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.
 	return nil
 }
 
-// YieldPlace lets the callers behind a waiting lease go first. task is the task of the lease. yielded reports whether the lease was ahead
-// of them before. The lease keeps its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until
+// YieldPlace lets the callers behind a waiting lease go first. task is the task of the lease. yielded is true if the lease was ahead of
+// these callers before. The lease keeps its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until
 // OpenLease is called again.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	err = s.write(ctx, func(tx session) error {
@@ -257,7 +257,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease that was opened for a single try has less time left. It stays as it is, so that DropLease can still delete it.
+		// A lease that was opened for a single try waits for a shorter time. This statement does not change such a lease, so that DropLease
+		// can still delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
@@ -268,7 +269,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 	return yielded, nil
 }
 
-// GiveUpLease ends the waiting lease that task stores. If the lease is held, it changes nothing and returns held = true.
+// GiveUpLease ends a waiting lease. task is the task that stores the lease. If the lease holds a slot, GiveUpLease changes nothing and
+// returns held = true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// CallerBound is the bound on the slots that callers hold in a pool, as one waiting caller meets it.
+// CallerBound is the state of the bound on the slots that callers hold in a pool, for one waiting caller.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound
-	Ahead int  // callers that wait before this caller and still ask; counted up to maxCountedAhead
+	Ahead int  // callers that wait before this caller and still ask for a slot; counted up to maxCountedAhead
 }
 
-// Full reports whether no slot is left for the caller.
+// Full reports whether no slot is left for the waiting caller within the bound.
 func (c CallerBound) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
-// maxCountedAhead is the maximum up to which CallerBound.Ahead is counted.
+// maxCountedAhead is the largest value of CallerBound.Ahead.
 const maxCountedAhead = 1000
 
 // CallerBoundOf reads the CallerBound of the caller that waits with this task.
@@ -41,12 +41,12 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask. Each lease is a task in a batch of
-// leases. The query returns at most limit tasks that satisfy condition from each of the newest leaseBatches batches of leases. All
-// arguments are SQL.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. Each lease is a task in a
+// batch of leases. The query reads the newest leaseBatches batches of leases, and returns from each at most limit tasks that satisfy
+// condition. minWait (milliseconds), condition and limit are SQL expressions.
 //
-// A caller still asks if its request is in progress or was answered a moment ago. Then the not_after of its task is more than minWait
-// from now. So a caller that stopped asking blocks nobody. A batch whose tasks cannot start now is left out. Each batch is looked up
+// A caller still asks if its request is in progress or was answered a moment ago. Then the not_after of its task is more than minWait from
+// now. So a caller that stopped asking blocks nobody. A batch whose tasks cannot start now is left out. The query looks up each batch
 // separately, because for a join Postgres may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
@@ -62,8 +62,8 @@ func waitingCallersSQL(minWait, condition, limit string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers returns the device names (see HolderDevice) of the holders that are first among the waiting callers of a pool with a bound
-// for callers. It returns as many as the bound has room for, and at most limit.
+// NextCallers returns the first waiting callers of a pool with a bound for callers, as the device names of their holders (see
+// HolderDevice). It returns at most as many callers as the bound has room for, and at most limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -84,8 +84,8 @@ func nextCallersSQL() string {
 }
 
 // admitCallers enforces the bound for callers of each pool. It returns rows without the claims of callers that would exceed the bound, and
-// sets the outcomes of the removed claims. It takes a lock, so transactions with claims of callers on one pool run one after another, and each counts the slots that
-// the previous one has committed. Claims of devices take no such lock.
+// sets the outcomes of the removed claims. It takes a lock for each pool, so transactions with claims of callers on one pool run one after
+// another. Each of them counts the slots that the previous one has committed. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// LimitSet is a named set of policies that callers ask directly, without a slot. One such question is a take.
+// LimitSet is a named set of policies that callers ask directly, without a slot. One such request is called a take.
 type LimitSet Profile
 
 // limitSetTable describes the table of the limit sets.
@@ -30,8 +30,8 @@ func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([
 	return sets, err
 }
 
-// PutLimitSet creates a limit set or replaces its policies, which must be valid. created reports whether it was created. If nothing
-// changes, nothing is written and the version stays. If dryRun is true, it checks everything and changes nothing.
+// PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if the limit set is new. If nothing
+// changes, nothing is written and the version stays. If dryRun is true, PutLimitSet checks everything and changes nothing.
 func (s profiles) PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
 	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, policies, dryRun)
 	return LimitSet(put), created, err
@@ -50,7 +50,7 @@ type LimitSetVersion struct {
 	CreatedAt time.Time
 }
 
-// LimitSetVersions returns the present versions of the limit sets named in sets. Limit sets that do not exist are left out.
+// LimitSetVersions returns the present versions of the limit sets whose names are in sets. It leaves out limit sets that do not exist.
 func (s profiles) LimitSetVersions(ctx context.Context, sets []string) ([]LimitSetVersion, error) {
 	return collect(ctx, s.readSession(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, instant{&v.CreatedAt}} },
 		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, namesInput(sets))

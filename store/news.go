@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// news is the part of the ledger that holds the news: rows with which a transaction notifies all replicas of changes. Devices may have work,
-// for example by new batches or retries; another token may act for a device; or the reasons for which devices wait may have changed.
+// news is the part of the ledger that holds the news: rows by which a transaction tells all replicas what changed. A row can mean that
+// devices may have work (for example, a new batch or a retry), that another token may act for a device, or that the reasons for which
+// devices wait may have changed.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news (rows of the change log, see News) which may make work for
-// devices. newestID is the highest id of the added rows.
+// NewsHandler is called after each commit of this process that added news which may make work for devices. News are rows of the change log
+// (see News). newestID is the highest id of the added rows.
 type NewsHandler func(ctx context.Context, newestID int64)
 
 // OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
@@ -107,8 +108,8 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(d
 	}
 }
 
-// pendingNews collects the news (rows of News) of a transaction. The rows get their ids at the end of the transaction, so that other
-// transactions need not wait for the lock of the news while this one still works.
+// pendingNews collects the news (rows of News) of a transaction. The rows get their ids at the end of the transaction, because giving ids
+// needs a lock. So other transactions wait for this lock only shortly.
 type pendingNews struct {
 	rows        []News // each row once (add)
 	known       map[News]bool
@@ -116,24 +117,24 @@ type pendingNews struct {
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
-// addBatch adds that the devices with open tasks in a batch may have work.
+// addBatch adds a row which means that the devices with open tasks in a batch may have work.
 func (t *pendingNews) addBatch(id int64) { t.add(News{Batch: id}) }
 
-// addPool adds that the waiting devices of a pool may start earlier or later, or wait for another reason. It marks no device, because a pool
-// may have a million waiting devices. name may be AllPools.
+// addPool adds a row which means that the waiting devices of a pool may start earlier or later, or wait for another reason. The row marks
+// no device, because a pool may have a million waiting devices. name may be AllPools.
 func (t *pendingNews) addPool(name string) { t.add(News{Pool: name}) }
 
-// addAllDevices adds that all devices may have work.
+// addAllDevices adds a row which means that all devices may have work.
 func (t *pendingNews) addAllDevices() { t.add(News{}) }
 
-// addDevices adds that the devices ids may have work, or that another token may act for them.
+// addDevices adds a row for each of the devices ids. The row means that the device may have work, or that another token may act for it.
 func (t *pendingNews) addDevices(ids ...string) {
 	for _, id := range ids {
 		t.add(News{Device: id})
 	}
 }
 
-// add adds row, unless the transaction has added it already.
+// add adds row, unless the same row was added before in this transaction.
 func (t *pendingNews) add(row News) {
 	if t.known[row] {
 		return
@@ -166,8 +167,9 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the function of OnNews for news (rows of the change log), if err, the error of the COMMIT, is nil. It also does so if
-// the outcome of the COMMIT is unknown; the function must then read whether the news exist.
+// notifyNews calls the function of OnNews for news (rows of the change log) of a transaction. The parameter err is the error of its COMMIT.
+// notifyNews does nothing if the COMMIT failed. If the outcome of the COMMIT is unknown, it calls the function, which must then read
+// whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

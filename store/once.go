@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// answersKept is the time for which the answer to a request is kept, so that a repeated request gets it again.
+// answersKept is the time for which the answer to a request is kept. A request that is repeated within this time gets the same answer.
 const answersKept = 24 * time.Hour
 
-// Once identifies a request that a client may send again but that must take effect once. Its answer is stored in the same transaction as
-// its effect, so either both are stored or neither. A refused request stores nothing and may be tried again.
+// Once identifies a request that a client may send again but that must take effect once. The answer and the effect are stored in one
+// transaction, so either both are stored or neither. A refused request stores nothing and may be tried again.
 type Once struct {
 	Owner int64  // id of the operator token of the request; 0 means the token of the configuration
 	Key   string // chosen by the client
-	// Digest returns a hash of the whole request. It is called last, after the operation has read its part of the body.
+	// Digest returns a hash of the whole request. The store calls Digest last, after the operation has read its part of the body.
 	Digest func() ([]byte, error)
 
-	Replayed bool // set by the store: whether the request was done before, so that the result is the first answer
+	Replayed bool // set by the store: true if the request was done before and the result is the stored answer
 }
 
 // onceKey is the context key of the Once of a request.
 type onceKey struct{}
 
-// WithOnce returns a ctx that makes a creating method of the store, such as CreateBatch, take effect once. It uses ctx so that all these
-// methods accept a Once in the same way.
+// WithOnce returns a context that carries once. With this context, a method of the store that creates something, such as CreateBatch, takes
+// effect once. The context is used so that all these methods accept a Once in the same way.
 func WithOnce(ctx context.Context, once *Once) context.Context {
 	return context.WithValue(ctx, onceKey{}, once)
 }
@@ -39,7 +39,7 @@ func OnceFrom(ctx context.Context) *Once {
 }
 
 // beginOnce returns ErrInProgress if this process is already working on a request with the same key. Without this check the second request
-// would, on SQLite, wait for the only connection. The caller must call end after the request; end is never nil.
+// would, on SQLite, wait for the only connection. The caller must call end after the request. end is never nil.
 func (s *connection) beginOnce(once *Once) (end func(), err error) {
 	if once == nil {
 		return func() {}, nil
@@ -51,8 +51,8 @@ func (s *connection) beginOnce(once *Once) (end func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// runOnce runs effect and stores result as the answer to the request. If ctx names a request (Once) that was answered before, it does not
-// run effect and sets result to the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
+// runOnce runs effect and stores result as the answer to the request. If ctx carries a Once whose request was answered before, runOnce does
+// not run effect, and sets result to the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
 func (s session) runOnce(ctx context.Context, result any, effect func() error) error {
 	replayed, err := s.lookUpAnswer(ctx, result)
 	if err != nil || replayed {
@@ -68,8 +68,8 @@ func (s session) runOnce(ctx context.Context, result any, effect func() error) e
 	return s.storeAnswer(ctx, once, result)
 }
 
-// lookUpAnswer reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the
-// end of the transaction.
+// lookUpAnswer looks for the stored answer to the request of the Once in ctx. If there is one, it sets result to this answer and returns
+// true. It locks the idempotency key until the end of the transaction.
 func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	once := OnceFrom(ctx)
 	if once == nil {
@@ -88,7 +88,7 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	return s.readAnswer(ctx, once, result)
 }
 
-// readAnswer reads the stored answer to the request once into result, and reports whether there is one.
+// readAnswer reads the stored answer to the request of once into result. It returns false if there is no answer.
 func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
 	var request []byte
 	var answer json.RawMessage
@@ -112,7 +112,7 @@ func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, 
 	return true, json.Unmarshal(answer, result)
 }
 
-// storeAnswer stores result as the answer to the request once.
+// storeAnswer stores result as the answer to the request of once.
 func (s session) storeAnswer(ctx context.Context, once *Once, result any) error {
 	digest, err := once.Digest()
 	if err != nil {

@@ -16,18 +16,20 @@ import (
 
 const (
 	pingInterval = time.Second
-	pingWait     = 4 * time.Second // a ping waits twice for this time: after the machine was suspended the first wait may end at once
+	pingWait     = 4 * time.Second // a ping waits for this time, twice: if the machine was suspended, the first wait may end at once
 	pingTimeout  = 2*pingWait + time.Second
 )
 
-// ErrNoAnswer means that for some seconds the database answered no statement, not even a trivial one. No statement is sent until it answers
-// again.
+// ErrNoAnswer means that for some seconds the database answered no statement, not even a trivial one. Until the database answers again, the
+// store sends no statement and returns this error.
 var ErrNoAnswer = errors.New("the database does not answer")
 
 // pinger protects callers from a server that accepts statements but never answers, because it hangs or its host vanished. Without a pinger,
-// callers would wait for such a server one after another. Once a second it sends a ping over a connection that nothing else uses. If no
-// answer arrives in time, neither on this connection nor on any other, it closes all other connections, which ends the statements that wait
-// on them. It allows no new connection until the server answers a ping.
+// callers would wait for such a server one after another.
+//
+// The pinger sends a ping once a second, over a connection that nothing else uses. If no answer arrives in time, neither on this connection
+// nor on any other, the pinger closes all other connections. This ends the statements that wait on them. Then it allows no new connection
+// until the server answers a ping.
 type pinger struct {
 	db         *sqlx.DB
 	pingDialer *dialer // opens the connection of db
@@ -63,8 +65,8 @@ func (p *pinger) run(ctx context.Context) {
 	}
 }
 
-// ping sends one ping to the database and waits for the answer. An error from the server counts as an answer: a server that returns errors
-// does not keep callers waiting.
+// ping sends one ping to the database and waits for the answer. An error that the server returned counts as an answer, because such a
+// server does not keep callers waiting.
 func (p *pinger) ping(ctx context.Context) {
 	readsBefore := p.mainDialer.reads.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
@@ -96,7 +98,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// takePanic returns the panic of a ping as an error, once.
+// takePanic returns the panic of a ping as an error. The next call returns nil, unless there was another panic.
 func (p *pinger) takePanic() error {
 	if err := p.panicked.Swap(nil); err != nil {
 		return fmt.Errorf("checking the database connection: %w", *err)

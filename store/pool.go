@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// pools is the part of the ledger that holds the pools and how they are used.
+// pools is the part of the ledger that holds the pools, their occupied slots and their history.
 type pools struct{ *connection }
 
 // Pool is a set of Capacity slots, numbered 0..Capacity-1.
@@ -49,7 +49,7 @@ type PoolSpec struct {
 	DryRun   bool            // check everything and change nothing
 }
 
-// The settings of a pool for which no other values are set.
+// These are the settings of a pool for which the operator sets no value.
 const (
 	DefaultLongestLease = 24 * time.Hour   // the longest lease that a caller may request
 	DefaultLongestSleep = 10 * time.Minute // the longest time until a device that waits for a slot is asked to report again
@@ -96,16 +96,16 @@ func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, 
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
-// ChangedPools returns the pools that were created or changed within this period before now. The time of a change is the database's clock
-// when the change was made, not at its COMMIT.
+// ChangedPools returns the pools that were created or changed within the last period of length within. The time of a change is the time of
+// the database's clock when the change was made, not when it was committed.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
 	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
-// PutPool creates the pool with the settings in spec, or changes it to them. created reports whether the pool was created. If nothing
-// changes, nothing is written and the version stays.
+// PutPool creates the pool with the settings in spec, or changes the settings of the existing pool. created is true if the pool is new. If
+// nothing changes, nothing is written and the version stays.
 func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (pool Pool, created bool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		pool, created, err = putPool(ctx, tx, actor, name, old, spec, "")
@@ -117,9 +117,9 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 	return pool, created, nil
 }
 
-// ChangePool calls change with the settings of an existing pool, stores them, and returns the pool afterwards. reason may be empty. The
-// audit log keeps reason, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than
-// once; if it returns an error, the transaction is rolled back. It returns ErrNotFound if there is no such pool.
+// ChangePool calls change with the settings of an existing pool, stores the settings, and returns the changed pool. reason may be empty.
+// The audit log keeps reason, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than
+// once; if it returns an error, the transaction is rolled back. ChangePool returns ErrNotFound if there is no such pool.
 func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -141,8 +141,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. This statement waits for such transactions; later ones find the pool
-		// deleted.
+		// A transaction that creates a batch locks the row of its pool. This statement waits for such transactions. A transaction that
+		// creates a batch later finds the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -183,9 +183,9 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lockName takes the exclusive lock of the pool with this name until the end of the transaction, which keeps claims out. It must come
-// before all row locks. The order is the same everywhere: the lock of the pool, then the rows of pool, batches, tasks, grants. A name with
-// callerPrefix is a lock for leases of callers; no pool has such a name.
+// lockName takes the exclusive lock of the pool with this name until the end of the transaction, so that no claim on the pool runs
+// concurrently. It must come before all row locks. All code takes locks in the same order: the lock of the pool, then the rows of pool,
+// batches, tasks, grants. If name begins with callerPrefix, the lock is for leases of callers, because no pool has such a name.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
@@ -203,13 +203,13 @@ func (p Pool) spec() PoolSpec {
 	}
 }
 
-// equals reports whether both have the same settings.
+// equals reports whether p and other have the same settings. It ignores DryRun.
 func (p PoolSpec) equals(other PoolSpec) bool {
 	return p.Capacity == other.Capacity && p.Lease == other.Lease && p.Paused == other.Paused && slices.Equal(p.Windows, other.Windows) && bytes.Equal(p.Limits, other.Limits) &&
 		callersText(p.Callers) == callersText(other.Callers) && p.Longest == other.Longest && p.Sleep == other.Sleep
 }
 
-// callersText returns the text in the audit log for the bound on the slots that callers hold.
+// callersText returns bound, the maximum number of slots that callers hold, as it is written to the audit log.
 func callersText(bound *int) string {
 	if bound == nil {
 		return "none"
@@ -224,8 +224,8 @@ type pauseInfo struct {
 	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pauseInfo of the pool after actor changed it from old to p. reason is the reason of the change. If the pool was
-// already paused, the pause keeps its actor, time and reason.
+// pauseAfter returns the pauseInfo of the pool after actor has changed it from old to p. old is nil for a new pool. reason is the reason of
+// the change. If the pool was already paused, the pause keeps its actor, time and reason.
 func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	switch {
 	case !p.Paused:
@@ -236,7 +236,7 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// detail returns the text of the event for a change from old (nil for a new pool) to p: the changes and their reason.
+// detail returns the text of the event for a change from old to p: the changes and their reason. old is nil for a new pool.
 func (p PoolSpec) detail(old *Pool, reason string) string {
 	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", p.Capacity, p.Lease, p.Paused)
 	if len(p.Windows) > 0 {
@@ -265,7 +265,7 @@ func (p PoolSpec) detail(old *Pool, reason string) string {
 }
 
 // putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if the pool
-// does not exist; created reports whether it was created.
+// does not exist. created is true if the pool is new.
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// SlotChangesBetween counts, for each pool, the grants and the ends of grants in the events with afterEvent < id <= lastEvent. Step is 0
-// in all results.
+// SlotChangesBetween counts, for each pool, the grants and the ended grants in the events with afterEvent < id <= lastEvent. The field Step
+// of all results is 0.
 func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]SlotChanges, error) {
 	if afterEvent >= lastEvent {
 		return nil, nil

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Holding is one period in which a device held a slot. It is in force until it ends.
+// Holding is one period in which a device held a slot. A holding is in force while the device holds the slot.
 type Holding struct {
 	ID        int64 // order of the holdings: first the ended ones, by the event of their end, then those in force, by token
 	Slot      int
@@ -49,7 +49,7 @@ const (
 	clockSlack = time.Minute
 )
 
-// isHoldingEndSQL is the condition for events that end a holding (the time for which one grant has a slot). The token of the event
+// isHoldingEndSQL is the condition that an event ends a holding (the time for which one grant has a slot). The token of the event
 // identifies the holding.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
@@ -61,12 +61,13 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool (periods in which a device held a slot) that match filter. If the page is not full,
-// the next call continues after the returned SearchBound. Ended holdings are found by the events of the pool, because a pool has only
-// about two events per holding. Holdings in force are found in the grants.
+// Holdings returns a page of the holdings of a pool (periods in which a device held a slot) that match filter. If the page is not full, the
+// next call continues after the returned SearchBound. Ended holdings are found through the events of the pool; this is cheap, because a
+// pool has only about two events per holding. Holdings in force are found in the grants.
 func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	filter.Limit = clampLimit(filter.Limit)
-	// Holdings in force are read first. So a holding that ends between the two reads is found twice, and is not missed.
+	// Holdings in force are read first, so that a holding that ends between the two reads is found twice. In the other order it would be
+	// missed.
 	held, err := s.holdingsInForce(ctx, filter)
 	if err != nil || filter.Newest && len(held) == filter.Limit || !filter.Newest && filter.After >= inForceIDBase {
 		return held, SearchBound{}, err
@@ -87,14 +88,14 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 	return ended[:min(len(ended), filter.Limit)], stretch, nil
 }
 
-// holdingDest returns the destinations in holding for its columns in a query.
+// holdingDest returns pointers to the fields of holding, for the columns of a holding in a query.
 func holdingDest(holding *Holding) []any {
 	return []any{
 		&holding.ID, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt, instant{&holding.GrantedAt}, optionalTime{&holding.EndedAt}, opt(&holding.EndedBy),
 	}
 }
 
-// holdingsInForce reads the holdings (periods in which a device held a slot) in force that match filter.
+// holdingsInForce reads the holdings that match filter and are in force (the device still holds the slot).
 func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
 	if filter.Before > 0 {
@@ -115,7 +116,7 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 	return held, nil
 }
 
-// endedHoldings reads the holdings (periods in which a device held a slot) that ended and match filter.
+// endedHoldings reads the holdings that match filter and have ended.
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	search, stretch, err := s.endEventSearch(ctx, filter)
 	if err != nil {
@@ -129,7 +130,8 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	return ended, stretch, nil
 }
 
-// endEventSearch returns the search for the events that ended holdings. stretch bounds it to the number of events that one call may search.
+// endEventSearch returns the search for the events that ended holdings. stretch is the part of these events that one call may search;
+// search is limited to it.
 func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
 	search = eventSearch{EventFilter: EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase)}, pool: filter.Pool}
 	if filter.From != nil {
@@ -154,8 +156,8 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	return search, stretch, err
 }
 
-// endedSQL returns the statement, with its arguments, that reads the holdings whose end is among the events of search. It reads in the
-// order of the index, so it stops when the page is full.
+// endedSQL returns the statement that reads the holdings whose end is among the events of search, and the arguments of the statement. The
+// statement reads in the order of the index, so it stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
@@ -173,8 +175,8 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	return q.build(" ORDER BY e.pool "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
-// eventIDNear returns the approximate id of the first event with a time >= at. If there is no such event, it returns an id above the last
-// event. It uses a binary search, because ids increase almost in the order of times.
+// eventIDNear returns the approximate id of the first event that happened at the time at or later. If there is no such event, it returns an
+// id above the last event. It uses a binary search, because ids increase almost in the order of times.
 func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, error) {
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, at.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
@@ -186,8 +188,8 @@ func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, erro
 	return id, nil
 }
 
-// isBeforeTimeSQL is the condition of the binary search in eventIDNear: the first event with an id >= (low + high) / 2 is before the
-// time $1.
+// isBeforeTimeSQL is the condition of the binary search in eventIDNear. It is true if the first event with an id >= (low + high) / 2
+// happened before the time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventIDNearSQL = `

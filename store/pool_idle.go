@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// OpenPool is a pool that has free slots and a batch with tasks that could start. It is not checked whether the devices of the tasks
-// are free.
+// OpenPool is a pool that has free slots and a batch with tasks that could start. The devices of these tasks may be busy.
 type OpenPool struct {
 	Name string
 	Free int // number of free slots, at least 1
@@ -33,15 +32,17 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 // WaitingCount is the result of one call of CountWaitingDevices.
 type WaitingCount struct {
 	Waiting int    // number of devices that wait
-	Last    string // the last device that was checked; empty if no devices follow it, or if the limit was reached
+	Last    string // the last device that was checked; empty if the count is complete or has reached the limit
 }
 
-// maxDevicesChecked is the maximum number of devices that one call of CountWaitingDevices checks. Postgres needs about 10 ms for them.
+// maxDevicesChecked is the maximum number of devices that one call of CountWaitingDevices checks. Postgres needs about 10 ms to check so
+// many.
 const maxDevicesChecked = 500
 
-// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within the period
-// seenWithin before now. Silence that was ordered (Device.QuietUntil) does not count. It checks the next maxDevicesChecked devices with
-// tasks after the device after, in the order of their names; an empty name is before all devices. It stops when it has counted limit.
+// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within the last
+// period of length seenWithin. If a device was asked to be silent until later (Device.QuietUntil), its silence does not count. One call
+// checks the next maxDevicesChecked devices that have tasks, in the order of their names. It begins behind the device named in the
+// parameter after; an empty name is before all devices. The call stops when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (WaitingCount, error) {
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
 	count, err := queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
@@ -60,9 +61,9 @@ func waitingDevicesSQL() string {
 	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.quiet_until FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
-// TakeIdleTime returns the time since the last call by any replica. So the results of all replicas add up to the whole time, and no moment
-// is counted twice. If less than minElapsed has passed since the last call, it returns 0, and the next call counts from the same time as
-// this one.
+// TakeIdleTime returns the time since the last call by any replica. So no moment is counted twice, and the results of all replicas add up
+// to the time that has passed. If less than minElapsed has passed since the last call, it returns 0; the time is then part of the result of
+// a later call.
 func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {

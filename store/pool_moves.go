@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// SlotActivity holds what happened to the slots of all pools in the recent past, according to the log.
+// SlotActivity holds what happened to the slots of all pools in the recent past, according to the events.
 type SlotActivity struct {
-	Back    time.Duration  // the time before now at which the data begins
+	Back    time.Duration  // the data begins this long ago
 	Held    map[string]int // slots held now, by pool; pools without held slots are left out
 	Steps   []SlotChanges
 	Resizes []Resize // latest first
@@ -19,8 +19,8 @@ type SlotChanges struct {
 	Pool    string
 	Step    int // how many whole steps of time ago; 0 is the present step
 	Granted int
-	Ended   int // number of ended grants, with those in Lapsed, which the reaper ended
-	Lapsed  int
+	Ended   int // number of ended grants, including Lapsed
+	Lapsed  int // number of grants that the reaper ended
 }
 
 // Resize is the creation or change of a pool.
@@ -31,11 +31,11 @@ type Resize struct {
 	Created                  bool
 }
 
-// isSlotEventSQL is the condition for task events that grant or free a slot.
+// isSlotEventSQL is the condition that an event is about a task and grants or frees a slot.
 const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// SlotActivity reads what happened to the slots of all pools within the period back before now. It divides this period into steps of the
-// length step. If the log has more than maxEvents events in that time, the result begins later.
+// SlotActivity reads what happened to the slots of all pools within the last period of length back. It divides this period into steps of
+// the length step. If the log has more than maxEvents events in the period, the result begins later.
 func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (SlotActivity, error) {
 	from, err := s.findLogStart(ctx, back, maxEvents)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 	if from.cut {
 		m.Back = min(back, from.ago)
 	}
-	// One statement reads the grants and the events that ended earlier grants, so that both are from the same moment.
+	// One statement reads both the held slots and the events, so that both are from the same moment.
 	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
@@ -68,15 +68,15 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 	return m, err
 }
 
-// logStart is a position in the log.
+// logStart is the position in the log of events at which a period begins.
 type logStart struct {
-	id  int64 // only events with a higher id count
+	id  int64 // the period has only events with a higher id
 	cut bool  // whether the log has more events in the period than the maximum
 	ago time.Duration
 }
 
-// findLogStart returns the position in the log at which the period back before now begins, or a later one if the log has more than
-// maxEvents events in that period.
+// findLogStart returns the position in the log at which the last period of length back begins. If the log has more than maxEvents events in
+// that period, it returns a later position.
 func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents int64) (logStart, error) {
 	var last int64
 	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &last); err != nil {
@@ -95,7 +95,7 @@ func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents i
 	return start, nil
 }
 
-// resizes returns the creations and changes of pools in events with id > after, latest first.
+// resizes returns the creations and changes of pools that are in events with an id > the parameter after, latest first.
 func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 	type reading struct {
 		Resize
@@ -123,7 +123,8 @@ func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 	return list, nil
 }
 
-// capacityIn returns the capacity in the detail of a pool's event. It returns -1 if the detail does not have it.
+// capacityIn returns the capacity that is written in detail, the detail of an event of a pool. It returns -1 if detail contains no
+// capacity.
 func capacityIn(detail string) int {
 	n := 0
 	if _, err := fmt.Sscanf(detail, "capacity=%d ", &n); err != nil {

@@ -45,10 +45,10 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts the tasks of a pool that could start now, and their devices. Devices that hold a slot
-// are not counted. It counts at most limitExpr tasks. Both arguments are SQL expressions. The limit is inside the query that selects
-// the tasks, and single devices are looked up outside of this query. So the work is bounded, and the plan does not depend on the number
-// of blocked devices.
+// startableCountSQL returns the query that counts the tasks of a pool that could start now, and the devices of these tasks. Tasks of
+// devices that hold a slot are not counted. The query counts at most limitExpr tasks. Both parameters are SQL expressions. The limit is
+// inside the query that selects the tasks, so the work is bounded. Blocked devices are looked up one by one outside of that query, so the
+// plan does not depend on the number of blocked devices.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -60,22 +60,25 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices of a pool, at most limitExpr. It first counts tasks. If limitExpr
-// tasks belong to fewer devices, it steps from device to device instead, over at most 4 * limitExpr devices.
+// waitingCountSQL returns the query that counts the waiting devices of a pool, up to limitExpr. The query first counts tasks. If limitExpr
+// tasks belong to fewer than limitExpr devices, it goes from device to device instead, over at most 4 * limitExpr devices. Both parameters
+// are SQL expressions.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
 	FROM (` + startableCountSQL(poolExpr, limitExpr) + `) AS found`
 }
 
-// waitingByDeviceSQL returns the query that counts up to limitExpr waiting devices among the first 4 * limitExpr devices with tasks.
+// waitingByDeviceSQL returns the query that counts the waiting devices among the first 4 * limitExpr devices with tasks, up to limitExpr.
+// Both parameters are SQL expressions.
 func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	return devicesWithTasksCTE(poolExpr, "''", "n < 4 * "+limitExpr) + `
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause: the table who of the devices with a pending task in the pool poolExpr, from the device after
-// afterExpr on. In the index it steps from device to device, as long as condition is true. All arguments are SQL expressions.
+// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr. The table
+// begins behind the device afterExpr. It is filled by steps from device to device in the index, as long as condition is true. All
+// parameters are SQL expressions.
 func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `
@@ -86,8 +89,8 @@ func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	)`
 }
 
-// startableDevicesSQL returns the query for at most limitExpr devices of devicesWithTasksCTE that could be granted a task of the pool
-// poolExpr now and satisfy condition. All arguments are SQL expressions.
+// startableDevicesSQL returns the query for those devices in the table who (devicesWithTasksCTE) that could be granted a task of the pool
+// poolExpr now and satisfy condition. It returns at most limitExpr devices. All parameters are SQL expressions.
 func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who

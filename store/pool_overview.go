@@ -19,7 +19,8 @@ func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
 }
 
-// manyPools is the number of pools in one call above which waiting devices are counted only up to a hundredth of the bound.
+// manyPools is a number of pools. If one call returns more pools than this, waiting devices are counted only up to a hundredth of the
+// maximum.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -37,14 +38,14 @@ func (s pools) PoolOverviews(ctx context.Context, afterName string, limit, maxWa
 	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", afterName, limit, maxWaiting)
 }
 
-// PoolOverviewsByName returns each pool in names that exists, in the order of names, in one snapshot. It counts at most maxWaiting waiting
-// devices of each pool.
+// PoolOverviewsByName returns the overview of each pool in names that exists, in the order of names, in one snapshot. It counts at most
+// maxWaiting waiting devices of each pool.
 func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]PoolOverview, error) {
 	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(names), maxWaiting)
 }
 
-// readOverviews reads the overviews of the pools that fromSQL and conditionSQL select, with the arguments args. maxWaitingExpr is the SQL
-// expression for the maximum number of counted waiting devices.
+// readOverviews reads the overviews of the pools that fromSQL (the content of a FROM clause) and conditionSQL (the clauses after it)
+// select. args are the arguments of the statement. maxWaitingExpr is the SQL expression for the maximum number of counted waiting devices.
 func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
 		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, optionalTime{&v.Oldest})
@@ -55,9 +56,9 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner returns an SQL expression of the type sqlType that hides the value of argument, such as $1, from the planner. For some
-// values Postgres expects that a special plan is cheaper than the general plan; it would then plan each call anew, which takes longer than
-// the query itself.
+// hideFromPlanner returns an SQL expression for argument, such as $1, whose value the planner does not know. sqlType is the type of
+// argument. If Postgres knew the value, it could expect that a plan for this value is cheaper than the general plan. Then it would plan
+// each call anew, which takes longer than the query itself.
 func hideFromPlanner(argument, sqlType string) string {
 	return `(SELECT CAST(` + argument + ` AS ` + sqlType + `))`
 }

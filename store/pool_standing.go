@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// PoolStatus is the state of a pool according to the stored counts. Reading it counts no tasks.
+// PoolStatus is the state of a pool according to the stored counts. To read it, no tasks are counted.
 type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
 	Pending int64 // number of waiting tasks, for any reason
-	Closed  bool  // the pool has windows, but now no window is open
-	// Stalled means that for ten minutes slots were free, the settings did not change, the batch of the oldest waiting task could start,
-	// and nothing was granted. Tasks that wait for a time of their own are ignored.
+	Closed  bool  // the pool has windows, and none of them is open now
+	// Stalled means that for ten minutes nothing was granted while slots were free, the settings did not change, and the batch of the
+	// oldest waiting task could start. Tasks that wait for a time of their own are ignored.
 	Stalled bool
 }
 
@@ -37,7 +37,7 @@ func poolRanksText() string {
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the pattern for like that matches texts that contain text.
+// likePattern returns the pattern that matches, in the condition of the function like, all texts that contain the parameter text.
 func likePattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }
@@ -47,14 +47,14 @@ func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
-// poolStatusDest returns the destinations in status for poolStatusColumns.
+// poolStatusDest returns pointers to the fields of status. A query that selects poolStatusColumns scans a row into them.
 func poolStatusDest(status *PoolStatus) []any {
 	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled}
 }
 
-// poolStatusCTE returns the WITH clause of a statement over the pools o of fromSQL, restricted by the WHERE clause filter. The clause
-// defines a temporary table with the counts of each pool. The deltas (changes of counts that are not folded yet) are added up once for
-// all pools.
+// poolStatusCTE returns the WITH clause of a statement over pools. fromSQL is the content of a FROM clause that names the pools o, and
+// filter is the WHERE clause on them. The clause defines the table stood, which has a row with the counts of each pool. The deltas (changes
+// of counts that are not folded yet) are added up once for all pools.
 func poolStatusCTE(fromSQL, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -66,7 +66,8 @@ func poolStatusCTE(fromSQL, filter string) string {
 			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
-// poolStatusColumns returns the columns for poolStatusDest. It evaluates stalled only for pools with free slots and waiting tasks.
+// poolStatusColumns returns the columns that poolStatusDest reads. The column for Stalled is expensive, so it is evaluated only for pools
+// with free slots and waiting tasks.
 func poolStatusColumns() string {
 	return `held, unended - held, closed,
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END`
@@ -75,12 +76,12 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled: nothing was granted for ten minutes
-// although a task could start. It reads the newest grant in force, the newest grant that ended, and one task. The task is the first of
-// the 16 oldest waiting tasks that does not wait for a time of its own.
+// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled: nothing was granted for ten minutes, but a task
+// could start. It reads the newest grant in force, the newest grant that ended, and one task. This task is one of the 16 oldest waiting
+// tasks: the first that does not wait for a time of its own.
 //
-// The grant of each task is looked up inside a CASE. Because of the CASE, Postgres expects that most tasks satisfy the condition.
-// Otherwise it would read and sort all waiting tasks.
+// The grant of each task is looked up inside a CASE, because Postgres expects a CASE to be true for most tasks and so reads only the first
+// ones. Without the CASE it would read and sort all waiting tasks.
 func isStalledSQL(poolExpr string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + poolExpr + `), {epoch}) <= ` + stalledSinceSQL + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + poolExpr + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `

@@ -16,8 +16,8 @@ type PoolStat struct {
 	OldestPending time.Duration // age of the oldest waiting task; 0 means that no task waits
 }
 
-// PoolStats returns the exact values of all pools. The cost is one pass over the counts and the grants, and one lookup of the oldest task
-// per pool. So call it for each scrape of the metrics, and not for each request.
+// PoolStats returns the exact values of all pools. It reads all counts and all grants once, and looks up the oldest task of each pool. This
+// is cheap enough for each scrape of the metrics, but not for each request.
 func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
@@ -27,7 +27,7 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		oldest *time.Time
 	}
 	states := storedStates()[1:] // the states of tasks that have ended
-	// The statement is planned for each call. A plan that was made for few pools would read all counts once for each pool.
+	// The statement is planned for each call. A plan made while there were few pools could read all counts once for each pool.
 	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
 		r.ended = make([]int64, len(states))
 		dest := []any{&r.Pool, &r.Capacity, instant{&r.now}, &r.total, &r.Held, optionalTime{&r.oldest}}
@@ -55,8 +55,8 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsText returns the statement of PoolStats, with one column for each of states. The conditions id > 0 exclude nothing. They make
-// Postgres use an index; without them it would choose by estimated costs, and these are distorted because enable_seqscan is off.
+// poolStatsText returns the statement of PoolStats, with one column for each of states. The conditions id > 0 are true for all rows, but
+// they make Postgres use an index. Without these conditions it would compare costs, which are distorted because enable_seqscan is off.
 func poolStatsText(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)

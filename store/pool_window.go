@@ -14,20 +14,20 @@ import (
 // Window is a recurring period in which tasks may start.
 type Window = windows.Window
 
-// Opening is one period in which a batch or a pool is open: the present one or the next one. It can also have just ended, until the next
+// Opening is the present or the next period in which a batch or a pool is open. After this period has ended, it stays stored until the next
 // one is computed.
 type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the SQL condition that the windows of alias are open now and stay open for longer than neededMS. alias names a batch
-// or a pool in the statement, and neededMS is an SQL expression in milliseconds.
+// windowOpen returns the SQL condition that a batch or pool is open now and stays open for longer than neededMS. alias is the name of the
+// batch or pool in the statement. neededMS is an SQL expression in milliseconds.
 func windowOpen(alias, neededMS string) string {
 	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMS + ` * {ms}))`
 }
 
-// neededTime returns the SQL for the time, in ms, for which a window must stay open so that a task of batch b may start. leaseExpr is the
-// SQL for the length of the lease of the task.
+// neededTime returns the SQL expression for the time in ms for which a window must stay open so that a task of batch b may start. leaseExpr
+// is the SQL expression for the length of the task's lease.
 func neededTime(leaseExpr string) string {
 	return `CASE WHEN b.finish_inside THEN ` + leaseExpr + ` ELSE 0 END`
 }
@@ -63,8 +63,8 @@ func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// checkFits returns ErrNeverStarts if batch.FinishInside is true and no task of the batch could start at any time, because the windows are
-// never open for long enough. It accepts an unknown pool, because a later statement refuses it.
+// checkFits returns ErrNeverStarts if batch.FinishInside is true and the windows are never open for long enough, so that no task of the
+// batch could ever start. It accepts an unknown pool, because a later statement refuses it.
 func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
@@ -106,9 +106,10 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the next openings of the windows of at most limit batches and at most limit pools, and returns the number of
-// computed openings. It does so at the end of an opening, and a day after an opening was computed. After the end of an opening nothing
-// starts until the next one is computed, so a late call only delays tasks. Replicas may call it concurrently.
+// RefreshWindows computes the next openings (periods in which windows are open) of at most limit batches and at most limit pools, and
+// returns the number of computed openings. An opening is due for this when it has ended, and a day after it was computed. After the end of
+// an opening nothing starts until the next one is computed, so a late call only delays tasks. Replicas may call RefreshWindows
+// concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
@@ -136,8 +137,8 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	return refreshed, nil
 }
 
-// refreshWindows computes the due openings of at most limit rows of table, pools or batches, and returns their number. columns are the
-// columns to read, and keyColumn names a row.
+// refreshWindows computes the due openings of at most limit rows, and returns their number. table is pools or batches. columns are the
+// columns to read from it, and keyColumn is the column that identifies a row.
 func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn string, limit int) (int, error) {
 	type reading struct {
 		openingRow

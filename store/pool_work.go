@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// PoolsWithWork returns each pool in pools that has pending tasks and may grant, with or without a free slot. A running task counts as
-// pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns none.
+// PoolsWithWork returns each of the given pools that has pending tasks and may grant, with or without a free slot. A running task counts as
+// pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 	if err != nil {
@@ -26,7 +26,7 @@ func poolsWithWorkSQL() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns each pool in pools that has a waiting task in an urgent batch whose tasks may start now.
+// PoolsWithUrgent returns each of the given pools that has an urgent batch with a waiting task, if tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 	if err != nil {

@@ -15,7 +15,7 @@ type PostgresState struct {
 	RoleLimit   int                // maximum number of connections of the role; a negative value means no limit
 	InUse       int                // client connections to the server
 	Size        int64              // size of the database in bytes
-	OldestTxAge time.Duration      // age of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
+	OldestTxAge time.Duration      // age of the oldest open transaction that keeps dead rows; of other roles only if visible
 	Indexes     map[string]bool    // key: name of an index of the ledger; value: whether it is valid
 	Triggers    map[string]bool    // key: name of a trigger of the ledger; value: whether it is enabled
 	Statistics  []TableStatistics  // at most maxTableStatistics tables, those with the most dead rows first
@@ -37,8 +37,8 @@ type TableStatistics struct {
 // maxTableStatistics is the maximum number of tables in PostgresState.Statistics.
 const maxTableStatistics = 50
 
-// PostgresState reads the state of the Postgres server and of the ledger on it. It returns an error if the ledger is not on Postgres.
-// OldestTxAge ignores a transaction in another database until the transaction has written: only then it keeps dead rows of all databases.
+// PostgresState reads the state of the Postgres server and of the ledger on it. It returns an error if the ledger is not on Postgres. For
+// OldestTxAge, a transaction in another database counts only if it has written, because only then it keeps dead rows of all databases.
 func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err error) {
 	if s.slow == s.db {
 		return state, errors.New("the ledger is not on Postgres")
@@ -73,7 +73,7 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 	return state, nil
 }
 
-// settingsOf reads the settings of the server, by name.
+// settingsOf reads the settings of the server; the key is the name of a setting.
 func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
 	type named struct {
 		name string
@@ -91,7 +91,7 @@ func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
 	return all, err
 }
 
-// readFlagsByName runs query, whose rows are a name and a boolean, and returns the booleans by name.
+// readFlagsByName runs query, whose rows have a name and a boolean. In the result, the key is the name and the value is the boolean.
 func readFlagsByName(ctx context.Context, tx session, query string) (map[string]bool, error) {
 	type named struct {
 		name string

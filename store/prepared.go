@@ -14,9 +14,9 @@ import (
 // prepared runs statements that are prepared once per connection, because Postgres takes up to ten times longer to plan a statement than to
 // run it.
 //
-// Preparing a new text needs a connection of its own. Inside a transaction this could wait forever: all other connections may belong to
-// transactions that also wait for a connection. So if a transaction is the first to run a text, the text runs unprepared and is queued. It
-// is prepared before the next transaction begins.
+// Preparing a new text needs a connection of its own. Inside a transaction, waiting for this connection could last forever, because all
+// other connections may belong to transactions that wait in the same way. So if a transaction is the first to run a text, the text runs
+// unprepared and is queued. The queued texts are prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
 
@@ -27,7 +27,7 @@ type prepared struct {
 	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
-// newPrepared returns a prepared for db without a statement.
+// newPrepared returns a prepared that runs statements on db. No statement is prepared yet.
 func newPrepared(db *sqlx.DB) *prepared {
 	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
@@ -41,9 +41,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. If two callers
-// prepared the same text, one of the two statements would have to be closed. Closing a statement waits for the query that runs on its
-// connection. That query may wait for a transaction that in turn waits here.
+// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time, because of a
+// deadlock: if two callers prepared the same text, one of the two statements would have to be closed. Closing a statement waits for the
+// query that runs on its connection. That query may belong to a transaction that in turn waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
@@ -74,8 +74,8 @@ func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	return p.statements[query]
 }
 
-// preparePending prepares the texts that earlier transactions queued. The caller must hold no connection. A text whose preparation fails
-// runs unprepared and is queued again. A nil p prepares nothing.
+// preparePending prepares the texts that earlier transactions queued. The caller must hold no connection. If a text cannot be prepared, it
+// runs unprepared and is queued again. On a nil p, preparePending does nothing.
 func (p *prepared) preparePending(ctx context.Context) {
 	if p == nil {
 		return
@@ -91,8 +91,8 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once. If the connection pool were closed instead, it would first close each statement of
-// each connection and wait for each answer: about a thousand answers from a server that may be busy or silent.
+// closeIdleConns closes the idle connections at once. Closing the connection pool instead would first close each statement of each
+// connection and wait for each answer. That would be about a thousand answers from a server that may be busy or silent.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
@@ -116,7 +116,7 @@ func (p *prepared) closeIdleConns() error {
 	return errors.Join(errs...)
 }
 
-// wrapTx returns tx as a database that runs prepared statements. A nil p returns tx itself.
+// wrapTx returns tx as a database that runs prepared statements. On a nil p, it returns tx itself.
 func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx
@@ -124,8 +124,8 @@ func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that uses the prepared statements of p. If a statement is not yet prepared on the connection of the
-// transaction, it is prepared there again. Texts without a prepared statement run unprepared.
+// preparedTx is a transaction that uses the prepared statements of the field from. If a statement is not yet prepared on the connection of
+// the transaction, it is prepared there again. Texts without a prepared statement run unprepared.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared

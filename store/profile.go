@@ -21,7 +21,8 @@ type Profile struct {
 	UpdatedAt time.Time
 }
 
-// policyTable names a table that stores lists of policies, and the kinds of its events. In this file a list is a Profile or a LimitSet.
+// policyTable describes a table that stores lists of policies: its name, the word for one list in errors, and the kinds of its events. In
+// this file a list is a Profile or a LimitSet.
 type policyTable struct {
 	table, noun               string
 	created, changed, deleted string // kinds of events
@@ -34,7 +35,7 @@ func profileTable() policyTable {
 
 const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
 
-// profileDest returns the destinations in profile for its columns in a query.
+// profileDest returns pointers to the fields of profile. A query that selects profileColumns scans a row into them.
 func profileDest(profile *Profile) []any {
 	return []any{&profile.Name, document{&profile.Limits}, &profile.Version, instant{&profile.CreatedAt}, instant{&profile.UpdatedAt}}
 }
@@ -44,8 +45,8 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
 }
 
-// readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the lock clause of the
-// statement; empty means no lock.
+// readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the clause of the statement that
+// locks the row; empty means no lock.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
 	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
@@ -60,14 +61,14 @@ func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, a
 	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
-// PutProfile creates a profile or replaces its policies, which must be valid. created reports whether it was created. If nothing changes,
+// PutProfile creates a profile or replaces its policies, which must be valid. created is true if the profile is new. If nothing changes,
 // nothing is written and the version stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile Profile, created bool, err error) {
 	return s.putPolicyList(ctx, profileTable(), actor, name, policies, false)
 }
 
-// putPolicyList creates or replaces the list of policies with this name in table; created reports whether it was created. If dryRun is
-// true, it changes nothing.
+// putPolicyList creates or replaces the list of policies with this name in table. created is true if the list is new. If dryRun is true,
+// putPolicyList checks everything and changes nothing.
 func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, name, policies)
@@ -124,8 +125,8 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 // deletePolicyList deletes the list of policies with this name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) error {
 	err := s.write(ctx, func(tx session) error {
-		// A transaction that gives the profile to a device locks the row of the profile first. So it either blocks this lock, or finds the
-		// profile deleted.
+		// A transaction that gives the profile to a device locks the row of the profile first. So either this statement waits for that
+		// transaction, or that transaction finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "{lock}"); err != nil {
 			return err
 		}
@@ -143,8 +144,8 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 	return nil
 }
 
-// lockProfile keeps a profile from being deleted until the end of the transaction, or returns ErrUnknownProfile. An empty name means no
-// profile.
+// lockProfile locks a profile until the end of the transaction, so that it cannot be deleted. It returns ErrUnknownProfile if there is no
+// such profile. An empty name means no profile; then lockProfile does nothing.
 func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil

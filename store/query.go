@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The number of rows that lists return: defaultLimit if no limit is given, and never more than maxLimit.
+// These are the numbers of rows that lists return: defaultLimit if no limit is given, and never more than maxLimit.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
@@ -29,14 +29,14 @@ func (q *query) where(cond string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
 }
 
-// whereSet adds cond to q as where does, unless value is the zero value.
+// whereSet adds the condition cond to q like the method where, but only if value is not the zero value.
 func whereSet[T comparable](q *query, cond string, value T) {
 	if value != *new(T) {
 		q.where(cond, value)
 	}
 }
 
-// build returns the statement with this order (an ORDER BY clause) and limit, and its arguments.
+// build returns the statement and its arguments. order is the ORDER BY clause, and limit the maximum number of rows.
 func (q *query) build(order string, limit int) (text string, args []any) {
 	// The limit is an argument, so that the text of a statement does not vary with it.
 	text = q.withoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))

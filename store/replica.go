@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// replicaKept is the time after its last heartbeat for which the row of a replica is kept, if the replica ended without calling
-// RemoveReplica.
+// replicaKept is the time for which the row of a replica is kept after its last heartbeat. It matters only if the replica ended without
+// calling RemoveReplica.
 const replicaKept = time.Hour
 
-// replicas is the part of the ledger that holds the running replicas (processes that share the ledger) and the pair of clocks that they
-// compare.
+// replicas is the part of the ledger that holds the running replicas (processes that share the ledger) and the last stored pair of clock
+// times (ClockPair).
 type replicas struct{ *connection }
 
 // Replica is one process, as of its last heartbeat.
@@ -23,8 +23,8 @@ type Replica struct {
 	State                      json.RawMessage
 }
 
-// Heartbeat is the data that a replica regularly stores about itself. Its times are durations that end now, because the clocks of replicas
-// differ.
+// Heartbeat is the data that a replica regularly stores about itself. It has durations up to now instead of times, because the clocks of
+// replicas differ.
 type Heartbeat struct {
 	ID, Host, Address, Version string
 	Uptime                     time.Duration  // since the replica started
@@ -85,14 +85,14 @@ func (s replicas) Replicas(ctx context.Context) (live []Replica, now time.Time, 
 	return live, now, nil
 }
 
-// Tallies holds the counters of a replica since it started.
+// Tallies holds the counters of a replica. They count from the start of the replica.
 type Tallies struct {
 	Replica string
 	Uptime  time.Duration // time since the replica started, as of its last heartbeat
 	Counts  json.RawMessage
 }
 
-// ReplicaTallies returns the tallies (counters since the start) of all replicas that sent a heartbeat.
+// ReplicaTallies returns the tallies (counters since the start of a replica) of all replicas that sent a heartbeat.
 func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	type reading struct {
 		Tallies

@@ -8,11 +8,11 @@ import (
 
 // ClockPair holds the times of two clocks, read at the same moment.
 type ClockPair struct {
-	Ledger time.Time // time of the database's clock, as far as the replica trusted it
+	Ledger time.Time // the time of the database's clock that the replica trusted
 	Wall   time.Time // time of the clock of the replica's host
 }
 
-// LeaseClock holds the time of the database's clock and the data by which a replica decides whether leases have ended.
+// LeaseClock holds the present time of the database's clock (Now) and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
 	Now        time.Time
 	Lengths    []time.Duration // the values of Grant.LongestLease of all grants, without duplicates
@@ -48,8 +48,8 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair stores pair for replicas that start later, and replaces the previous pair. A pair has the times of the ledger's clock and
-// of the host's clock, read at the same moment.
+// StoreClockPair stores pair, and replaces the pair that was stored before. Replicas that start later read it. A pair has the times of the
+// ledger's clock and of the host's clock, read at the same moment.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// numberJump is added to the numbers that the lost part of the ledger may have given: tokens and ids. It is more than a busy
-	// installation uses in months, and small enough for 900,000 restores before maxNumber is reached.
+	// numberJump is added to the fencing tokens and ids, because the lost part of the ledger may have given higher ones. It is more than a
+	// busy installation uses in months, and small enough for 900,000 restores before maxNumber is reached.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
@@ -24,8 +24,8 @@ const (
 // restore would raise them above maxNumber.
 var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
-// poolMayGrantSQL is the condition that pool p is not in the standstill after a restore, in which it grants nothing (see
-// ProtectAfterRestore).
+// poolMayGrantSQL is the condition that pool p is not in a standstill. A standstill is the time after a restore in which a pool grants
+// nothing (see ProtectAfterRestore).
 const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 
 // Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
@@ -43,13 +43,14 @@ func (s Standstill) String() string {
 	return text
 }
 
-// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that
-// lacked some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for
-// a standstill. Its length is the longest lease that the ledger knows in the pool, and at least minDuration and 300 s. until is the time
-// from which all pools may grant again, by the database's clock. If ProtectAfterRestore is called again, each standstill starts anew.
+// ProtectAfterRestore must be called once when the ledger has lost commits because it was restored from a backup, or replaced by a standby
+// that lacked some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica,
+// for a standstill. The length of the standstill is the longest lease that the ledger knows in the pool, and at least minDuration and 300
+// s. until is the time of the database's clock from which all pools may grant again. If ProtectAfterRestore is called again, each
+// standstill starts anew.
 //
-// The lost part may also have leased slots to callers, for as long as a caller may request. So if a pool has had leases of callers, or if
-// the token of a caller covers it, its standstill is at least as long as its longest caller lease.
+// The lost part may also have leased slots to callers, for as long as a caller may request. So a standstill is at least as long as the
+// pool's longest caller lease if the pool has had leases of callers, or if the token of a caller covers the pool.
 //
 // A number that the lost part gave out must not be given again. So the fencing tokens and the ids of tasks, batches and events are
 // increased by a large number. The versions of all pools are increased, too, because the semaphore may know a later version than the
@@ -95,9 +96,9 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of the times. minDuration is the minimum
-// standstill. If an earlier restore set a later time, that time stays. Deleted pools are included, because a pool may have been created
-// again after the backup was made.
+// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of these times. minDuration is the length
+// of the shortest standstill. If an earlier restore set a later time for a pool, that time stays. Deleted pools are included, because a
+// pool may have been created again after the backup was made.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
 	now, err := s.pools().readClock(ctx)
 	if err != nil {
@@ -130,8 +131,8 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 	return standstill, err
 }
 
-// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because such a token may have been valid
-// after the backup was made.
+// callerPools returns the pools that the tokens of callers cover. Expired tokens count, too, because such a token may have been valid after
+// the backup was made.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, func(list *[]string) []any { return []any{fromJSON(list)} },
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)

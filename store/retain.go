@@ -24,11 +24,12 @@ type retentionRule struct {
 	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns a rule for each kind of rows that are deleted by their own age. keepFor is as keep in Retain.
+// retentionRules returns a rule for each kind of rows that are deleted because of their own age. keepFor is the time for which events,
+// attempts and late results are kept; 0 means forever.
 func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	// Ids and tokens increase almost in the order of times, so the rows with the lowest ids are the oldest ones. Each statement deletes a
-	// range of an index, up to the last row that has expired. For a join with a list of rows, Postgres could scan the list once
-	// for each row, as long as its statistics show an empty table.
+	// range of an index, up to the last row that has expired. A join with a list of rows would be risky: as long as the statistics of
+	// Postgres show an empty table, it could scan the list once for each row.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
@@ -53,10 +54,10 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes old rows, oldest first. For each kind it deletes at most limit rows, in one transaction per kind. It deletes events, ended
-// attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. Four kinds have retention
-// times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor is 0, it
-// deletes only these four kinds. Replicas may call it concurrently.
+// Retain deletes old rows, oldest first. It uses one transaction per kind of rows and deletes at most limit rows of each kind. It deletes
+// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. Four kinds
+// have retention times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor
+// is 0, Retain deletes only these four kinds. Replicas may call it concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {

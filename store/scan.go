@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The scanners below read the forms that both databases return for a column. They turn NULL into the zero value.
+// The scanners below accept the forms in which either database returns a column. They turn NULL into the zero value.
 
 // instant reads a column with a time: a timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
@@ -54,7 +54,7 @@ func (s millis) Scan(column any) error {
 	return err
 }
 
-// document reads JSON byte for byte.
+// document reads a JSON document as text, byte for byte.
 type document struct{ to *json.RawMessage }
 
 // Scan converts column, a JSON document, to a json.RawMessage. NULL becomes nil.
@@ -120,7 +120,7 @@ func (s optional[T]) Scan(column any) error {
 	return err
 }
 
-// nullMillis returns at as the argument $n in {epoch} + $n * {ms}: milliseconds since 1970, or NULL if at is nil.
+// nullMillis returns the time at in milliseconds since 1970, as the argument $n of {epoch} + $n * {ms}. If at is nil, it returns NULL.
 func nullMillis(at *time.Time) any {
 	if at == nil {
 		return nil
@@ -128,8 +128,8 @@ func nullMillis(at *time.Time) any {
 	return at.UnixMilli()
 }
 
-// timeText returns at as text, for a statement that accepts values but no expressions, such as COPY. It has the precision of stored times,
-// milliseconds. It returns nil (NULL) if at is nil.
+// timeText returns the time at as text, in milliseconds, which is the precision of stored times. It is for statements such as COPY that
+// accept values but no expressions. If at is nil, it returns nil (NULL).
 func timeText(at *time.Time) any {
 	if at == nil {
 		return nil
@@ -137,7 +137,8 @@ func timeText(at *time.Time) any {
 	return at.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nullText returns raw as the argument for a column of JSON; nil becomes NULL. It is a string, because COPY would send bytes as bytea.
+// nullText returns raw as the argument for a JSON column; nil becomes NULL. The argument is a string, because COPY would send bytes as
+// bytea.
 func nullText(raw json.RawMessage) any {
 	if raw == nil {
 		return nil
@@ -151,7 +152,7 @@ type (
 	abortMin     struct{ of *Batch }
 )
 
-// Scan sets Abort.Failure from column. It sets Abort to nil if the share of failed tasks in column is NULL or 0. This column must come
+// Scan sets Abort.Failure from column, the share of failed tasks. If column is NULL or 0, it sets Abort to nil. This column must come
 // before the column of abortMin.
 func (s abortFailure) Scan(column any) error {
 	var share sql.Null[float64]

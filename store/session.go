@@ -21,7 +21,7 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// Each type has the statements on one noun of the ledger, such as pools or grants, within a session.
+// Each of these types is a session with the statements of one part of the ledger, such as pools or grants.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }
@@ -33,7 +33,7 @@ type (
 	credentialsIn struct{ session }
 )
 
-// pools returns the session with the statements on pools. The methods below do the same for the other nouns.
+// pools returns the session with the statements on pools. The methods below do the same for the other parts of the ledger.
 func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
@@ -52,12 +52,13 @@ func (s session) exec(ctx context.Context, query string, args ...any) (int64, er
 	return result.RowsAffected()
 }
 
-// scanRow reads the first row of query into dest, one destination for each column. It returns ErrNotFound if the query returns no row.
+// scanRow reads the first row of query into dest, which has one pointer or scanner for each column. It returns ErrNotFound if the query
+// returns no row.
 func (s session) scanRow(ctx context.Context, query string, dest ...any) error {
 	return s.scanRowArgs(ctx, query, nil, dest...)
 }
 
-// scanRowArgs is scanRow for a query with the arguments args.
+// scanRowArgs does the same as scanRow, for a query with the arguments args.
 func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest
 	return rows.Close()
 }
 
-// collect runs query within a session and returns all its rows. dest returns the destinations for the columns of one row.
+// collect runs query within a session and returns all its rows. For each row, dest returns a pointer or scanner for each column.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -91,7 +92,8 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach calls handle with each row of query, one after another, until handle returns false. dest is as in collect.
+// forEach runs query within a session and calls handle with each row, one after another, until handle returns false. For each row, dest
+// returns a pointer or scanner for each column.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -110,14 +112,15 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle 
 	return rows.Err()
 }
 
-// queryOne runs query within a session and returns its row, or ErrNotFound if it returns no row. dest is as in collect.
+// queryOne runs query within a session and returns its first row, or ErrNotFound if there is no row. dest returns a pointer or scanner for
+// each column.
 func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
 	err := s.scanRowArgs(ctx, query, args, dest(&t)...)
 	return t, err
 }
 
-// singleColumn is the argument dest, of collect and queryOne, for a query that has one column.
+// singleColumn is the argument dest of collect and queryOne for a query with one column. It returns target as the only destination.
 func singleColumn[T any](target *T) []any { return []any{target} }
 
 // toJSONInput returns rows as the JSON array that words such as {ids} and {claims} in a statement read (see dialect).
@@ -127,7 +130,7 @@ func toJSONInput[T any](rows []T) string {
 	return string(b)
 }
 
-// idRow is an id, as a statement reads it from {ids}.
+// idRow is one id in the form that a statement reads from {ids}.
 type idRow struct {
 	ID int64 `json:"id"`
 }
@@ -141,7 +144,7 @@ func idsInput(ids ...int64) string {
 	return toJSONInput(rows)
 }
 
-// nameRow is a name with its index, as a statement reads it from {names}.
+// nameRow is a name and its index in the form that a statement reads from {names}.
 type nameRow struct {
 	N    int    `json:"n"`
 	Name string `json:"name"`

@@ -11,7 +11,7 @@ const (
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot identifies a database snapshot by the newest events in it. If two snapshots have the same name, they have the same events. The
+// Snapshot identifies a database snapshot by the newest events in it. If two snapshots have equal values, they have the same events. The
 // newest event alone does not suffice: ids are given before the commit, so an older event may still be missing in one of two snapshots.
 type Snapshot struct {
 	Event int64 // id of the newest event; 0 means that there are no events
@@ -21,8 +21,8 @@ type Snapshot struct {
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot calls read with the identity of a snapshot (at) and with a ctx: all reads with this ctx use the snapshot. They must run
-// one after another, and nothing may be written with this ctx. One connection is in use until read returns.
+// InOneSnapshot opens a snapshot and calls read. The parameter at of read identifies the snapshot. All reads with the ctx of read use the
+// snapshot. These reads must run one after another, and nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -41,16 +41,17 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	})
 }
 
-// snapshotKey is the context key of the transaction of a snapshot of conn.
+// snapshotKey is the context key under which InOneSnapshot stores the session of a snapshot of conn.
 type snapshotKey struct{ conn *connection }
 
-// snapshotOf returns the transaction of the snapshot that ctx belongs to; exists is false if ctx belongs to no snapshot.
+// snapshotOf returns the session of the snapshot in which ctx reads (InOneSnapshot). exists is false if ctx belongs to no snapshot.
 func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
 	tx, exists = ctx.Value(snapshotKey{s}).(session)
 	return tx, exists
 }
 
-// reader is a database that runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
+// reader is a database that runs queries in the snapshot to which ctx belongs. If ctx belongs to no snapshot, it runs queries outside of a
+// transaction.
 type reader struct {
 	database
 	conn       *connection

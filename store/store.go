@@ -20,8 +20,8 @@ import (
 )
 
 // Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods for the whole ledger: opening, checking,
-// migrating, warming and closing it, deleting old rows (Retain), and protecting it after a restore. All other methods belong to its parts;
-// there is one part for each noun of the ledger.
+// migrating, warming and closing it, deleting old rows (Retain), and protecting it after a restore. All other methods belong to its parts,
+// such as pools, batches and tasks.
 type Store struct {
 	*connection
 	pools
@@ -104,8 +104,8 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openPool(config, options, options.MaxOpenConns, mainDialer)
-	// The reads and writes of the connections in slow have no time limit, because a COPY waits for the rows that the client sends, and a
-	// migration waits for locks on tables.
+	// The reads and writes of the connections in slow have no time limit. The reason is that a COPY waits for the rows that the client
+	// sends, and that a migration waits for locks on tables.
 	slow, slowErr := openPool(config, options, slowConns, &dialer{})
 	beating, beatingErr := openPool(config, options, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
@@ -131,17 +131,18 @@ func openPool(config pq.Config, options Options, maxConns int, connDialer *diale
 	return db, nil
 }
 
-// slowConns is the maximum number of batches that are sent at the same time. They use connections of their own, so that slow batches do not
-// block reports.
+// slowConns is the maximum number of batches that are sent at the same time. Batches use connections of their own, so that slow batches do
+// not block reports.
 const slowConns = 5
 
-// withSettings returns dsnSettings, the settings of the DSN, with the settings of the store added. If both set a value, the DSN wins,
-// except for the isolation level, on which the slot cap depends. Both take precedence over settings of the database or the user.
+// withSettings adds the settings of the store to dsnSettings, the settings of the DSN, and returns them all. If both set a value, the DSN
+// wins. The exception is the isolation level, on which the cap of slots depends. The returned settings take precedence over settings of the
+// database or the user.
 //
 // The planner settings are needed because a prepared plan stays in use while its tables grow. A plan that was made for small tables would
-// read whole tables, or would sort all rows that an index finds (a bitmap scan), even after a million tasks were queued. So these ways are
-// off. With enable_seqscan off, the planner estimates very high costs for a table that must be read whole, and would start parallel
-// workers. That takes longer than the work itself, so parallel workers are off, too.
+// read whole tables, or would sort all rows that an index finds (a bitmap scan), even after a million tasks were queued. So whole reads and
+// bitmap scans are off. With enable_seqscan off, the planner estimates very high costs for a table that must be read whole, and would start
+// parallel workers. That takes longer than the work itself, so parallel workers are off, too.
 func withSettings(dsnSettings map[string]string, options Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
@@ -190,15 +191,16 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	return s, sqliteFileError(path, err)
 }
 
-// removeEmpty removes the file at path if it has 0 bytes.
+// removeEmpty removes the file at path if the file is empty.
 func removeEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
 	}
 }
 
-// keepPrivate creates the file so that only its owner can access it, or removes the permissions of other users from an existing file. The
-// file holds hashes of tokens and all reports of devices. SQLite gives its -wal and -shm files the same permissions.
+// keepPrivate makes sure that only the owner can access the file at path. It creates a missing file, and removes the permissions of other
+// users from an existing one. The reason is that the file holds hashes of tokens and all reports of devices. SQLite gives its -wal and -shm
+// files the same permissions.
 func keepPrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)

@@ -9,10 +9,11 @@ import (
 // tasks is the part of the ledger that holds the tasks.
 type tasks struct{ *connection }
 
-// TaskState is the state of a task. Dispatched is derived: the task is pending in its table and has a row in grants.
+// TaskState is the state of a task. Dispatched is not stored: a task is dispatched if it is pending in the table tasks and has a row in
+// grants.
 type TaskState string
 
-// The states of a task. The last six are final, except that a late success may change TimedOut to Succeeded.
+// These are the states of a task. The last six are final, except that a late success may change TimedOut to Succeeded.
 const (
 	Pending    TaskState = "pending"
 	Dispatched TaskState = "dispatched"
@@ -76,7 +77,7 @@ type Attempt struct {
 // EndCause is the way in which a grant ended.
 type EndCause string
 
-// The ways in which a grant ends: by a result of its device, by the end of its lease, or by force.
+// These are the ways in which a grant ends: by a result of its device, by the end of its lease, or by an operator.
 const (
 	BySuccess  EndCause = "succeeded"
 	ByFailure  EndCause = "failed"
@@ -116,14 +117,14 @@ type Settlement struct {
 // block, and must be safe for concurrent use.
 type Settle func(SettleInput) Settlement
 
-// taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
+// taskColumns are the columns of task t, its batch b and its grant g. The columns of g may be NULL.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
 
-// taskDest returns the destinations in task for the columns of a task in a query.
+// taskDest returns pointers to the fields of task. A query that selects taskColumns scans a row into them.
 func taskDest(task *Task) []any {
 	return []any{
 		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind,
@@ -141,7 +142,7 @@ func taskDest(task *Task) []any {
 
 const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error`
 
-// attemptDest returns the destinations in attempt for the columns of an attempt in a query.
+// attemptDest returns pointers to the fields of attempt. A query that selects attemptColumns scans a row into them.
 func attemptDest(attempt *Attempt) []any {
 	return []any{
 		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID,
@@ -175,8 +176,8 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 	return r.Task, &r.grant, attempts, nil
 }
 
-// CancelTask cancels a waiting task at once. If the task is granted, it asks the device to stop. A task that has ended is returned
-// unchanged without an error. It returns ErrNotFound if there is no such task.
+// CancelTask cancels a waiting task at once. If the task is granted, CancelTask asks the device to stop. If the task has ended, CancelTask
+// returns it unchanged, without an error. It returns ErrNotFound if there is no such task.
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

@@ -8,7 +8,7 @@ import (
 // TaskCounts is the number of tasks in each state.
 type TaskCounts struct {
 	ByState map[TaskState]int64
-	More    bool // whether more than maxHeld slots are held; the tasks on the uncounted slots are counted as pending
+	More    bool // more than maxHeld slots are held; the running tasks beyond maxHeld are counted as pending
 }
 
 // TaskCounts counts the tasks of a pool by state. If pool is empty, it counts the tasks of all pools. It uses the stored counts of pools
@@ -49,8 +49,9 @@ type ErrorCount struct {
 	Tasks int64
 }
 
-// TopErrors returns at most limit error texts of the failed and timed-out tasks of a batch with their counts, most frequent first. It
-// reads at most sample failed and at most sample timed-out tasks, and counts the ones that ended between filter.Since and filter.Until.
+// TopErrors returns the error texts of the failed and timed-out tasks of a batch with their counts, at most limit texts, most frequent
+// first. It reads at most sample failed and at most sample timed-out tasks. It counts only those of them that ended between filter.Since
+// and filter.Until.
 func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{filter.Batch, sample}}

@@ -5,18 +5,17 @@ import (
 	"fmt"
 )
 
-// Bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks. maxFailedPairs is the number of searched pairs,
-// maxFailedPerPair the number of the newest tasks that are searched in each pair, and maxCountsRead the number of counts that are read to
-// find the pairs.
+// These are the bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks. At most maxFailedPairs pairs are searched, and in
+// each pair the newest maxFailedPerPair tasks. To find the pairs, at most maxCountsRead counts are read.
 const (
 	maxFailedPerPair = 2500
 	maxFailedPairs   = 20
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. It searches the
-// tasks by pairs of a batch and a state (failed or timed out): only the newest 20 pairs that have tasks, and in each pair only the newest
-// 2,500 tasks.
+// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. A pair is a
+// batch and a state (failed or timed out). TasksByErrorPrefix searches only the newest 20 pairs that have tasks, and in each pair only the
+// newest 2,500 tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {
@@ -49,8 +48,8 @@ type batchState struct {
 	state TaskState
 }
 
-// batchesWithFailures returns, newest batches first, the pairs of batch and state (failed or timed out) that have tasks according to the
-// counts.
+// batchesWithFailures returns pairs of a batch and a state (failed or timed out), newest batches first. It returns the pairs that have
+// tasks according to the stored counts.
 func (s tasks) batchesWithFailures(ctx context.Context) ([]batchState, error) {
 	return collect(ctx, s.customPlanSession(), func(p *batchState) []any { return []any{&p.batch, &p.state} }, batchesWithFailuresSQL(), maxCountsRead, maxFailedPairs)
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// waitingEndRule describes which waiting tasks t to end and how.
+// waitingEndRule describes which waiting tasks t are to be ended, and how.
 type waitingEndRule struct {
 	fromSQL string // FROM ... WHERE
 	args    []any
@@ -19,7 +19,8 @@ type waitingEndRule struct {
 }
 
 // isWaitingSQL is the condition that task t waits: it is pending and has no grant. The grant is looked up inside a CASE, because Postgres
-// cannot turn this lookup into a join over all tasks. It expects that a CASE is true for most rows, so it reads the rows along their index.
+// cannot turn this lookup into a join over all tasks. Postgres expects that a CASE is true for most rows, so it reads the rows along their
+// index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
 // findSQL returns the query that finds the tasks of the rule. Its last argument is the maximum number of tasks.
@@ -30,12 +31,13 @@ func (e waitingEndRule) findSQL() string {
 // reaperActor is the actor in the events of leases that ended and of tasks that expired.
 const reaperActor = "reaper"
 
-// newExpiryRule returns the rule that ends tasks as expired. The parameters are the fields of waitingEndRule.
+// newExpiryRule returns a rule that ends tasks as expired. Its parameters are the fields of waitingEndRule with these names; args are the
+// arguments of fromSQL.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
 }
 
-// expiryRules returns the rules for the two kinds of expiry that an index serves: by NotAfter of the task and by NotAfter of the batch.
+// expiryRules returns the rules for the two kinds of expiry that have an index: by NotAfter of the task and by NotAfter of the batch.
 // ExpireWaited does the third kind, MaxWait. The clock is read once in a sub-select, because an expression that changes during the
 // statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
@@ -48,7 +50,7 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the rule that ends each task in tasks that has waited longer than the MaxWait of its batch.
+// maxWaitRule returns the rule that ends those of the tasks that have waited longer than the MaxWait of their batch.
 func maxWaitRule(tasks []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
@@ -74,10 +76,10 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 // each batch. The zero ExpiryPosition is before all tasks.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited searches the tasks after a position and ends each task that waited longer than the MaxWait of its batch. It returns the
-// number of ended tasks, and in next the position for the next call. If next is zero, the search has reached the end. One call searches at
-// most maxSearched batches with a MaxWait, ended ones included, and at most maxSearched tasks of one of them. Tasks that were started
-// before, or that have a later not_before, are not ended; the search reads them, too, because no index excludes them.
+// ExpireWaited searches the tasks behind the position in the parameter after, and ends each task that waited longer than the MaxWait of its
+// batch. It returns the number of ended tasks. next is the position for the next call; if next is zero, the search has reached the end. One
+// call searches at most maxSearched batches with a MaxWait, including ended batches, and at most maxSearched tasks of one of them. Tasks
+// that were started before, or that have a later not_before, are not ended. They count as searched tasks, because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
@@ -103,8 +105,8 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	return expired, next, err
 }
 
-// expireWaited ends those tasks that match filter (tasks of one batch) and have waited longer than the MaxWait of the batch, among at most
-// maxSearched tasks. It returns the number of ended tasks.
+// expireWaited ends tasks of one batch that have waited longer than the MaxWait of the batch. filter selects the tasks. It searches at most
+// maxSearched tasks and returns the number of ended tasks.
 func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
@@ -114,12 +116,12 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
 }
 
-// overdueBatch is a row of overdueText. A value of 0 means that no such batch was found.
+// overdueBatch is the row that overdueText returns. A value of 0 means that there is no such batch.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait. It returns the first one that is past its MaxWait and still has pending
-// tasks, and the batch at which the next search begins. Pending tasks are looked up batch by batch in a sub-select, because Postgres
-// may evaluate an EXISTS by reading all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It returns the first batch that is past its MaxWait and still
+// has pending tasks, and the batch at which the next search begins. Pending tasks are looked up batch by batch in a sub-select, because
+// Postgres may evaluate an EXISTS by reading all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -155,11 +157,12 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends each task of ends that still satisfies rule.recheck and is not granted, and returns the ids of the ended tasks. The tasks
-// must be locked.
+// endLocked ends each task in ends that still satisfies rule.recheck and is not granted. It returns the ids of the ended tasks. The caller
+// must have locked the tasks.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
-	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or a change
-	// that committed just before the lock is visible only to a statement after the lock. This statement checks the conditions again.
+	// The conditions must be checked after the lock, by a statement of its own. The reason: a claim does not write the row of its task, and
+	// a change of a batch does not write the rows of its tasks. So if one of them committed just before the lock, only a later statement
+	// sees it.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))

@@ -33,13 +33,13 @@ func (f *TaskFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// ContinueAfter restricts the filter to tasks after lastRead, the id of the last task that was read, in the order of the filter. If
-// lastRead is 0, it changes nothing.
+// ContinueAfter restricts the filter to the tasks behind lastRead, in the order of the filter. lastRead is the id of the last task that was
+// read; if it is 0, nothing changes.
 func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	switch {
 	case lastRead == 0:
 	case f.Newest:
-		f.Until = cmp.Or(lastRead-1, -1) // 0 would mean no bound
+		f.Until = cmp.Or(lastRead-1, -1) // -1 selects no tasks, but 0 would mean no bound
 	default:
 		f.After = lastRead
 	}
@@ -53,9 +53,9 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for the ids of at most maxRows candidate tasks in the order of the filter, and adds its arguments
-// to q. The candidates are the tasks of a device, the tasks of a batch, or the running tasks; each kind has an index. The limits keep
-// Postgres from choosing another index, whatever its statistics are.
+// candidateIDsSQL returns the query for the ids of at most maxRows candidate tasks in the order of the filter, and adds its arguments to q.
+// The candidates are the tasks of a device, the tasks of a batch, or the running tasks; each kind has an index. Because of the limit in
+// each query, Postgres chooses this index, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -63,14 +63,14 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// The primary key has the same order as the result. id + 0 keeps Postgres from reading along the primary key, which would read the
-		// tasks of all devices.
+		// The order is by id + 0, because Postgres would read along the primary key for an order by id. Then it would read the tasks of all
+		// devices.
 		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
 }
 
-// idRange returns the range of ids of the filter, with at most maxRows rows, and adds its arguments to q.
+// idRange returns the range of ids of the filter, limited to maxRows rows, and adds its arguments to q.
 func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(maxRows)}
 	if f.Until != 0 {
@@ -79,9 +79,9 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns a condition that excludes running tasks, because the row of a running task is pending, too. It is empty if
-// the filter does not select pending tasks. The grant of each task is looked up separately, because Postgres may run a NOT EXISTS as a
-// join that reads all grants.
+// excludeRunningSQL returns a condition that excludes running tasks. It is needed for the state Pending, because the row of a running task
+// is pending, too. For any other state the condition is empty. The grant of each task is looked up separately, because Postgres may run a
+// NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -116,9 +116,9 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The index orders the
-// ids separately for each state, so the query merges the states. The condition on the state is outside of the limited query. Inside of
-// it, Postgres would read a batch to its end if few of its tasks have the state.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The index orders the ids
+// separately for each state, so the query merges the states. The condition on the state is outside of the limited query. If it were inside,
+// Postgres would read a batch to its end if few of its tasks have the state.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -145,7 +145,7 @@ func (f TaskFilter) stateTaskIDsSQL(q *query, span idRange, states []TaskState) 
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + span.direction + ` LIMIT ` + span.limit
 }
 
-// isIndexed reports whether candidatesSQL selects exactly the tasks that match, so that no other condition of the filter has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the tasks that match. Then no other condition of the filter has to be checked.
 func (f TaskFilter) isIndexed() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
@@ -202,8 +202,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matchingQuery returns the query for these columns of the tasks that match and satisfy cond, a condition on task t, its batch b and its
-// grant g. An empty cond adds no condition.
+// matchingQuery returns the query for the given columns of the tasks that match the filter and satisfy cond. cond is an SQL condition on
+// task t, its batch b and its grant g; empty means no condition.
 func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	q := &query{}
 	maxRows := searchLimit
@@ -218,15 +218,15 @@ func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match filter, in the order of their ids, up to the TaskSearchBound; beyond this bound some tasks may be
-// missing.
+// Tasks returns the tasks that match filter, in the order of their ids. The list is complete up to the TaskSearchBound; beyond this bound
+// some tasks may be missing.
 func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
 	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
 }
 
-// TaskSearchBound returns the id up to which one request searches for tasks, if no index serves filter. The next request continues after
-// this id. If an index serves filter, there is no bound.
+// TaskSearchBound returns the id at which one request ends its search for tasks; the next request continues after this id. If an index
+// serves filter, there is no bound.
 func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if filter.isIndexed() {
 		return SearchBound{}, nil
@@ -234,8 +234,9 @@ func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 	return s.taskSearchBound(ctx, filter)
 }
 
-// taskSearchBound returns the SearchBound of filter. If the filter uses the primary key, the bound is at a constant distance from the
-// first existing id. Rows are not counted then: to count rows, Postgres may read far more of them than it returns.
+// taskSearchBound returns the id at which one request ends its search. If the filter uses the primary key, this id is at a constant
+// distance from the first existing id. The rows between are not counted, because to count rows Postgres may read far more of them than it
+// returns.
 func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if !filter.usesPrimaryKey() {
 		q := &query{}

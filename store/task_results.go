@@ -32,7 +32,7 @@ type ResultFilter struct {
 	Limit    int       // default 100, at most 1000
 }
 
-// timed reports whether the filter has Since or Until. No index serves these two.
+// timed reports whether the filter has Since or Until. No index supports these two fields.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
 // where adds to q, a query of tasks t, the conditions for Since and Until.
@@ -45,11 +45,11 @@ func (f ResultFilter) where(q *query) {
 	}
 }
 
-// endedStates returns the states of tasks that have results.
+// endedStates returns the states of ended tasks. Only such tasks have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for at most maxRows ids of ended tasks that the filter may select, in ascending order. All ids are
-// <= lastID. It adds its arguments to q.
+// candidateIDsSQL returns the query for the ids of ended tasks that the filter may select, in ascending order. It returns at most maxRows
+// ids, all <= lastID. It adds its arguments to q.
 func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -59,7 +59,7 @@ func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) strin
 	return tasks.stateTaskIDsSQL(q, tasks.idRange(q, maxRows), states)
 }
 
-// resultsQuery returns the query for the results that match.
+// resultsQuery returns the query for the results that match the filter.
 func (f ResultFilter) resultsQuery() *query {
 	q := &query{}
 	limit := clampLimit(f.Limit)
@@ -110,12 +110,12 @@ type SampledResult struct {
 	Tags   map[string]string // present tags of the device, if SampleSpec.WithTags is true
 }
 
-// SampleSpec describes which results to sample.
+// SampleSpec describes which results SampleResults selects.
 type SampleSpec struct {
 	ResultFilter
 
 	MaxResults int  // maximum number of results
-	ReadAll    bool // read all results, because there are at most MaxResults
+	ReadAll    bool // the caller sets it if there are at most MaxResults results; then all are read
 	WithTags   bool
 }
 

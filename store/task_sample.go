@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// batchesSampled is the number of the oldest batches of a pool that a sample includes. The sample includes the same number of later
-// batches, spread evenly over the rest.
+// batchesSampled is the number of the oldest batches of a pool that a sample includes. The sample also includes the same number of later
+// batches, spread evenly over all later batches.
 const batchesSampled = 64
 
 const maxCapacity = 10_000 // maximum capacity of a pool
 
-// stratum is a batch from which a part of the sample is taken, with the number of tasks that this part represents.
+// stratum is a batch from which a part of the sample is taken.
 type stratum struct {
 	batch       int64
 	first, last int64   // ids of its first and last pending task
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks, spread evenly over all waiting tasks of a pool or a batch (where), and returns the
-// total number of waiting tasks. pool is the name of the pool in both cases. Two points of the sample may find the same task, so it may
-// return fewer than maxTasks tasks.
+// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (where), spread evenly over all of them. It also returns the total
+// number of waiting tasks. pool is the name of the pool, also if where selects a batch. Two points of the sample may find the same task, so
+// there may be fewer than maxTasks tasks.
 func (s tasks) spreadSample(ctx context.Context, where WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
 	oldest, others, err := s.batchesToSample(ctx, where, pool)
 	if err != nil {
@@ -50,8 +50,8 @@ func (s tasks) spreadSample(ctx context.Context, where WaitingScope, pool string
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks of a pool or a batch (where): the oldest ones in oldest and, if there are more, some
-// of the later ones in others. pool is the name of the pool in both cases.
+// batchesToSample returns batches with waiting tasks of a pool or a batch (where). oldest has the oldest batches. If there are more, others
+// has some of the later ones. pool is the name of the pool, also if where selects a batch.
 func (s tasks) batchesToSample(ctx context.Context, where WaitingScope, pool string) (oldest, others []int64, err error) {
 	if where.Batch != 0 {
 		return []int64{where.Batch}, nil, nil
@@ -81,15 +81,16 @@ func (s tasks) batchesToSample(ctx context.Context, where WaitingScope, pool str
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr: the first batch whose id compares
-// to batchExpr by operator, such as >. Postgres must choose the index tasks_in_line, whatever its statistics are. So the grant of each
-// task is looked up separately, and the ORDER BY has all columns of this index, which also saves a sort.
+// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr. This is the first batch whose id
+// compares to batchExpr by operator, such as >. All parameters are SQL. Postgres must choose the index tasks_in_line, whatever its
+// statistics are. So the grant of each task is looked up separately, and the ORDER BY has all columns of this index, which also saves a
+// sort.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// countPending returns the number of waiting tasks of each batch in batchIDs, by the id of the batch.
+// countPending returns the number of waiting tasks of each batch in batchIDs. The key is the id of the batch.
 func (s tasks) countPending(ctx context.Context, batchIDs []int64) (map[int64]int64, error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
 		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(batchIDs...))
@@ -110,9 +111,9 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum: how much of the sample comes from its batch. pending has the number of waiting tasks by
-// batch, oldest is the number of strata for the oldest batches, and total the number of all waiting tasks. The strata after the oldest
-// ones share the waiting tasks of all later batches.
+// setWeights sets the weight of each stratum (a batch of the sample), which decides how much of the sample comes from its batch. pending
+// has the number of waiting tasks of each batch. The first elements of strata, as many as the parameter oldest, are the oldest batches.
+// total is the number of all waiting tasks. The other strata share the waiting tasks of all later batches.
 func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {
@@ -131,13 +132,13 @@ func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int
 	}
 }
 
-// point is a position in a batch. The sample contains the next waiting task from this position on.
+// point is a position in a batch. The sample contains the first waiting task at or after this position.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`
 }
 
-// points returns count points at equal distances, as if the waiting tasks of all strata were in one row.
+// points returns count points. They are at equal distances if the waiting tasks of all strata are put into one row.
 func points(strata []stratum, count int) []point {
 	var all float64
 	for _, t := range strata {
@@ -157,7 +158,7 @@ func points(strata []stratum, count int) []point {
 	return list
 }
 
-// pointsText selects the next waiting task of a batch from each point on.
+// pointsText selects, for each point, the first waiting task of its batch at or after the point.
 const pointsText = `
 	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (

@@ -11,8 +11,8 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends those tasks of suppressions that wait, with the reason as their error. The result has one value per entry of suppressions:
-// whether this entry ended its task. If several calls or entries name the same task, only one of them gets true.
+// Suppress ends those tasks in suppressions that wait, with the reason as their error. The result has one value per entry of suppressions,
+// which is true if this entry ended its task. If several calls or entries name the same task, only one of them gets true.
 func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool, error) {
 	if len(suppressions) == 0 {
 		return nil, nil
@@ -33,8 +33,8 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool
 	return done, nil
 }
 
-// suppress ends those tasks of suppressions that wait, and returns which it ended, by task id. It locks the tasks in the order of their
-// ids, as all code does, to avoid deadlocks.
+// suppress ends those tasks in suppressions that wait. The keys of its result are the ids of the ended tasks. It locks the tasks in the
+// order of their ids. All code uses this order, so that deadlocks are avoided.
 func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[int64]bool, error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)

@@ -9,7 +9,7 @@ import (
 
 // TaskView holds everything that decides whether a task runs, read in one snapshot.
 type TaskView struct {
-	DeviceView // view of the device of the task; while the task waits, the Candidates include it
+	DeviceView // view of the device of the task; while the task waits, its Candidates contain the task
 
 	Task         Task
 	RunningGrant *Grant     // the grant of the task; nil means no grant
@@ -19,7 +19,7 @@ type TaskView struct {
 	LastAttempt  *Attempt   // the newest attempt that ended; nil means none
 	LateResultAt *time.Time // time of the newest result that came too late to be used; nil means that no such result came
 	CancelledBy  string     // who requested the end of the task; empty if not found in the newest events of the device
-	CancelNote   string     // detail of the event that has CancelledBy; may be empty
+	CancelNote   string     // detail of the event from which CancelledBy was read; may be empty
 }
 
 // TaskView reads the TaskView of one task. Its cost depends only on the open tasks of the device of the task and on the slots of the pool.

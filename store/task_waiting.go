@@ -16,19 +16,19 @@ type WaitingScope struct {
 	Batch int64
 }
 
-// WaitingPosition is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero WaitingPosition is
-// before all tasks.
+// WaitingPosition is a position among the waiting tasks of a pool. These are ordered by batch, and in a batch by priority and id. The zero
+// WaitingPosition is before all tasks.
 type WaitingPosition struct {
 	Batch    int64
 	Priority int
 	Task     int64
 }
 
-// WaitingTasks holds waiting tasks from one snapshot. The view of each task has everything that decides why it waits.
+// WaitingTasks holds waiting tasks, read in one snapshot. The view of a task contains everything that decides why the task waits.
 type WaitingTasks struct {
-	Views      []TaskView // without RunningGrant, LateResultAt, CancelledBy and CancelNote; the tasks have only the fields for their position
+	Views      []TaskView // without RunningGrant, LateResultAt, CancelledBy and CancelNote; a Task has only the fields of its position
 	Total      int64      // number of waiting tasks; only set by SampleWaiting
-	IsComplete bool       // whether Views has all waiting tasks or, after NextWaiting, all those after the start position
+	IsComplete bool       // true if Views has all waiting tasks or, after NextWaiting, all waiting tasks behind the start position
 }
 
 // waitingTask is a task that waits.
@@ -39,13 +39,14 @@ type waitingTask struct {
 	notBefore, notAfter *time.Time
 }
 
-// waitingTaskDest returns the destinations in task for the columns of a waiting task in a query.
+// waitingTaskDest returns pointers to the fields of task, for the columns of a waiting task in a query.
 func waitingTaskDest(task *waitingTask) []any {
 	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, optionalTime{&task.notBefore}, optionalTime{&task.notAfter}}
 }
 
-// SampleWaiting reads all waiting tasks of a pool or a batch (where) or, if there are more than maxTasks, at most maxTasks of them, spread
-// evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
+// SampleWaiting reads the waiting tasks of a pool or a batch (where). If there are more than maxTasks, it reads at most maxTasks of them,
+// spread evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or
+// batch.
 func (s tasks) SampleWaiting(ctx context.Context, where WaitingScope, maxTasks int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
@@ -71,8 +72,8 @@ func (s tasks) SampleWaiting(ctx context.Context, where WaitingScope, maxTasks i
 	return found, nil
 }
 
-// NextWaiting reads at most limit waiting tasks of a pool or a batch (where) after a position. It returns ErrNotFound if there is no such
-// pool or batch.
+// NextWaiting reads at most limit waiting tasks of a pool or a batch (where), behind the position in the parameter after. It returns
+// ErrNotFound if there is no such pool or batch.
 func (s tasks) NextWaiting(ctx context.Context, where WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
@@ -120,7 +121,8 @@ func (of WaitingScope) lastBatch() int64 {
 	return of.Batch
 }
 
-// scopePool returns the pool in which the tasks of a pool or a batch (where) wait. The pool of a batch that has ended may be deleted.
+// scopePool returns the pool in which the tasks of a pool or a batch (where) wait. The pool of a batch that has ended may have been
+// deleted; it is returned, too.
 func (s tasks) scopePool(ctx context.Context, where WaitingScope) (Pool, error) {
 	if where.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, where.Pool)
@@ -128,14 +130,15 @@ func (s tasks) scopePool(ctx context.Context, where WaitingScope) (Pool, error) 
 	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, where.Batch)
 }
 
-// readWaiting reads at most limit waiting tasks of a pool after a position, in their order, up to the batch lastBatch.
+// readWaiting reads at most limit waiting tasks of a pool in their order. It begins behind the position in the parameter after and ends
+// with the batch lastBatch.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
 	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
-// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, because Postgres may run
-// a NOT EXISTS as a join that reads all grants. With <>, Postgres estimates that nearly all rows satisfy the condition, so it reads in
-// the wanted order. With IS NULL it would estimate the opposite, and read all tasks of a pool to find one.
+// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, because Postgres may run a
+// NOT EXISTS as a join that reads all grants. The condition uses <>, because Postgres then estimates that nearly all rows satisfy it, and
+// reads in the wanted order. With IS NULL Postgres would estimate the opposite, and read all tasks of a pool to find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
 // waitingTasksSQL returns the statement of readWaiting. It reads the waiting tasks after a position in three parts: the tasks of the
@@ -154,8 +157,8 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why the tasks in waiting, which belong to pool, wait. It returns one view per task, in the
-// same order.
+// waitingViews reads everything that decides why the tasks in the list waiting wait. All of them belong to pool. It returns one view per
+// task, in the same order.
 func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTask) ([]TaskView, error) {
 	if len(waiting) == 0 {
 		return nil, nil
@@ -186,7 +189,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTas
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks in waiting, without payloads. The key is the id of the batch.
+// batchesByID returns the batches of the tasks in the list waiting, without payloads. The key is the id of the batch.
 func (s tasks) batchesByID(ctx context.Context, waiting []waitingTask) (map[int64]Batch, error) {
 	wanted := make([]int64, len(waiting))
 	for i, w := range waiting {
@@ -201,7 +204,7 @@ func (s tasks) batchesByID(ctx context.Context, waiting []waitingTask) (map[int6
 	return all, err
 }
 
-// fillLastAttempts sets LastAttempt in each view in views whose task waits for a retry.
+// fillLastAttempts sets the field LastAttempt of those views whose task waits for a retry.
 func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	var waitingForRetry []int64
 	for _, v := range views {
@@ -230,19 +233,19 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	return nil
 }
 
-// lastAttemptsText selects the last attempt of each task in {ids}. The primary key has the same order as the result. token + 0 keeps
-// Postgres from reading along the primary key, which would read the attempts of all tasks.
+// lastAttemptsText selects the last attempt of each task in {ids}. The order is by token + 0, because for an order by token Postgres would
+// read along the primary key. Then it would read the attempts of all tasks.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// WaitingPositionOf returns the WaitingPosition of a task from the Views of a WaitingTasks: its place among the waiting tasks of the pool.
+// WaitingPositionOf returns the position of a task among the waiting tasks of its pool. The task must be from the Views of a WaitingTasks.
 func WaitingPositionOf(task Task) WaitingPosition {
 	return WaitingPosition{Batch: task.Batch, Priority: task.Priority, Task: task.ID}
 }
 
-// Compare orders positions among waiting tasks: by batch, then highest priority first, then by task. It is negative if m comes before
-// other.
+// Compare compares two positions among waiting tasks: by batch, then highest priority first, then by task. The result is negative if m
+// comes before other, and 0 if they are equal.
 func (m WaitingPosition) Compare(other WaitingPosition) int {
 	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// rehearsals is the number of times that Warm runs each statement on a new connection. Postgres plans a text five times before it keeps a
-// plan.
+// rehearsals is the number of times that Warm runs each statement on a new connection. It is 6 because Postgres plans a text five times
+// before it keeps a plan.
 const rehearsals = 6
 
 // warmedConns records which connections Warm has warmed up.
@@ -20,8 +20,8 @@ type warmedConns struct {
 }
 
 // Warm opens connections to the database until half of the allowed number are open. On each new connection it runs the statements that
-// every report needs, for data that does not exist. The first run of a statement on a connection takes Postgres ten times as long as later
-// ones, and new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
+// every report needs, for data that does not exist. The reason is that Postgres needs ten times as long for the first run of a statement on
+// a connection, and that new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -62,7 +62,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	return nil
 }
 
-// prepareRehearsed prepares the statements of rehearse while the caller holds no connection.
+// prepareRehearsed prepares the statements that rehearse runs. The caller must hold no connection.
 func (s *Store) prepareRehearsed(ctx context.Context) error {
 	conn, err := s.db.Connx(ctx)
 	if err != nil {
@@ -74,14 +74,14 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm, which now uses held connections, may take one more. It uses at most half of the connections, and takes
-// none if another caller may be waiting for a connection.
+// mayTakeConn reports whether Warm may take one more connection. The parameter held is the number of connections that Warm uses now. Warm
+// uses at most half of the connections, and takes none if another caller may be waiting for a connection.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearse on conn unless that was done before, and returns the identity of the connection.
+// warmUp runs rehearse on conn unless that was done before on this connection. It returns the identity of the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		id = driverConn
@@ -98,8 +98,8 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error)
 	return id, nil
 }
 
-// rehearse runs the statements of reads, claims and results on a connection, for task 0. There is no task 0, so they find nothing and
-// change nothing.
+// rehearse runs the statements of reads, claims and results on a connection, for task 0. No task has the id 0, so the statements find
+// nothing and change nothing.
 func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
 	if err != nil {
