@@ -34,8 +34,8 @@ func (l *ledger) countTasksByState(batch int64) map[store.TaskState]int64 {
 	return counts
 }
 
-// foldAll calls Fold until no recorded change of a count (delta) is left. It returns the batches that were paused
-// by their abort rule.
+// foldAll calls Fold until no delta (recorded change of a count) is left. It returns the ids of the batches that Fold paused because of
+// their abort rule.
 func (l *ledger) foldAll() (aborted []int64) {
 	l.Helper()
 	for {
@@ -47,12 +47,12 @@ func (l *ledger) foldAll() (aborted []int64) {
 	}
 }
 
-// stressedBatches is a set of batches. The tests claim, end and count their tasks concurrently.
+// stressedBatches is a set of batches for a test that claims, ends and counts tasks concurrently.
 type stressedBatches struct {
 	*ledger
 	batches []store.Batch // two batches for each pool
-	tasks   [][]int64
-	devices []string // Each device has one task in each batch.
+	tasks   [][]int64     // ids of the tasks: by the index of the batch, then by the index of the device
+	devices []string      // Each device has one task in each batch.
 }
 
 func (l *ledger) newStressedBatches(pools, devicesPerPool int) stressedBatches {
@@ -94,7 +94,8 @@ func (m stressedBatches) claimAndEndTasks(random *rand.Rand, rounds int) {
 	}
 }
 
-// checkSums reads the counts of the batches once and checks that the counts of each batch add up.
+// checkSums reads the counts of all batches once and checks that no count is negative and that the counts of each batch add up to its
+// total.
 func (m stressedBatches) checkSums() error {
 	list, err := m.Batches(m.Context(), store.BatchFilter{}, 0, 100)
 	for _, b := range list {
@@ -111,7 +112,8 @@ func (m stressedBatches) checkSums() error {
 	return err
 }
 
-// compareCounts compares the stored counts of all batches and pools with counts of all task rows.
+// compareCounts checks that the stored counts of all batches and pools equal the counts of the task rows. when describes the moment, for
+// errors.
 func (m stressedBatches) compareCounts(when string) {
 	m.Helper()
 	for _, b := range m.batches {
@@ -134,9 +136,8 @@ func (m stressedBatches) compareCounts(when string) {
 	}
 }
 
-// TestCountsAreThoseOfAFullCount runs claims, results of every kind, lapses of leases, cancels and folds
-// concurrently. The counts of each batch must add up in every reading. At the end they must equal a count of all
-// task rows.
+// TestCountsAreThoseOfAFullCount runs claims, results of every kind, lapses of leases, cancels and folds concurrently. In every reading,
+// the counts of each batch must add up. At the end, the counts must equal those of all task rows.
 func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -183,8 +184,8 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	})
 }
 
-// TestResultsDoNotWaitForFolding checks two results of one batch while another replica folds the counts for a long
-// time: the results must not wait for a lock on the row of counts.
+// TestResultsDoNotWaitForFolding records two results of one batch while another replica folds the counts, which takes long. The results
+// must not wait for the lock on the row of counts.
 func TestResultsDoNotWaitForFolding(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -285,7 +286,8 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		l.wantStatuses(l.claimAll(l.newClaim(ids[next], devices[next], "p", 0)), claimLost)
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
-		// After the resume, the abort rule counts anew: 1 of the first 8 tasks fails, and 2 of the next 4 tasks.
+		// After the resume, the abort rule ignores earlier ends. 1 of the next 8 tasks fails, and then 2 of 4 tasks, one of them by a
+		// lapsed lease: 3 of 12 in all.
 		if aborted := end(7, 1); aborted != nil {
 			l.Fatalf("paused %v for what failed before it was resumed", aborted)
 		}
@@ -355,8 +357,8 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	// Another session may report its statistics only now, so some rows may be counted late. But the readings have
-	// read less than half of the rows that counting the tasks would have read.
+	// Another session may report its statistics only now, so this limit leaves room for some extra rows. It is half of the rows that would
+	// have been read if each reading had counted the tasks.
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)
 	}

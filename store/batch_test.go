@@ -98,7 +98,8 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestABigBatchIsStreamed measures the memory of the process, so it does not run in parallel with other tests.
+// TestABigBatchIsStreamed checks that CreateBatch does not hold a big batch in memory. It measures the memory of the process, so it does
+// not run in parallel with other tests.
 func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // see above
 	if testing.Short() {
 		t.Skip("long: 100,000 tasks; make test-long runs it")

@@ -9,9 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// BenchmarkGrantAndResult measures what the ledger does for one task: it reads a view, grants a claim and records a
-// result. reporters is the number of devices that report concurrently; batch is the number of reports that share
-// one call.
+// BenchmarkGrantAndResult measures what the ledger does for one task: it reads a view, grants a claim and records a result. reporters is
+// the number of goroutines that do this concurrently. batch is the number of devices whose reports share one call.
 func BenchmarkGrantAndResult(b *testing.B) {
 	for _, c := range []struct{ reporters, batch int }{{1, 1}, {16, 1}, {1, 16}, {4, 16}} {
 		b.Run(fmt.Sprintf("postgres/reporters=%d/batch=%d", c.reporters, c.batch), func(b *testing.B) {
@@ -62,8 +61,8 @@ func benchmarkTasks(b *testing.B, l *ledger, reporters, reportsPerCall int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// runTasks reads the views of the tasks first to first+count-1, claims them and ends them. It uses slots that no
-// other reporter uses.
+// runTasks reads the views of the tasks first to first+count-1, claims the tasks and ends them. Each reporter has its own slots, beginning
+// at slot reporter*20.
 func (l *ledger) runTasks(tasks map[string][]int64, reporter, first, count, pools int) error {
 	var devices []string
 	var claims []store.Claim
@@ -95,8 +94,8 @@ func (l *ledger) runTasks(tasks map[string][]int64, reporter, first, count, pool
 	return nil
 }
 
-// BenchmarkClaimsBesideALongTransaction measures 60 claims in one transaction. The table of grants has the row
-// versions of many ended grants, and no vacuum can remove them, because a dump is reading an old snapshot.
+// BenchmarkClaimsBesideALongTransaction measures 60 claims in one transaction while a dump reads an old snapshot. Because of the dump, no
+// vacuum can remove the row versions of ended grants from the table of grants.
 func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 	for _, ended := range []int{0, 3600, 18_000} {
 		b.Run(fmt.Sprintf("ended=%d", ended), func(b *testing.B) {

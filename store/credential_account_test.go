@@ -16,7 +16,7 @@ import (
 
 var errBroker = errors.New("the broker is down")
 
-// rotateToken creates a new token for device "a". It returns the time until which the older tokens stay valid.
+// rotateToken creates a new token for the device "a". It returns the time at which the older tokens of the device expire.
 func (l *ledger) rotateToken(hash string, overlap time.Duration) time.Time {
 	l.Helper()
 	until, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte(hash), overlap, nil)
@@ -43,7 +43,7 @@ func (l *ledger) eventKinds(device string) (kinds []string) {
 	return kinds
 }
 
-// applyChanges applies the recorded changes of broker accounts, as the pass does, and returns these changes.
+// applyChanges applies all recorded changes of broker accounts, as the background pass does, and returns these changes.
 func (l *ledger) applyChanges() (applied []store.AccountChange) {
 	l.Helper()
 	_, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
@@ -284,8 +284,8 @@ func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	}
 }
 
-// TestReplicasTalkToTheBrokerInTurn checks several replicas that apply account changes. Together they send the
-// broker one change at a time, and each recorded change is applied by one of them.
+// TestReplicasTalkToTheBrokerInTurn checks several replicas that apply account changes concurrently. All replicas together must send one
+// change at a time to the broker, and exactly one replica must apply each recorded change.
 func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -305,7 +305,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		}
 		defer inCall.Unlock()
 		polls := 0
-		l.awaitCondition(func() bool { polls++; return polls > 3 }) // long enough that another call would overlap
+		l.awaitCondition(func() bool { polls++; return polls > 3 }) // long enough for another call to overlap, if the calls were not serialized
 	}
 	var wait sync.WaitGroup
 	for i := range devices {

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changedHashes calls ChangedTokens with the position from. It returns the hashes of the changed tokens and the
-// next position.
+// changedHashes calls ChangedTokens with the argument from. It returns the hashes of the changed tokens (with their devices) and the
+// argument for the next call.
 func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	l.Helper()
 	changes, err := l.ChangedTokens(l.Context(), from)
@@ -25,8 +25,7 @@ func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	return slices.Compact(hashes), changes.Next
 }
 
-// TestEveryChangeOfATokenIsRead checks each kind of statement that changes tokens: ChangedTokens returns the change
-// at least once.
+// TestEveryChangeOfATokenIsRead runs each kind of statement that changes tokens. ChangedTokens must return each change at least once.
 func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -74,9 +73,8 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	})
 }
 
-// TestAChangeThatCommitsLateIsRead checks a change of a token that is written before a reading of the changes but
-// committed after it. The next reading finds this change, although the first reading returned changes that began
-// later.
+// TestAChangeThatCommitsLateIsRead writes a change of a token before the changes are read, and commits it after the reading. The next
+// reading must return this change, even if the first reading returned changes that began later.
 func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -130,7 +128,7 @@ func TestOldChangesOfTokensGo(t *testing.T) {
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "e", false)
 		l.must(err)
-		if found, _ := l.changedHashes(next); !slices.Equal(found, []string{"e of e"}) { // This also works after all changes were deleted.
+		if found, _ := l.changedHashes(next); !slices.Equal(found, []string{"e of e"}) { // The position is also valid after all changes were deleted.
 			l.Errorf("%q, want e", found)
 		}
 	})

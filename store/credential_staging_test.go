@@ -18,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stageAccounts stages the broker accounts of new devices, as an import does before it creates them. It returns the
-// number of the stage and the ids of the devices.
+// stageAccounts stages the broker accounts of new devices, as an import does before it creates them. It returns the stage and the ids of
+// the staged devices.
 func (l *ledger) stageAccounts(list []store.NewDevice, existing store.OnExisting, keepFor time.Duration) (store.Stage, []string) {
 	l.Helper()
 	stage := store.NewStage(nil)
@@ -77,7 +77,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 		l.must(l.DropStage(l.Context(), failed, ids))
 		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 		_, died := l.stageAccounts(newDevices(6, 8, "a"), store.RefuseExisting, 0)
-		// The broker gets the change for which an operator waits before the deletions that imports left behind.
+		// The change that an operator made must come before the deletions that failed imports left behind.
 		if changes := l.applyChanges(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
 			l.Errorf("%v, want d-0 disabled, and then %v and %v deleted", changes, ids, died)
 		}
@@ -119,8 +119,8 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	}
 }
 
-// TestAStageIsOvertaken checks an import that has staged the account of a device when another request takes over
-// this account. Then the import does not create the account, and the end of the import does not delete it.
+// TestAStageIsOvertaken checks an import that has staged the account of a device when another request takes over this account. Then the
+// import must not create the account, and the end of the import must not delete it.
 func TestAStageIsOvertaken(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context, bool) error { return nil }
@@ -166,8 +166,8 @@ func TestAStageIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestABlockOvertakesAStage checks an import that has staged the account of a device as enabled. Then the device is
-// registered, blocked and deleted. The stage no longer holds, because the account must now be disabled.
+// TestABlockOvertakesAStage checks an import that has staged the account of a device as enabled. Then the device is registered, blocked and
+// deleted. The stage must become invalid, because the account must now be disabled.
 func TestABlockOvertakesAStage(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -183,8 +183,8 @@ func TestABlockOvertakesAStage(t *testing.T) {
 	}
 }
 
-// TestAnImportUnderWayKeepsOthersAway checks an import that has staged its accounts: it completes, and other
-// imports of the same devices are refused until then.
+// TestAnImportUnderWayKeepsOthersAway checks an import that has staged its accounts. Until it completes, other imports of the same devices
+// must be refused.
 func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -212,8 +212,8 @@ func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	})
 }
 
-// TestAStageEndsUnlessItsAccountsAreMade checks the time limit of an import. Each call of SetStagedAccounts extends
-// it. After it is over, the import creates no account.
+// TestAStageEndsUnlessItsAccountsAreMade checks the time limit of an import. Each call of SetStagedAccounts extends the limit. After the
+// limit, the import must not create any account.
 func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -266,8 +266,8 @@ func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// TestAnImportWaitsForADeletedDevice checks that an import does not delay the deletion of a device's account: the
-// import waits until the account is deleted.
+// TestAnImportWaitsForADeletedDevice checks an import of a device whose old account is not deleted yet. The import must be refused until
+// the account is deleted, so that it does not delay the deletion.
 func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -289,8 +289,8 @@ func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	})
 }
 
-// TestAnImportWaitsToKeepItsAccounts checks an import whose accounts were already created at the broker. To
-// register its devices, it waits longer for a lock than the lock timeout allows others.
+// TestAnImportWaitsToKeepItsAccounts checks an import whose accounts were already created at the broker. To register its devices, the
+// import must be able to wait for a lock for longer than the lock timeout.
 func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	t.Parallel()
 	options := longTimeouts()
@@ -312,8 +312,8 @@ func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	l.must(<-imported)
 }
 
-// TestAccountsFollowAnUnknownCommit checks an import whose reply to COMMIT is lost. If the import was committed,
-// its accounts at the broker stay. Otherwise they are deleted.
+// TestAccountsFollowAnUnknownCommit checks an import whose reply to COMMIT is lost. If the import was committed, its accounts at the broker
+// must stay. Otherwise they must be deleted.
 func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 	t.Parallel()
 	for _, committed := range []bool{true, false} {
@@ -376,9 +376,9 @@ func (p *brokerAccounts) applyChange(_ context.Context, c store.AccountChange) e
 	return nil
 }
 
-// TestAccountsAgreeWithTheLedgerHoweverManyMakeThem lets replicas import, create and delete the same devices
-// concurrently. Some replicas die in the middle, and some running replicas are taken for dead. At the end, each
-// registered device has an account with its token, and no other id has an account.
+// TestAccountsAgreeWithTheLedgerHoweverManyMakeThem lets replicas import, create and delete the same devices concurrently. Some replicas
+// die during an operation, and some running replicas count as dead. At the end, each registered device must have an account with its token,
+// and no other id may have an account.
 func TestAccountsAgreeWithTheLedgerHoweverManyMakeThem(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

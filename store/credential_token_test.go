@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestNamesOfTokensAreOneOperators checks the names of operator tokens. A name must differ from the names of all
-// valid tokens and built-in actors, so that an actor in the audit log is always clear.
+// TestNamesOfTokensAreOneOperators checks that a new operator token cannot have the name of another valid token or of a built-in actor. So
+// the name of an actor in the audit log is unique.
 func TestNamesOfTokensAreOneOperators(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newDevices returns the devices d-from to d-(to-1). The token of each device is the text token followed by the id
-// of the device.
+// newDevices returns the devices d-from to d-(to-1). The secret of a device's token is the parameter token followed by the id of the
+// device.
 func newDevices(from, to int, token string) []store.NewDevice {
 	var list []store.NewDevice
 	for i := from; i < to; i++ {
@@ -78,8 +78,7 @@ func TestImport(t *testing.T) {
 				l.Errorf("%+v, %v", d, err)
 			}
 		}
-		// The import is refused because of an entry in its second part. Nothing of the first part is stored,
-		// either.
+		// An entry in the second part of this import is refused. Then nothing of the first part may be stored, either.
 		again := append(newDevices(5000, 6500, "b"), newDevices(1700, 1800, "b")...)
 		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError
@@ -122,7 +121,7 @@ func TestImportRotates(t *testing.T) {
 		if n := l.countEvents("device.token_added"); n != 3 {
 			l.Errorf("%d tokens added, want 3", n)
 		}
-		// A device that was deleted and then imported again is a new device for its session at a broker.
+		// The mark "deleted" of a device that was deleted and then imported again must be gone.
 		if views, err := l.DeviceViews(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
 			l.Errorf("%+v, %v", views, err)
 		}

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestNoisyDevices checks that a noisy device is recorded and listed, with one event until it was not noisy for NoisyFor.
+// TestNoisyDevices checks that a noisy device is recorded and listed. It must have one event, and a second one only after it was not noisy
+// for NoisyFor.
 func TestNoisyDevices(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -56,7 +57,7 @@ func TestNoisyDevices(t *testing.T) {
 	})
 }
 
-// TestSuspendedAccountIsEnabledAgain checks that the change which enables the account is committed before the account is disabled.
+// TestSuspendedAccountIsEnabledAgain checks that SuspendAccount commits the change that enables the account before it disables the account.
 func TestSuspendedAccountIsEnabledAgain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -10,8 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerReachable registers devices with this reach (the way in which they can be notified). They were last seen
-// now.
+// registerReachable registers devices with this reach (the way in which they can be notified). They count as seen now.
 func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -25,8 +24,8 @@ func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-// findReachable returns the devices and tasks that a search for reachable devices finds, and the position of the
-// last task. If search.SeenWithin is 0, it is 1 h.
+// findReachable returns the devices and tasks that a search for reachable devices finds, and the position of the last task. If
+// search.SeenWithin is 0, 1 h is used.
 func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.TaskPosition) {
 	l.Helper()
 	if search.SeenWithin == 0 {
@@ -88,8 +87,8 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 	}
 }
 
-// TestReachableDevicesGoOnFromTheirMark searches the reachable devices of a batch in parts. Each part continues at
-// the position at which the previous part ended, so no task is read twice.
+// TestReachableDevicesGoOnFromTheirMark searches the reachable devices of a batch in parts. Each part begins at the position at which the
+// previous part ended, so each task must be read once.
 func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -195,8 +194,8 @@ func TestOpenBatchesComeInParts(t *testing.T) {
 	}
 }
 
-// TestReachIsThatOfTheLastReport checks the stored reach of a device (the way to notify it): a newer report changes
-// it, and an older report does not.
+// TestReachIsThatOfTheLastReport checks the stored reach of a device (the way to notify the device). A newer report must change it, an
+// older report must not.
 func TestReachIsThatOfTheLastReport(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

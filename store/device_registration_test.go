@@ -10,9 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDevicesThatComeTogether checks a list of devices that report for the first time. Each device is registered
-// once and has one event. A device that was deleted while it was blocked is still blocked. Devices that exist
-// already do not change.
+// TestDevicesThatComeTogether checks a list of devices that report for the first time. Each device must be registered once and have one
+// event. A device that was blocked when it was deleted must be blocked again. Devices that exist already must not change.
 func TestDevicesThatComeTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -63,8 +62,8 @@ func (l *ledger) createdEvents() (ids []string) {
 	return ids
 }
 
-// TestListsThatMeetRegisterEachDeviceOnce checks concurrent calls that register the same devices, listed in
-// different orders: each device is registered once.
+// TestListsThatMeetRegisterEachDeviceOnce checks concurrent calls that register the same devices in different orders. Each device must be
+// registered once.
 func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -87,8 +86,8 @@ func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
 	}
 }
 
-// TestARegistrationNamesItsRegistrant checks that a device and its event name who registered the device, that a device that is registered
-// already keeps its registrant, and that a device is new only once.
+// TestARegistrationNamesItsRegistrant checks that a device and its event name who registered the device. A device that is registered
+// already must keep its registrant. A device must be reported as new only once.
 func TestARegistrationNamesItsRegistrant(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDevicesAreDeletedTogether checks the deletion of several devices: a device with open tasks is kept unless its tasks are cancelled, a
-// dry run only counts, and each deleted device has one event. Unknown ids are ignored.
+// TestDevicesAreDeletedTogether checks the deletion of several devices. A device with open tasks is kept unless its tasks are cancelled. A
+// dry run only counts. Each deleted device has one event. Unknown ids are ignored.
 func TestDevicesAreDeletedTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -45,8 +45,8 @@ func TestDevicesAreDeletedTogether(t *testing.T) {
 	})
 }
 
-// TestARefusedIDIsRegisteredOnlyByAnOperator checks a device that was deleted so that its id is refused: no report registers it again,
-// while other devices of the same call are registered. An operator can register it, and that ends the refusal.
+// TestARefusedIDIsRegisteredOnlyByAnOperator checks a device that was deleted with the option Refuse. No report may register its id again,
+// but other devices of the same call are registered. An operator can register the id, which ends the refusal.
 func TestARefusedIDIsRegisteredOnlyByAnOperator(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

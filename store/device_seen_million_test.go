@@ -10,9 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAnHourOfLastSeenTimes measures how much work Postgres has with the last-seen times of 100,000 devices. Each
-// device reports once a minute for an hour. The test takes only some minutes, so it also makes vacuums run
-// sooner:
+// TestAnHourOfLastSeenTimes measures how much work Postgres has with the last-seen times of 100,000 devices, each of which reports once a
+// minute for an hour. The test takes only some minutes, so it also makes vacuums run sooner:
 //
 //	MILLION=1 go test ./store -run 'TestAnHourOfLastSeenTimes$' -v -timeout 30m
 func TestAnHourOfLastSeenTimes(t *testing.T) {
@@ -55,7 +54,7 @@ func (l *ledger) insertDevices(n int) {
 	l.exec(`VACUUM ANALYZE devices`)
 }
 
-// recordSeen records the time at as the last-seen time of every step-th device with a number n, from <= n < to.
+// recordSeen records the last-seen time at for every step-th of the devices with a number n, from <= n < to.
 func (l *ledger) recordSeen(at time.Time, from, to, step int) {
 	l.Helper()
 	seen := map[string]store.LastReport{}

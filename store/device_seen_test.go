@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// TestLastSeenTimesAreWrittenInPlace checks updates of last-seen times while a whole fleet reports at once.
-// Postgres must write each new row version into the page of the old one and must not write to any index. If
-// last_seen had an index, each update would write to all indexes of the table.
+// TestLastSeenTimesAreWrittenInPlace checks updates of last-seen times while a whole fleet reports at once. Postgres must write each new
+// row version into the page of the old version and must not write to any index. If last_seen had an index, each update would write to all
+// indexes of the table.
 //
-// A page has room for two versions of each device's row. The third version needs the place of the first version.
-// Postgres removes the first version only if no transaction is open that began before the second version was
-// written. Devices report once a minute, so few transactions are open for that long. In this test
-// a round takes milliseconds, and other tests on the server have transactions of seconds, so each
-// round waits until the transactions that began before the previous round have ended.
+// A page has room for two versions of each device's row. The third version needs the place of the first version. Postgres removes the first
+// version only if no transaction is open that began before the second version was written. In production, devices report once a minute, so
+// few transactions are open for that long. In this test, a round takes milliseconds, and other tests on the server have transactions of
+// seconds. So each round first waits until the transactions that began before the previous round have ended.
 func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)
@@ -32,9 +31,9 @@ func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	}
 }
 
-// TestLastSeenTimesAreInPlaceAfterALongTransaction checks updates of last-seen times while a writing transaction is
-// open in any database of the server. The transaction keeps all old row versions, so the updates are not in place.
-// After its end, updates are in place again without a vacuum.
+// TestLastSeenTimesAreInPlaceAfterALongTransaction checks updates of last-seen times while a writing transaction is open in any database of
+// the server. This transaction keeps all old row versions, so the updates are not in place. After its end, updates must be in place again
+// without a vacuum.
 func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)
@@ -67,8 +66,8 @@ func (l *ledger) updateCounts() (all, inPlace int) {
 	return all, inPlace
 }
 
-// awaitRemovable waits until Postgres may remove all old row versions of a table. Then no transaction that began
-// before the last change of the table is writing in any database of the server, or reading in this database.
+// awaitRemovable waits until Postgres may remove all old row versions of a table. This is so when each transaction that began before the
+// last change of the table has ended, or only reads in another database.
 func (l *ledger) awaitRemovable(table string) {
 	l.Helper()
 	l.awaitCondition(func() bool {
@@ -77,7 +76,7 @@ func (l *ledger) awaitRemovable(table string) {
 	})
 }
 
-// beginWriteTx opens a transaction in a database. Postgres counts it as a writing transaction.
+// beginWriteTx opens a transaction that has written in a database, so Postgres counts it as a writing transaction.
 func beginWriteTx(t *testing.T, dsn string) *sql.Tx {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)

@@ -24,7 +24,7 @@ func TestSilent(t *testing.T) {
 				seen[id] = store.LastReport{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}
 			}
 		}
-		_, err := l.EnsureDevices(l.Context(), "d-8") // This device was asked not to report until now.
+		_, err := l.EnsureDevices(l.Context(), "d-8") // The QuietUntil of this device is now.
 		l.must(err)
 		seen["d-8"] = store.LastReport{At: time.Now().Add(-time.Hour), QuietUntil: time.Now()}
 		l.must(l.TouchDevices(l.Context(), seen))
@@ -60,8 +60,8 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestDevicesAreFoundByTheirRegistration checks the search by registrant and by the time of the registration, also together with other
-// filters, and that a search reads a limited number of devices.
+// TestDevicesAreFoundByTheirRegistration checks the search by registrant and by the time of the registration, alone and together with other
+// filters. A search must read a limited number of devices.
 func TestDevicesAreFoundByTheirRegistration(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -102,8 +102,8 @@ func TestDeviceTokens(t *testing.T) {
 	})
 }
 
-// TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each
-// report: only the first enrollment has an event.
+// TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each report. Only its first
+// enrollment may have an event.
 func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -236,9 +236,9 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	})
 }
 
-// TestReachFollowsTheLatestReport checks that the stored reach of a device (the way to notify it) is the reach of
-// its latest report. Two reports may come at about the same time, or the ledger's clock may have been set back.
-// Also then, a reachable device must not be stored as a device that only polls.
+// TestReachFollowsTheLatestReport checks that the stored reach of a device (the way to notify it) is the reach of its latest report. There
+// are two exceptions: two reports at about the same time, and a ledger's clock that was set back. Then a reachable device must not be
+// stored as a device that only polls.
 func TestReachFollowsTheLatestReport(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -268,8 +268,8 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 			if d := touch(c.second, c.reach); d.Reach != c.want || d.LastSeen.Sub(want).Abs() > time.Millisecond {
 				l.Errorf("polls at %s, then reach %d at %s: reach %d, seen %s; want %d, %s", c.first, c.reach, c.second, d.Reach, d.LastSeen, c.want, want)
 			}
-			// The two reports are written in the reverse order. The poll has the same or an earlier time, so it
-			// changes nothing.
+			// The two reports are now written in the reverse order. The poll has the same time as the other report, or an earlier one, so
+			// it must change nothing.
 			if d := touch(c.second, store.ReachNone); c.first < 0 && d.Reach != c.want {
 				l.Errorf("reach %d after a poll at the same time, want %d", d.Reach, c.want)
 			}
@@ -277,8 +277,8 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 	})
 }
 
-// TestTagsAreFoundByTheirIndex checks that Postgres uses the index of the tags to list devices by a tag and to
-// queue a batch for them. Elsewhere the planner avoids bitmap scans, which this index needs.
+// TestTagsAreFoundByTheirIndex checks that Postgres uses the index of the tags to list devices by a tag and to queue a batch for them. This
+// index needs bitmap scans, which are disabled for other statements.
 func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

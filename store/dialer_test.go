@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestASilentServerKeepsNoConnection checks a database server that vanishes without closing its connections. The
-// statements in progress on all connections end with an error, and the ledger works again later.
+// TestASilentServerKeepsNoConnection checks a database server that vanishes without closing its connections. The statements in progress on
+// all connections must end with an error. The ledger must work again when the server is back.
 func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
@@ -104,8 +104,8 @@ func (l *ledger) openConns(conns int) {
 	}
 }
 
-// TestTheEarlierLimitOfAConnectionHolds checks that the deadline that the database driver sets for its handshake
-// holds, whether or not the ledger sets a limit of its own.
+// TestTheEarlierLimitOfAConnectionHolds checks that a read ends at the deadline that the database driver sets for its handshake, or at the
+// limit of the ledger if that is earlier.
 func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // The server behind this address sends nothing.

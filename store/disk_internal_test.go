@@ -9,8 +9,7 @@ import (
 	"github.com/lib/pq/pqerror"
 )
 
-// TestADiskIsFullForAWhile checks that the ledger treats the disk as full for the time fullFor after a write was
-// refused, and not longer.
+// TestADiskIsFullForAWhile checks that the ledger counts the disk as full for the time fullFor after a write was refused, and not longer.
 func TestADiskIsFullForAWhile(t *testing.T) {
 	t.Parallel()
 	var f fullDisk

@@ -24,8 +24,8 @@ func openMigrated(t *testing.T, path string) *store.Store {
 	return s
 }
 
-// TestAFullDiskIsNamed checks a write for which the disk has no room. Its error names the full disk, and the write
-// is certainly not committed. The ledger is not ready until the disk has room again.
+// TestAFullDiskIsNamed checks a write for which the disk has no room. Its error must name the full disk, and the write must not be
+// committed. The ledger must not be ready until the disk has room again.
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	fill := map[string][]string{
@@ -71,7 +71,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	})
 }
 
-// TestADamagedLedgerIsRefused opens a file that is not a ledger. The error names the file and a remedy.
+// TestADamagedLedgerIsRefused opens a damaged file. The error must name the file and a remedy.
 func TestADamagedLedgerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(content []byte) []byte{

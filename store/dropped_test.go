@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestADroppedOutputIsMarked checks a result whose output was dropped because it is too large. The attempt and the
-// task that the result ended are marked. There is one event, even if the result is sent more than once.
+// TestADroppedOutputIsMarked checks a result whose output was dropped because it is too large. The attempt and the task that the result
+// ended must be marked. There must be one event, even if the result is sent more than once.
 func TestADroppedOutputIsMarked(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

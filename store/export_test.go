@@ -41,8 +41,8 @@ func OpenBatchesText() string { return openBatchesSQL() }
 // UrgentBatchesText returns the query of UrgentBatches.
 func UrgentBatchesText() string { return urgentBatchesSQL() }
 
-// FoldTexts returns the statements with which Fold adds the deltas {ids} to the counts. All these ids are from $2
-// to $3.
+// FoldTexts returns the statements with which Fold adds the deltas (changes of counts) {ids} to the counts. $2 is the lowest and $3 the
+// highest of these ids.
 func FoldTexts() []string { return append(foldStatements(), foldedBatches) }
 
 // OldRatesText is the statement with which Fold deletes old rows of batch_rates.
@@ -128,10 +128,10 @@ func PoolRanksText() string { return poolRanksText() }
 // BatchesNamedText returns the query of BatchesNamed.
 func BatchesNamedText() string { return batchesNamedText() }
 
-// FailedWithText returns the query with which TasksByErrorPrefix reads one place (a batch and a state).
+// FailedWithText returns the query with which TasksByErrorPrefix reads the tasks of one pair of a batch and a state.
 func FailedWithText() string { return tasksByErrorPrefixSQL() }
 
-// FailedPlacesText returns the query with which TasksByErrorPrefix finds its places (batches and states).
+// FailedPlacesText returns the query with which TasksByErrorPrefix finds the pairs of a batch and a state.
 func FailedPlacesText() string { return batchesWithFailuresSQL() }
 
 // WaitingHereText returns the query of CountWaitingDevices.
@@ -143,27 +143,28 @@ func ResultsQuery(f ResultFilter) (text string, args []any) {
 	return q.text, q.args
 }
 
-// SampleQuery returns two queries of SampleResults, which reads a sample of results one stretch at a time: text
-// reads the first stretch, and ends reads the lowest and the highest id.
+// SampleQuery returns two queries of SampleResults. text reads at most maxRows results with task ids up to the parameter until. ends reads
+// the lowest and the highest id.
 func SampleQuery(sample SampleSpec, until int64, maxRows int) (text string, args []any, ends string) {
 	q := sample.chunkQuery(until, maxRows)
 	return q.text, q.args, sample.idBoundsSQL()
 }
 
-// ExpiryTexts returns two queries of the pass that expires tasks. The first finds tasks whose batch is past its
-// end, the second finds tasks past their own end.
+// ExpiryTexts returns two queries of the pass that expires tasks. The first finds tasks whose batch is past its not_after. The second finds
+// tasks that are past their own not_after.
 func ExpiryTexts() []string { return []string{expiryRules()[0].findSQL(), expiryRules()[1].findSQL()} }
 
 // OverdueText returns the query that finds batches whose tasks have waited too long.
 func OverdueText() string { return overdueText }
 
-// EndWaitedTooLong ends the tasks with these ids. A search has found them because they waited too long.
+// EndWaitedTooLong ends those of the tasks with these ids that have waited longer than their MaxWait, as ExpireWaited does after its
+// search.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
 	return s.endWaiting(ctx, maxWaitRule(tasks), len(tasks))
 }
 
-// EndAfterDeadline ends the tasks with these ids. A search has found them because the end of their batch or their
-// own end is over.
+// EndAfterDeadline ends those of the tasks with these ids that are past the not_after of their batch or their own not_after, as Expire does
+// after its search.
 func (s *Store) EndAfterDeadline(ctx context.Context, tasks ...int64) (int, error) {
 	for _, search := range expiryRules() {
 		search.fromSQL, search.args, search.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{idsInput(tasks...)}, ""

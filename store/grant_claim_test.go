@@ -80,9 +80,8 @@ func TestClaimsOfOneCallContend(t *testing.T) {
 	}
 }
 
-// TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom lowers the capacity of a pool while the slots 20 to 59 are held.
-// The semaphore has lost its state, so it may propose any slot. The ledger must grant nothing until fewer slots are
-// held than the new capacity.
+// TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom lowers the capacity of a pool while the slots 20 to 59 are held. The semaphore has lost
+// its state, so it may propose any slot. The ledger must grant nothing until the number of held slots is below the new capacity.
 func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -179,8 +178,8 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 	})
 }
 
-// TestContendingClaimsNeverShareASlot lets many replicas claim the same slots of several pools, in opposite orders.
-// Each device has several tasks. No call may fail with a deadlock, and no slot and no device may have two grants.
+// TestContendingClaimsNeverShareASlot lets many replicas claim the same slots of several pools, in opposite orders. Each device has several
+// tasks. No call may fail with a deadlock. No slot and no device may have two grants.
 func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -230,9 +229,8 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	})
 }
 
-// TestResizeAndClaimsTakeTurns checks a change of a pool's capacity during claims. The change waits for claims that
-// use the old capacity, and claims wait for the change. Whatever the order is, new grants never exceed the last
-// capacity.
+// TestResizeAndClaimsTakeTurns changes a pool's capacity while claims run. The change must wait for claims that use the old capacity, and
+// later claims must wait for the change. In any order, new grants must never exceed the last capacity.
 func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wantKeptResults checks the numbers of events for late and for unknown results. The table late_results must have
-// one row for each such event.
+// wantKeptResults checks that there are this many events for late results and for unknown results. The table late_results must have one row
+// for each such event.
 func (l *ledger) wantKeptResults(late, unknown int) {
 	l.Helper()
 	gotLate := l.countEvents("result.late")
@@ -46,8 +46,8 @@ func (l *ledger) lapseGrants(task int64, device string, n int) (old []store.Gran
 	return old
 }
 
-// TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with the tokens of its
-// earlier tasks: they are not stored as late results.
+// TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with the tokens of its earlier tasks. These
+// results must not be stored as late results.
 func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -68,8 +68,8 @@ func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	})
 }
 
-// TestLateResultsAreBounded checks a task that is granted to a device again and again, and whose results always
-// come too late: the number of stored late results is bounded.
+// TestLateResultsAreBounded grants a task to a device again and again, and each result comes too late. The number of stored late results
+// must be bounded.
 func TestLateResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -114,9 +114,9 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 	})
 }
 
-// TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. If a late
-// result was stored before, its repetition is answered with late again. If it was not stored, the ledger cannot
-// distinguish it from an invented result, and stores it as unknown.
+// TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. If a late result was stored before,
+// its repetition must be answered with late again. If it was not stored, the ledger cannot tell it from an invented result, and must store
+// it as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -138,8 +138,8 @@ func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	})
 }
 
-// TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it: the
-// number of stored unknown results is bounded.
+// TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it. The number of stored unknown
+// results must be bounded.
 func TestUnknownResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -150,7 +150,7 @@ func TestUnknownResultsAreBounded(t *testing.T) {
 		for i := range 150 {
 			made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
 		}
-		for i, o := range l.RecordResults(l.Context(), made, settleEnding) { // The ledger stores only eight results at a time.
+		for i, o := range l.RecordResults(l.Context(), made, settleEnding) { // The ledger records at most eight results concurrently.
 			if o.Err != nil || o.Kind != store.ResultUnknown {
 				l.Fatalf("result %d: %+v", i, o)
 			}

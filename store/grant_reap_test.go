@@ -175,9 +175,8 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// TestExpireNeverEndsWhatWasGranted runs Expire concurrently with claims. Expire must not end a task that was just
-// granted. A claim does not write the row of its task, so an Expire with an older snapshot would end a running
-// task.
+// TestExpireNeverEndsWhatWasGranted runs Expire concurrently with claims. Expire must not end a task that was just granted. This needs care
+// because a claim does not write the row of its task: an Expire with an older snapshot would not see the grant.
 func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *store.Batch, task *store.NewTask, at time.Time){

@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestResultsGoInOneTransaction checks results of several grants in force: they are recorded in one transaction. If
-// another transaction has locked one of the tasks, only the result of this task is delayed.
+// TestResultsGoInOneTransaction checks that the results of several grants in force are recorded in one transaction. If another transaction
+// has locked one of the tasks, only the result of this task may be delayed.
 func TestResultsGoInOneTransaction(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -42,8 +42,8 @@ func TestResultsGoInOneTransaction(t *testing.T) {
 	}
 }
 
-// TestALockedPoolHoldsUpNoOther checks a call with claims in several pools while one pool is being resized: the
-// call returns ClaimLocked for the claims in this pool, and grants the others.
+// TestALockedPoolHoldsUpNoOther checks a call with claims in several pools while one pool is being resized. The claims in this pool must
+// get ClaimLocked, and the other claims must be granted.
 func TestALockedPoolHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -12,8 +12,8 @@ import (
 
 const policiesJSON = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
 
-// TestCandidatesHaveTheirPolicies checks the candidates in the view of a device (the tasks that may be granted to
-// it). A candidate has its policies, and the kind and the payload that these need. Without policies it has neither.
+// TestCandidatesHaveTheirPolicies checks the candidates in the view of a device (the tasks that may be granted to it). If policies apply to
+// a candidate, it has the policies, the kind and the payload. Otherwise it has none of them.
 func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestLeasesAreCountedExactly checks the counts of a batch of callers' leases: they are exact before and after a
-// fold. A dropped lease is not counted.
+// TestLeasesAreCountedExactly checks that the counts of a batch of callers' leases are exact before and after a fold (the pass that adds up
+// counts). A dropped lease must not be counted.
 func TestLeasesAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -39,8 +39,8 @@ func TestLeasesAreCountedExactly(t *testing.T) {
 	})
 }
 
-// TestRetentionKeepsOpenLeases checks that the retention deletes no lease that is held or waits, and not its batch.
-// After the batch of leases was deleted, a new lease gets a new batch.
+// TestRetentionKeepsOpenLeases checks that the retention deletes neither a lease that holds a slot or waits, nor its batch. After a batch
+// of leases was deleted, a new lease must get a new batch.
 func TestRetentionKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -20,7 +20,7 @@ func (l *ledger) putCallerPool(name string, capacity, maxCallerSlots int) {
 	l.must(err)
 }
 
-// openLease opens a lease in the pool: a task of the caller ci with this holder.
+// openLease opens a lease of the caller ci, with this holder, in the pool.
 func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	l.Helper()
 	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.HolderDevice("ci", holder), WaitFor: time.Hour})
@@ -28,7 +28,7 @@ func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	return made
 }
 
-// leaseClaim returns a claim that asks for this slot for the lease.
+// leaseClaim returns a claim for the lease that task stores, on this slot.
 func (l *ledger) leaseClaim(task store.LeaseTask, holder, pool string, slot int) store.Claim {
 	return l.newClaim(task.Task, store.HolderDevice("ci", holder), pool, slot)
 }
@@ -155,7 +155,7 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice("ci", "c"), WaitFor: time.Minute})
 		l.must(err)
 		drop(longer, false)
-		l.must(l.SetLeaseWait(l.Context(), longer, 0)) // A later request of the same holder waits.
+		l.must(l.SetLeaseWait(l.Context(), longer, 0)) // The holder has requested the lease again, so this call must change nothing.
 		drop(shorter, true)
 	})
 }
@@ -189,8 +189,8 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// TestTheBatchOfLeases checks the batch that contains the leases of one day. The batch of the next day takes over
-// the settings that operators made for it, except a cancel.
+// TestTheBatchOfLeases checks the batch that contains the leases of one day. The batch of the next day must have the settings that
+// operators made for it, but must not be cancelled.
 func TestTheBatchOfLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -260,7 +260,7 @@ func TestTheLengthOfALease(t *testing.T) {
 	})
 }
 
-// TestTheNextCallers checks that NextCallers returns the callers that have waited longest, as many as the pool has
+// TestTheNextCallers checks that NextCallers returns the callers that have waited longest. It must return as many as the pool's bound has
 // room for.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
@@ -315,9 +315,9 @@ func TestTheNextCallers(t *testing.T) {
 	})
 }
 
-// TestABatchThatStartsNothingBlocksNoCallers checks a caller whose batch starts nothing now (for example, it is
-// paused). It does not count as ahead of the callers in the next day's batch, and it is not called. As soon as its
-// batch starts tasks again, this caller is the first again.
+// TestABatchThatStartsNothingBlocksNoCallers checks a caller whose batch of leases starts nothing now (for example, because it is paused).
+// This caller must not count as ahead of the callers in the next day's batch, and must not be called. As soon as its batch starts tasks
+// again, it must be the first caller again.
 func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -66,8 +66,8 @@ func TestLimitSetsAreKeptAndTold(t *testing.T) {
 	})
 }
 
-// TestVersionsOfLimitSetsAreFoundByName checks the query that each replica runs every second to find changes of the
-// limit sets that it uses: the query does not read other limit sets.
+// TestVersionsOfLimitSetsAreFoundByName checks the query that each replica runs every second to find changes of the limit sets that it
+// uses. The query must not read other limit sets.
 func TestVersionsOfLimitSetsAreFoundByName(t *testing.T) {
 	t.Parallel()
 	l := openSQLite(t)

@@ -99,8 +99,8 @@ func (l *ledger) reachableSearch(after store.TaskPosition) func() error {
 	}
 }
 
-// insertMillion fills the ledger with tasks of two kinds: 200 batches of 5,000 tasks, and one batch of 12 tasks.
-// Each device has one task of the first kind. Half of the tasks of the first kind are done, and 12 failed.
+// insertMillion fills the ledger with 200 batches of 5,000 tasks of one kind, and one batch of 12 tasks of another kind. Each device has
+// one task of the first kind. Half of the tasks of the first kind have succeeded, and 12 have failed.
 func (l *ledger) insertMillion(dsn string) {
 	l.Helper()
 	l.putPool("p", 1000)
@@ -149,8 +149,7 @@ func (l *ledger) logPlan(f store.TaskFilter) {
 	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.explainAnalyze(text, args...), "\n"))
 }
 
-// measureRetention makes all batches 100 days older. Then it logs the duration of one call of Retain with limit
-// 20,000.
+// measureRetention makes all batches 100 days older and logs the duration of one call of Retain with the limit 20,000.
 func (l *ledger) measureRetention() {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - interval '100 days'`)

@@ -13,13 +13,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newsReader reads the news of a ledger (rows that notify replicas of changes) in the order of their ids.
+// newsReader reads the news of a ledger (rows by which a transaction tells replicas what changed) in the order of their ids.
 type newsReader struct {
 	*ledger
 	lastID int64
 }
 
-// readNews returns, as text, the news that were added since its previous call.
+// readNews returns the news that were added since its previous call, as text.
 func (r *newsReader) readNews() string {
 	r.Helper()
 	read, err := r.NewsSince(r.Context(), r.lastID)
@@ -59,9 +59,9 @@ func (l *ledger) openDevices(batch int64) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestOpenTasksAreFoundBeyondAPart checks ForEachOpenDevice, which reads open tasks in parts. Here the last part
-// begins in the first pool and ends in the second pool. The device of the second pool has a name before all devices
-// of the first pool, and must be found, too.
+// TestOpenTasksAreFoundBeyondAPart checks ForEachOpenDevice, which reads open tasks in parts. Here the last part begins in the first pool
+// and ends in the second pool. The device in the second pool must be found, too, even though its name comes before the names of all devices
+// in the first pool.
 func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -84,8 +84,8 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	})
 }
 
-// TestWhatMakesWorkIsNews checks every change after which a device may start a task, every change of the reasons for
-// which devices wait, and every change of who may act for a device: each adds a row to the news.
+// TestWhatMakesWorkIsNews makes every change after which a device may start a task, every change of the reasons for which devices wait, and
+// every change of who may act for a device. Each change must add a row to the news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -155,8 +155,8 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 	})
 }
 
-// TestNewsAreToldAfterTheirCommit checks that OnNews is called after the commit of a transaction with news. It gets
-// the newest id, which NewsSince then returns. After a rollback it is not called.
+// TestNewsAreToldAfterTheirCommit checks that the function of OnNews is called after the commit of a transaction with news. It must get the
+// newest id, and NewsSince must then return the row with this id. After a rollback it must not be called.
 func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -186,8 +186,8 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	})
 }
 
-// TestIDsOfNewsRiseWithTheirCommits checks a reader of the news that always continues after the newest id that it
-// has read: it misses no news of transactions that were still open during a reading.
+// TestIDsOfNewsRiseWithTheirCommits checks a reader of the news that always continues behind the newest id that it has read. It must not
+// miss news of transactions that were still open during a reading.
 func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -227,8 +227,7 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	})
 }
 
-// TestOldNewsAreRemoved checks that all old news are deleted except the newest row, from which readers learn the
-// newest id.
+// TestOldNewsAreRemoved checks that all old news are deleted except the newest row. Readers learn the newest id from this row.
 func TestOldNewsAreRemoved(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -112,8 +112,8 @@ func TestASecondRequestMeetsTheFirstOneUnderWay(t *testing.T) {
 	})
 }
 
-// TestALostAnswerIsGivenAgain checks a request with an idempotency key whose reply to COMMIT is lost, as if the
-// process died. The client sends the request again and gets the stored response.
+// TestALostAnswerIsGivenAgain checks a request with an idempotency key whose reply to COMMIT is lost. The client then sends the request
+// again and must get the stored response.
 func TestALostAnswerIsGivenAgain(t *testing.T) {
 	t.Parallel()
 	l, arm := openLosingCommits(t)

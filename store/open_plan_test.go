@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestOpenBatchesAreReadByTheirIndexes checks the queries for open batches. The number of rows that they read does
-// not depend on when Postgres planned them: before there were rows, or after most rows were deleted.
+// TestOpenBatchesAreReadByTheirIndexes checks that the queries for open batches read few rows, whenever Postgres planned them: before there
+// were rows, or after most rows were deleted.
 func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	t.Parallel()
 	const pools, batches = 300, 30 // number of pools, and of batches in each pool

@@ -12,10 +12,10 @@ import (
 // many rows.
 const rowsPerPart = 500
 
-// TestPassesReadWhatTheyTake checks that one part of a background pass reads few rows, whatever the statistics were
-// when Postgres planned it. Passes empty their tables, so the statistics may say that a table is empty although it
-// has rows again. Even with such a plan, a pass must not read all of its rows again for each row of the table. The
-// fold, which runs every 2 s, must not read more rows than it processes.
+// TestPassesReadWhatTheyTake checks that one part of a background pass reads few rows, whatever the statistics were when Postgres planned
+// its statement. Passes empty their tables, so the statistics may say that a table is empty when it has rows again. Even with such a plan,
+// a pass must not read all of its rows again for each row of the table. The fold (the pass that adds up counts) runs every 2 s, so it must
+// not read more rows than it processes.
 func TestPassesReadWhatTheyTake(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -27,7 +27,7 @@ func TestPassesReadWhatTheyTake(t *testing.T) {
 	var before []string
 	for _, state := range []struct{ name, change string }{
 		{"empty", `SELECT 1`},
-		{"emptied unseen", backlogSQL() + `; ` + clearSQL + `; ANALYZE`}, // The pages of the tables still exist.
+		{"emptied unseen", backlogSQL() + `; ` + clearSQL + `; ANALYZE`}, // The tables are empty but still have pages.
 		{"loaded", backlogSQL()},
 		{"analyzed", `ANALYZE`},
 		{"emptied", clearSQL + `; ANALYZE`}, // Postgres has statistics of the deleted rows.

@@ -11,9 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAServerThatHangsIsLeftAlone checks a database server that accepts statements but does not answer. Calls that
-// wait end with an error. New calls are refused at once and not sent. When the server answers again, the ledger
-// works again.
+// TestAServerThatHangsIsLeftAlone checks a database server that accepts statements but does not answer. Calls that wait must end with an
+// error. New calls must be refused at once and not be sent. When the server answers again, the ledger must work again.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())

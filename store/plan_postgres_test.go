@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestReportsHaveOnePlan checks the queries that each report needs: in each table that grows, they must use an
-// index by its first column. This must not depend on the statistics at the time of planning: there were none, the
-// tables were empty, or a bulk load or a mass delete followed.
+// TestReportsHaveOnePlan checks the queries that each report needs. In each table that grows, they must use an index by its first column,
+// whatever the statistics were at the time of planning: there were none, the tables were empty, or a bulk load or a mass delete followed.
 func TestReportsHaveOnePlan(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -61,7 +60,7 @@ func (p *preparedStatements) execEach(text string) {
 	}
 }
 
-// prepareAll prepares all statements that Warm has prepared a second time, under names that begin with state.
+// prepareAll prepares once more all statements that Warm has prepared, under names that begin with state.
 func (p *preparedStatements) prepareAll(state string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), `
@@ -100,8 +99,8 @@ type planNode struct {
 	Plans []planNode `json:"Plans"`
 }
 
-// checkPlans checks, in the state with this name, the plans of the statements that were prepared in the state
-// preparedIn.
+// checkPlans checks the plans that statements have in one state of the tables. It checks the statements that were prepared in the state
+// preparedIn. The parameter state is the name of the present state, for errors.
 func (p *preparedStatements) checkPlans(state, preparedIn string) {
 	p.Helper()
 	for name, args := range p.args {

@@ -7,9 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestReadingsGoByTheirIndexes checks that queries read only the rows that they need, even if other devices or
-// pools have many tasks or many starts are in the past. SQLite plans from its schema alone, so an empty ledger is
-// sufficient.
+// TestReadingsGoByTheirIndexes checks that queries read only the rows that they need, even if other devices or pools have many tasks, or if
+// there were many starts in the past. SQLite plans from its schema alone, so an empty ledger is sufficient.
 func TestReadingsGoByTheirIndexes(t *testing.T) {
 	t.Parallel()
 	l := openSQLite(t)

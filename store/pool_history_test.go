@@ -51,8 +51,8 @@ func holdingTexts(all []store.Holding) (list []string) {
 	return list
 }
 
-// TestHistoryHasEveryHolding checks the history of a pool: it has each grant once, in whichever way the grant
-// ended. It is read in pages of several sizes, in both orders, and with a filter of slots.
+// TestHistoryHasEveryHolding checks that the history of a pool has each grant once, in whichever way the grant ended. The history is read
+// in pages of several sizes, in both orders, and with a filter of slots.
 func TestHistoryHasEveryHolding(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -123,8 +123,7 @@ func groupBySlot(all []store.Holding) map[int][]store.Holding {
 	return slots
 }
 
-// TestTimesAreFoundInTheLog checks the search for the event at a given time: it finds the same event as a reading
-// of the whole log.
+// TestTimesAreFoundInTheLog checks the search for the event at a given time. It must find the same event as a reading of the whole log.
 func TestTimesAreFoundInTheLog(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -200,8 +199,8 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 	}
 }
 
-// TestHistoryGoesOnBehindWhatItLookedAt checks the history of a slot that is rarely used: the log is searched one
-// stretch at a time, and each page continues after the stretch of the previous page.
+// TestHistoryGoesOnBehindWhatItLookedAt checks the history of a slot that is rarely used. One call searches one stretch (a range of event
+// ids), and the next call must continue behind this stretch.
 func TestHistoryGoesOnBehindWhatItLookedAt(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestOpenPools checks that OpenPools returns a pool exactly if it has free slots and a batch whose tasks could
-// start.
+// TestOpenPools checks that OpenPools returns a pool if it has free slots and a batch whose tasks could start, and returns no other pool.
 func TestOpenPools(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -49,8 +48,7 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// TestWaitingHere checks CountWaitingDevices: it counts each device once that has waiting tasks and was seen
-// lately.
+// TestWaitingHere checks CountWaitingDevices. It must count each device that has waiting tasks and was seen lately, and count it once.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -81,8 +79,7 @@ func TestWaitingHere(t *testing.T) {
 	})
 }
 
-// TestIdleTimeIsTakenOnce checks several replicas that count idle time concurrently: together they count no period
-// twice.
+// TestIdleTimeIsTakenOnce checks several replicas that take idle time concurrently. No period may be counted twice.
 func TestIdleTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -134,8 +131,8 @@ func TestManyPools(t *testing.T) {
 	}
 }
 
-// TestWaitingHereLooksNoFurther checks CountWaitingDevices while 2,000 devices wait with many tasks: it reads no
-// more devices than it needs to count up to its maximum.
+// TestWaitingHereLooksNoFurther checks CountWaitingDevices while 2,000 devices wait with many tasks. It must stop reading devices when it
+// has counted up to its maximum.
 func TestWaitingHereLooksNoFurther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -152,7 +149,7 @@ func TestWaitingHereLooksNoFurther(t *testing.T) {
 }
 
 // TestWaitingHereFindsFewAmongMany checks CountWaitingDevices if thousands of devices have tasks but only a few of them were seen lately.
-// Each call checks at most 500 devices, and the calls together find the few.
+// Each call checks at most 500 devices. All calls together must find these few devices.
 func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

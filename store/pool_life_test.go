@@ -53,8 +53,7 @@ func TestPoolsChange(t *testing.T) {
 	}
 }
 
-// TestPoolPauseIsKept checks a pool that is paused: as long as the pause lasts, the ledger stores who paused it,
-// when and why.
+// TestPoolPauseIsKept checks that the ledger stores who paused a pool, when and why, for as long as the pause lasts.
 func TestPoolPauseIsKept(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -122,7 +121,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 		if kept, err := l.Batch(l.Context(), b.ID); err != nil || kept.Counts[store.Succeeded] != 1 {
 			l.Errorf("its batch: %+v, %v", kept, err)
 		}
-		// A task of the deleted pool is set to pending by hand. It is never granted.
+		// This task of the deleted pool is made pending without RetryTask. It must never be granted.
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
 		l.wantStatuses(l.claimAll(l.newClaim(ids[0], "a", "p", 0)), claimLost)
 		if views, err := l.DeviceViews(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
@@ -143,8 +142,8 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 	})
 }
 
-// TestDeleteWaitsForABatchInCreation checks the deletion of a pool while a batch is being created in it. The
-// deletion waits for the batch, and is then refused because the batch has open tasks.
+// TestDeleteWaitsForABatchInCreation deletes a pool while a batch is being created in it. The deletion must wait for the batch, and must
+// then be refused because the batch has open tasks.
 func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -170,8 +169,7 @@ func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	}
 }
 
-// TestABatchInCreationSeesTheDeletion checks a batch whose creation begins before the deletion of its pool is
-// committed: the batch is refused.
+// TestABatchInCreationSeesTheDeletion creates a batch before the deletion of its pool is committed. The batch must be refused.
 func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

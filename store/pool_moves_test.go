@@ -16,9 +16,8 @@ func (l *ledger) ageEvents(by time.Duration) {
 	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
 }
 
-// heldBefore returns how many slots of the pool were held before the newest `steps` steps of time. It starts with
-// the number of slots that are held now, subtracts the grants that were made in these steps, and adds the grants
-// that ended in them.
+// heldBefore returns how many slots of the pool were held before the newest `steps` steps of time. It starts with the number of slots that
+// are held now. For each of these steps it subtracts the grants that began and adds the grants that ended.
 func heldBefore(m store.SlotActivity, pool string, steps int) int {
 	held := m.Held[pool]
 	for _, s := range m.Steps {
@@ -32,8 +31,8 @@ func heldBefore(m store.SlotActivity, pool string, steps int) int {
 // errOf drops the result of a call and returns its error.
 func errOf[T any](_ T, err error) error { return err }
 
-// TestMovesTellWhatWasHeld checks that the events of a pool show how many slots were held at each time, in
-// whichever way the grants ended.
+// TestMovesTellWhatWasHeld checks that the number of held slots at each time can be computed from the events of a pool, in whichever way
+// the grants ended.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -91,8 +90,7 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 	})
 }
 
-// expectMovesAddUp splits the log into two parts. The sums of SlotChangesBetween over both parts must equal the
-// sums over the whole log.
+// expectMovesAddUp splits the log into two parts. The sums of SlotChangesBetween over both parts must equal the sums in the parameter all.
 func (l *ledger) expectMovesAddUp(all store.SlotActivity) {
 	l.Helper()
 	sums := map[string]store.SlotChanges{}

@@ -61,8 +61,8 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// TestWaitingCountsDevices checks the number of waiting devices of a pool: devices are counted and not tasks, even
-// if all of the first tasks belong to one device.
+// TestWaitingCountsDevices checks the number of waiting devices of a pool. Devices must be counted, not tasks, even if all of the first
+// tasks belong to one device.
 func TestWaitingCountsDevices(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

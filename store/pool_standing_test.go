@@ -63,7 +63,7 @@ func TestStandingOfPools(t *testing.T) {
 	})
 }
 
-// TestStalledPools checks that a pool counts as stalled only if no known cause can keep its tasks waiting.
+// TestStalledPools checks that a pool counts as stalled only if there is no known reason for its tasks to wait.
 func TestStalledPools(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -135,8 +135,8 @@ func TestClosedPools(t *testing.T) {
 	})
 }
 
-// TestRankingPoolsCountsNoTasks checks the ranking of 3,000 pools. It counts no tasks: it reads only the stored
-// counts, the grants in force, and one task of each pool that may be stalled.
+// TestRankingPoolsCountsNoTasks checks that the ranking of 3,000 pools counts no tasks. It may read only the stored counts, the grants in
+// force, and one task of each pool that may be stalled.
 func TestRankingPoolsCountsNoTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

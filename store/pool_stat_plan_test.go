@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAScrapeReadsNoBatches checks the queries of a metrics scrape: they read the counts of pools and the grants
-// once each, and do not read more if there are more batches.
+// TestAScrapeReadsNoBatches checks the query of a metrics scrape. It must read the counts of pools and the grants once each, and must not
+// read more if there are more batches.
 func TestAScrapeReadsNoBatches(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// windowAroundNow returns a daily window of this length. It opened at the current time minus before.
+// windowAroundNow returns a daily window of this length. It opened earlier than now, by the duration before.
 func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -24,7 +24,7 @@ func dailyWindow(from time.Time, length time.Duration) store.Window {
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
 }
 
-// shiftWindows moves the stored opening times of all batches or all pools with windows (see table) by a duration.
+// shiftWindows moves the stored opening times of all rows with windows by a duration. table is batches or pools.
 func (l *ledger) shiftWindows(table string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE `+table+` SET opens_at = opens_at + $1 * {ms}, closes_at = closes_at + $1 * {ms}, windows_due = windows_due + $1 * {ms} WHERE windows IS NOT NULL`, by.Milliseconds())
@@ -89,8 +89,8 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 	})
 }
 
-// TestWhatCouldStartIsTakenAtAnyHour checks that a batch can be created at any time of day, however little time is
-// left of the current window. Adjacent windows count as one window.
+// TestWhatCouldStartIsTakenAtAnyHour checks that a batch can be created at any time of day, even if little time is left of the current
+// window. Adjacent windows must count as one window.
 func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

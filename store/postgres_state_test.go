@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestTheOldestTransactionMayBeOfAnotherDatabase checks that PostgresState also reports transactions of other
-// databases of the server. They matter, because a writing transaction in any database keeps old row versions of the
-// devices (TestLastSeenTimesAreInPlaceAfterALongTransaction).
+// TestTheOldestTransactionMayBeOfAnotherDatabase checks that OldestTxAge of PostgresState also covers transactions of other databases of
+// the server. The reason is that a writing transaction in any database keeps old row versions of the devices
+// (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openSingleConn returns a ledger with one connection and a pool p with one slot. With it, code that needs a second
-// connection to prepare a statement inside a transaction waits until its timeout.
+// openSingleConn returns a ledger with one connection and a pool p with one slot. If code in a transaction needs a second connection, for
+// example to prepare a statement, it waits until its timeout.
 func openSingleConn(t *testing.T) *ledger {
 	t.Helper()
 	l := migrateOpened(t)(store.OpenPostgres(t.Context(), sharedPostgres.NewLedger(t), store.Options{MaxOpenConns: 1}))
@@ -23,8 +23,8 @@ func openSingleConn(t *testing.T) *ledger {
 	return l
 }
 
-// runTaskPerDevice runs one task of each device, one device after the other: it reads the view, claims, redelivers
-// and ends the task.
+// runTaskPerDevice runs one task of each device, one device after the other. For each task it reads the view, claims, redelivers and ends
+// the task.
 func (l *ledger) runTaskPerDevice(ids []int64, devices []string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
@@ -75,9 +75,8 @@ func TestTransactionsRunPreparedStatements(t *testing.T) {
 	}
 }
 
-// TestPlansSuitTablesThatGrow checks query plans that Postgres made while the tables were small: after the tables
-// have grown, these plans must not read whole tables. Postgres plans again only after new statistics, which may
-// come late.
+// TestPlansSuitTablesThatGrow checks query plans that Postgres made while the tables were small. After the tables have grown, these plans
+// must not read whole tables, because Postgres plans again only after new statistics, which may come late.
 func TestPlansSuitTablesThatGrow(t *testing.T) {
 	t.Parallel()
 	l := openSingleConn(t)
@@ -106,9 +105,9 @@ func (l *ledger) taskRowsRead() (n int) {
 	return n
 }
 
-// TestFirstCallersDoNotWaitInACircle lets many callers use a new replica at once, before it has prepared any
-// statement. The callers wait for each other's locks in the database. So no caller may also wait for a statement
-// that another caller is preparing.
+// TestFirstCallersDoNotWaitInACircle lets many callers use a new replica at once, before it has prepared any statement. These callers wait
+// for each other's locks in the database. If a caller also waited for a statement that another caller is preparing, there could be a
+// deadlock. So each call must end.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)

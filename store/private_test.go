@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLedgerFileIsPrivate checks the file of an SQLite ledger: other users of the machine cannot read it, even if
-// the file existed before with wider permissions.
+// TestLedgerFileIsPrivate checks that other users of the machine cannot read the file of an SQLite ledger, even if the file existed before
+// with wider permissions.
 func TestLedgerFileIsPrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")

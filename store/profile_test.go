@@ -41,8 +41,8 @@ func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	})
 }
 
-// TestProfilesPutAtOnce checks several concurrent calls that put the same profile: one call creates it, and each
-// change has its own version.
+// TestProfilesPutAtOnce checks several concurrent calls that put the same profile. One call must create it, and each change must have its
+// own version.
 func TestProfilesPutAtOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ledgerModel is a plain model of the ledger: it computes the expected state after any sequence of calls.
+// ledgerModel is a simple model of the ledger, which computes the expected state after any sequence of calls.
 type ledgerModel struct {
 	capacity  map[string]int
 	tasks     map[int64]*modelTask
@@ -34,8 +34,7 @@ type modelTask struct {
 	notBegun, pastEnd, returned bool
 }
 
-// mustNotStart reports whether a waiting task must not start any more (for example, because its batch was
-// cancelled).
+// mustNotStart reports whether a waiting task must not start any more, because it is past its not_after or has waited longer than max_wait.
 func (m *ledgerModel) mustNotStart(task *modelTask) bool {
 	return task.pastEnd || m.waitExceeded[task.batch] && task.attempts == 0 && !task.returned && !task.notBegun
 }
@@ -98,8 +97,8 @@ func (m *ledgerModel) endGrant(id int64, cause store.EndCause) store.TaskState {
 	return s.State
 }
 
-// applyResult applies to the model a result for an earlier grant. It returns the kind of the result and the state
-// of the task that the ledger should return.
+// applyResult applies a result for the grant g to the model. g may have ended. It returns the kind of the result and the state of the task,
+// both as the ledger must return them.
 func (m *ledgerModel) applyResult(g store.Grant, cause store.EndCause) (store.ResultKind, store.TaskState) {
 	task := m.tasks[g.Task]
 	if task.grant != nil && task.grant.Token == g.Token {
@@ -118,8 +117,7 @@ func (m *ledgerModel) applyResult(g store.Grant, cause store.EndCause) (store.Re
 	return store.ResultLate, state
 }
 
-// modelRun makes one random sequence of calls to the ledger and to its model. It uses devices, pools and batches of
-// its own.
+// modelRun makes one random sequence of calls to the ledger and to its model. It has its own devices, pools and batches.
 type modelRun struct {
 	*ledgerModel
 	ledger           *ledger
@@ -161,8 +159,7 @@ func (r *modelRun) drawPool(rt *rapid.T) string { return rapid.SampledFrom(r.poo
 func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 	t.Parallel()
 	l, runs := openSQLite(t), 0
-	// The test checks the order of commits. It does not need durability in a power cut, so syncing to disk is
-	// turned off.
+	// The test checks the order of commits, and needs no protection against a power cut. So syncing to disk is turned off.
 	l.exec("PRAGMA synchronous = OFF")
 	rapid.Check(t, func(rt *rapid.T) {
 		l.reapAll() // End everything that the previous run left behind.
@@ -310,7 +307,7 @@ func (r *modelRun) SetOwnTimes(rt *rapid.T) {
 		id, hours[task.notBegun]*3600_000, hours[!task.pastEnd]*3600_000)
 }
 
-// SetWaitExceeded switches whether the tasks of a batch have waited longer than its max_wait.
+// SetWaitExceeded draws whether the tasks of a batch have waited longer than its max_wait.
 func (r *modelRun) SetWaitExceeded(rt *rapid.T) {
 	id := r.drawBatch(rt)
 	r.waitExceeded[id] = rapid.Bool().Draw(rt, "hurried")

@@ -10,12 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The tests below hold a transaction open at the point at which two replicas conflict, so that the conflict happens
-// in every run. In SQLite these conflicts cannot happen, because it has one writer.
+// Each test below holds a transaction open at the point at which two replicas conflict, so that the conflict happens in every run. The
+// tests run on Postgres only, because SQLite has one writer and no such conflicts.
 
-// runDuringChange makes a change in a transaction and does not commit it yet. Meanwhile it runs the calls
-// concurrently. It commits the change as soon as all calls wait for a lock or have returned. waited reports whether
-// all calls waited.
+// runDuringChange makes a change in a transaction and starts the calls concurrently. It commits the change as soon as each call waits for a
+// lock or has returned. waited is true if all calls waited.
 func (l *ledger) runDuringChange(change string, args []any, calls ...func()) (waited bool) {
 	l.Helper()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
@@ -69,8 +68,8 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 	l.wantTask(ids[0], store.Dispatched)
 }
 
-// TestARenewalHeedsTheChangeItWaitedFor checks a renewal that waits for another renewal or for a cancel of the same
-// grant. After the wait, it must not shorten the lease and must not extend a cancelled one.
+// TestARenewalHeedsTheChangeItWaitedFor checks a renewal that waits for another renewal or for a cancel of the same grant. After the wait,
+// the renewal must not make the lease shorter, and must not extend a cancelled lease.
 func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -103,9 +102,8 @@ func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	openPostgres(t).claimDuringResize()
 }
 
-// TestTheCapHoldsWhateverIsolationIsSet checks that the capacity of a pool is never exceeded, even if the database
-// has another default isolation level. With another level, a claim would use a snapshot from before it got the
-// lock.
+// TestTheCapHoldsWhateverIsolationIsSet checks that the capacity of a pool is never exceeded, even if the database has another default
+// isolation level. With another level, a claim would read a snapshot from before it got the lock.
 func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)
@@ -127,8 +125,8 @@ func (l *ledger) claimDuringResize() {
 	l.putPool("p", 2)
 	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
 	l.mustGrant(ids[0], "a", "p", 1)
-	// The next statement makes the writes of PutPool in an open transaction. The claim must wait for it, and must
-	// then use the new capacity.
+	// The next statement makes the same writes as PutPool, in a transaction that stays open. The claim must wait for this transaction, and
+	// must then use the new capacity.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
 	l.runDuringChange(lockAndLower, nil, func() {
@@ -156,8 +154,8 @@ const insertGrant = `
 	SELECT id, batch, pool, $2, device, nextval('grant_token'), 'by hand', attempts + 1, {now}, {now} + 60000 * {ms}, {now}, 60000
 	FROM tasks WHERE id = $1 FOR UPDATE`
 
-// TestALateSuccessLeavesAGrantThatIsBeingMade records a late success of a task while a claim grants this task
-// again. The late success must not end the task: it no longer waits, although its row still has the state pending.
+// TestALateSuccessLeavesAGrantThatIsBeingMade records a late success of a task while a claim grants this task again. The late success must
+// not end the task: the task no longer waits, but its row still has the state pending.
 func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -177,8 +175,8 @@ func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// TestClaimsLockInOneOrder lets two calls claim the same slots in opposite orders, and stops both calls in the
-// middle. Both must lock the slots in the same order, and not in the order of their claims.
+// TestClaimsLockInOneOrder lets two calls claim the same slots in opposite orders, and stops both calls in the middle. Both calls must lock
+// the slots in the same order, not in the order of their claims.
 func TestClaimsLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -206,8 +204,8 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 	}
 }
 
-// TestAClaimOutlivesADeadlock makes a deadlock that no order of locks can avoid: each of two calls holds the device
-// that the other call needs. The database server rolls back one of the calls, and the ledger repeats this call.
+// TestAClaimOutlivesADeadlock makes a deadlock that no order of locks can avoid: each of two calls holds the device that the other call
+// needs. The database server rolls back one of the calls, and the ledger must repeat this call.
 func TestAClaimOutlivesADeadlock(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -242,8 +240,8 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 	}
 }
 
-// countDeadlocks returns the number of deadlocks that this database has had. It closes the ledger first, because
-// then the server updates its statistics.
+// countDeadlocks returns the number of deadlocks that happened in this database. It closes the ledger first, because the server then
+// updates its statistics.
 func (l *ledger) countDeadlocks() (n int) {
 	l.Helper()
 	var name string
@@ -262,8 +260,8 @@ func (l *ledger) countDeadlocks() (n int) {
 	return n
 }
 
-// TestStoppingABatchOrPoolWaitsForClaims checks that nothing is granted after the answer to a cancel or a pause.
-// The call waits for the claims before it, which hold the lock of the pool.
+// TestStoppingABatchOrPoolWaitsForClaims checks that nothing is granted after a cancel or a pause has returned. The call must wait for the
+// claims before it, which hold the lock of the pool.
 func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(l *ledger, batch int64) error{

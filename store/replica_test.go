@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestReplicas checks that a replica is listed from its first heartbeat until it is removed. A replica without a
-// heartbeat for an hour disappears, too; this is not tested here.
+// TestReplicas checks that a replica is listed from its first heartbeat until it is removed. A replica also disappears after an hour
+// without a heartbeat, but this is not tested here.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

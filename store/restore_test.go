@@ -7,11 +7,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minIDJump is the minimum by which a restore of the ledger increases the next ids and fencing tokens.
+// minIDJump is the minimum number by which ProtectAfterRestore must increase the next ids and fencing tokens.
 const minIDJump = 1_000_000_000
 
-// TestAfterRestore checks a ledger that was restored. Until the standstill of a pool is over, nothing is granted,
-// and known grants are renewed but not redelivered. No id and no token is used twice.
+// TestAfterRestore checks a restored ledger. Until the standstill of a pool is over, nothing may be granted, and known grants may be
+// renewed but not redelivered. No id and no token may be used twice.
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -73,8 +73,8 @@ func TestAfterRestore(t *testing.T) {
 	})
 }
 
-// TestStandstillIsTheLongestLease checks the length of the standstill after a restore: it is at least the default
-// lease of the pool, and at least the longest lease of a batch with open tasks.
+// TestStandstillIsTheLongestLease checks the length of the standstill after a restore. It must be at least 300 s, and at least the longest
+// lease of the pool and of its batches with open tasks.
 func TestStandstillIsTheLongestLease(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -97,8 +97,7 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 	l.exec(`UPDATE pools SET stands_until = NULL`)
 	expect(300 * time.Second)
-	// Each call of ProtectAfterRestore computes the end of the standstill again. It never returns an earlier time
-	// than before.
+	// Each call of ProtectAfterRestore computes the end of the standstill again. The end must never be earlier than before.
 	l.queueBatch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
 	expect(time.Hour)
 	l.exec(`UPDATE batches SET lease_ms = 0`)
@@ -113,9 +112,9 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	}
 }
 
-// TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It is
-// the maximum of 300 s, the leases of the pool and of its grants, batches and tasks, the longest lease of a caller
-// (if the token of a caller may use the pool), and the time that the operator gives.
+// TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It must be the longest of these
+// times: 300 s; the leases of the pool and of its grants, batches and tasks; the longest lease of a caller, if the token of a caller covers
+// the pool; and the time that the operator requests.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -58,8 +58,8 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 	})
 }
 
-// TestOldBatchesGoWithTheirTasks checks the retention of a batch that ended long ago. It is deleted in parts, and
-// its counts are correct after each part. A batch that still runs or that ended lately is kept whole.
+// TestOldBatchesGoWithTheirTasks checks the retention of a batch that ended long ago. It must be deleted in parts, and its counts must be
+// correct after each part. A batch that still runs or that ended lately must keep all its tasks.
 func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -75,7 +75,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		for i, id := range []int64{open[0], fresh[0], fresh[1]} {
 			l.recordResult(l.mustGrant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
 		}
-		_, _, err := l.Fold(l.Context(), 6) // Three deltas of batches and three of results are folded, and some are not.
+		_, _, err := l.Fold(l.Context(), 6) // Fold six deltas (changes of counts): three of new batches and three of results. The others stay.
 		l.must(err)
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])

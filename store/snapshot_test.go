@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestMomentStandsStill checks a snapshot of the ledger. It does not show commits that happen while it is read,
-// whether its queries are prepared, planned at each call, or views of tasks. The next snapshot shows these commits.
+// TestMomentStandsStill checks that a snapshot of the ledger does not show commits that happen while it is read. This must hold for
+// prepared queries, for queries that are planned at each call, and for views of tasks. The next snapshot must show these commits.
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -45,8 +45,8 @@ func TestMomentStandsStill(t *testing.T) {
 	}))
 }
 
-// TestMomentIsNamedByAllNewestEvents checks the names of snapshots. Two snapshots with the same newest event have
-// different names if an event with a lower id was committed between them.
+// TestMomentIsNamedByAllNewestEvents checks the names of two snapshots with the same newest event. If an event with a lower id was
+// committed between the snapshots, their names must differ.
 func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -76,8 +76,8 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	}
 }
 
-// TestMomentOnBoth checks snapshots on both kinds of ledger (Postgres and SQLite). An open snapshot does not block
-// writers, and a snapshot ends if its function returns an error.
+// TestMomentOnBoth checks snapshots on both databases (Postgres and SQLite). An open snapshot must not block writers. A snapshot must be
+// closed if its function returns an error.
 func TestMomentOnBoth(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -132,9 +132,8 @@ func openLosingCommits(t *testing.T) (l *ledger, arm func()) {
 	return migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
 }
 
-// TestALostCommitIsSaidToBeUnknown checks a claim and a result whose reply to COMMIT is lost: both have an unknown
-// outcome. Another result in the same call that was not recorded yet also has an unknown outcome: it must not be
-// acknowledged.
+// TestALostCommitIsSaidToBeUnknown checks a claim and a result whose reply to COMMIT is lost. Both must have an unknown outcome. A second
+// result of the same call was not recorded yet. It must have an unknown outcome, too, so that it is not acknowledged.
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	t.Parallel()
 	l, arm := openLosingCommits(t)
@@ -186,8 +185,8 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 	})
 }
 
-// TestTheLedgerOutlivesItsServer checks a database server that dies and restarts. Everything that was acknowledged
-// before is still stored, and new connections prepare their statements again.
+// TestTheLedgerOutlivesItsServer checks a database server that dies and restarts. Everything that was acknowledged before must still be
+// stored, and new connections must prepare their statements again.
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := servers.StartPostgres(t)

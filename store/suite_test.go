@@ -78,7 +78,8 @@ func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 	}
 }
 
-// EnsureDevices registers those of ids that are not registered, as fleet:test, and returns the devices in the order of ids.
+// EnsureDevices registers each device in ids that is not registered yet, with the registrant fleet:test. It returns the devices in the
+// order of ids.
 func (l *ledger) EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error) {
 	all := make([]store.Registration, len(ids))
 	for i, id := range ids {
@@ -165,7 +166,7 @@ func deviceNames(n int) []string {
 	return names
 }
 
-// newClaim returns a claim: it asks for this slot for the task of the device, with a new lease id.
+// newClaim returns a claim for a slot, with a new lease id.
 func (l *ledger) newClaim(task int64, device, pool string, slot int) store.Claim {
 	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, LeaseID: fmt.Sprintf("lease-%d", l.leaseNumber.Add(1))}
 }
@@ -228,7 +229,7 @@ func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
 	return task
 }
 
-// reapAll ends all grants as if all their leases were over.
+// reapAll ends all grants, as if all leases had ended, and returns these grants.
 func (l *ledger) reapAll() []store.Reaped {
 	l.Helper()
 	reaped, err := l.Reap(l.Context(), l.lapsesAt(time.Now().AddDate(1, 0, 0)), 1000, settleEnding)
@@ -236,8 +237,7 @@ func (l *ledger) reapAll() []store.Reaped {
 	return reaped
 }
 
-// lapsesAt returns LapseCutoffs for all lease lengths in use: leases of each length that end before the time end
-// are over.
+// lapsesAt returns LapseCutoffs with all lease lengths in use as keys. Each lease that ends before the time end counts as ended.
 func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())
@@ -249,8 +249,8 @@ func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	return lapses
 }
 
-// settleEnding is a simple version of the settlement rules: a failed or lost task is tried again until it has had
-// MaxAttempts attempts.
+// settleEnding decides the state of a task whose grant ends, by simpler rules than in production: a failed or lost task is tried again
+// until it has had MaxAttempts attempts.
 func settleEnding(e store.SettleInput) store.Settlement {
 	again := store.Settlement{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
 	last := e.Attempts+1 >= e.MaxAttempts

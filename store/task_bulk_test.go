@@ -103,8 +103,8 @@ func TestTasksAreCancelledInChunks(t *testing.T) {
 	})
 }
 
-// An operator requests the cancel of a running task twice. Its device is asked to stop only once, so the log has
-// one event.
+// TestARunningTaskIsAskedToStopOnce cancels a running task twice. Its device must be asked to stop only once, so the log must have one
+// event.
 func TestARunningTaskIsAskedToStopOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

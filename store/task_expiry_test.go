@@ -31,8 +31,7 @@ func (l *ledger) wantExpired(want int) {
 	}
 }
 
-// readCandidates returns the candidates in the view of a device: the tasks that may be granted to it, in the order
-// of their batches.
+// readCandidates returns the candidates in the view of a device (the tasks that may be granted to it), in the order of their batches.
 func (l *ledger) readCandidates(device string) []store.Candidate {
 	l.Helper()
 	views, err := l.DeviceViews(l.Context(), []string{device})
@@ -81,8 +80,8 @@ func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// TestRetriedTasksKeepTheirTimes checks a task with a begin and an end of its own (not_before, not_after): it keeps
-// both when an operator retries it.
+// TestRetriedTasksKeepTheirTimes checks a task with its own not_before and not_after. When an operator retries the task, it must keep both
+// times.
 func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -136,8 +135,8 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// TestEndsAreCheckedAgain checks a task that the search found to be overdue. If the task is no longer overdue when
-// it is locked, it does not end.
+// TestEndsAreCheckedAgain checks a task that the search found to be overdue. If the task is no longer overdue when it is locked, it must
+// not be ended.
 func TestEndsAreCheckedAgain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -191,8 +190,8 @@ func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	})
 }
 
-// TestExpiryGoesByItsIndex checks that the pass that expires tasks reads only the tasks that it ends, even with a
-// query plan from the time when the tables were empty.
+// TestExpiryGoesByItsIndex checks that the pass that expires tasks reads only the tasks that it ends. This must hold even for a query plan
+// that was made while the tables were empty.
 func TestExpiryGoesByItsIndex(t *testing.T) {
 	t.Parallel()
 	for i, index := range []string{"batches_not_after", "tasks_not_after"} {
@@ -219,9 +218,8 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 	}
 }
 
-// TestEndedBatchesCostNoneOfTheTasksThatWait checks the search for batches with overdue tasks. It reads at most one
-// row for each ended batch, and at most limit batches at once, even with a query plan from the time when the tables
-// were empty.
+// TestEndedBatchesCostNoneOfTheTasksThatWait checks the search for batches with overdue tasks. It must read at most one row for each ended
+// batch, and at most limit batches at once. This must hold even for a query plan that was made while the tables were empty.
 func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	t.Parallel()
 	const searchLimit, ended = 1000, 5000
@@ -258,8 +256,7 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	}
 }
 
-// expireAllWaited calls ExpireWaited with this limit until its position is back at the start. It returns the number
-// of expired tasks.
+// expireAllWaited calls ExpireWaited with this limit until the search has reached the end. It returns the number of expired tasks.
 func (l *ledger) expireAllWaited(limit int) (expired int) {
 	l.Helper()
 	mark := store.ExpiryPosition{}
@@ -333,8 +330,8 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 	})
 }
 
-// TestRetriedReturnsAreNotSubjectToMaxWait checks a task that was returned, cancelled and retried: it still counts
-// as started, so max_wait does not end it.
+// TestRetriedReturnsAreNotSubjectToMaxWait checks a task that was returned, cancelled and retried. It must still count as started, so that
+// max_wait does not end it.
 func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -353,7 +350,7 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 			l.wantWaitedExpired(0)
 			l.wantTask(ids[0], store.Pending)
 		}
-		// The retried task may be returned as often as before, minus one time.
+		// The count of returns must be 1: it was reset, but it still shows that the task was started.
 		returned := 0
 		l.must(l.DB().QueryRowContext(l.Context(), `SELECT returned FROM tasks`).Scan(&returned))
 		if returned != 1 {

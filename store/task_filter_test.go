@@ -25,7 +25,7 @@ func openWithManyTasks(t *testing.T) *ledger {
 	return l
 }
 
-// maxRowsRead returns the number of rows that were read by the plan node with the most rows.
+// maxRowsRead returns the number of rows that the plan node with the most rows has read.
 func maxRowsRead(plan []string) (rows int) {
 	for _, line := range plan {
 		found := regexp.MustCompile(`actual time=\S+ rows=([0-9]+)\S* loops=([0-9]+)`).FindStringSubmatch(line)
@@ -43,9 +43,8 @@ func maxRowsRead(plan []string) (rows int) {
 	return rows
 }
 
-// TestFiltersOfTasksAreServedOrBounded checks lists of tasks with every filter. No list reads more than
-// MaxExaminedRows tasks at a time: it uses an index or reads a stretch of the primary key, whatever statistics
-// Postgres has.
+// TestFiltersOfTasksAreServedOrBounded checks lists of tasks with every filter. No list may read more than MaxExaminedRows tasks at a time,
+// whatever statistics Postgres has. It must use an index, or read a limited range of the primary key.
 func TestFiltersOfTasksAreServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openWithManyTasks(t)
@@ -112,8 +111,8 @@ func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// TestAPageOfABatchReadsNoMoreThanItself checks one page of the tasks of a batch, filtered by states that no task
-// of the batch has: the query does not read the whole batch.
+// TestAPageOfABatchReadsNoMoreThanItself checks one page of the tasks of a batch. All tasks of the batch are pending, so no task has any of
+// the other states. The query must not read the whole batch to find this out.
 func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

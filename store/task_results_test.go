@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestResultsAreOfWhatEnded checks that Results returns only tasks that have ended, each with its last attempt, in
-// order and in pages.
+// TestResultsAreOfWhatEnded checks that Results returns only tasks that have ended, each with its last attempt, in the order of ids and in
+// pages.
 func TestResultsAreOfWhatEnded(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -56,8 +56,8 @@ func TestResultsAreOfWhatEnded(t *testing.T) {
 	})
 }
 
-// TestASampleIsOfAllPartsOfABatch checks a sample of the results of a batch: it has the requested size and covers
-// all parts of the batch. If all results fit, it has all of them.
+// TestASampleIsOfAllPartsOfABatch checks a sample of the results of a batch. It must have the requested size and cover all parts of the
+// batch. If there are fewer results than requested, it must have all of them.
 func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -79,7 +79,7 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 			}
 		}))
 		for i := range int64(20) {
-			if parts[i] < 9 || parts[i] > 11 { // The stretches begin at an ended task.
+			if parts[i] < 9 || parts[i] > 11 { // The first part begins at the first ended task, so the bounds differ slightly.
 				l.Errorf("part %d: %d, want 10", i, parts[i])
 			}
 		}
@@ -103,8 +103,8 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	})
 }
 
-// TestResultsOfATime checks the results of one period. They are searched one stretch at a time, and each result is
-// found exactly once.
+// TestResultsOfATime checks the results of one period. The search goes through one stretch (a range of task ids) per call. Each result must
+// be found exactly once.
 func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -154,8 +154,8 @@ func TestResultsOfATime(t *testing.T) {
 	})
 }
 
-// TestResultsReadNoMoreThanTheyShow checks that a page of results and a sample of results read only a few rows more
-// than they return, even among many other tasks.
+// TestResultsReadNoMoreThanTheyShow checks that a page of results and a sample of results read only a few more rows than they return, even
+// among many other tasks.
 func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	t.Parallel()
 	l := openWithManyTasks(t)
@@ -189,8 +189,8 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	}
 }
 
-// TestProgressAddsUp checks the progress of a batch over time. Its steps add up to the counts of the batch, also
-// after retries, and there are few steps even if the batch runs for long.
+// TestProgressAddsUp checks the progress of a batch over time. Its steps must add up to the counts of the batch, also after retries. There
+// must be few steps even if the batch runs for long.
 func TestProgressAddsUp(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -225,7 +225,7 @@ func TestProgressAddsUp(t *testing.T) {
 			l.foldAll()
 		}
 		last(store.Progress{Ended: 2 + 3*24*14})
-		if n := l.countRows("batch_progress"); n < 150 || n > 200 { // one row for each hour of a week, and one row for each six hours before
+		if n := l.countRows("batch_progress"); n < 150 || n > 200 { // one row for each hour of the first week, then one row for each six hours
 			l.Errorf("%d rows for two weeks", n)
 		}
 	})

@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestSuppressEndsWhatWaits checks that Suppress ends each waiting task once, and does not end tasks that were
-// granted or have ended.
+// TestSuppressEndsWhatWaits checks that Suppress ends each waiting task once, and does not end a task that was granted or has ended.
 func TestSuppressEndsWhatWaits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -47,8 +46,8 @@ func TestSuppressEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// wantSuppressed checks that the counts of the batch and of its pool show want suppressed tasks. Each suppressed
-// task must have one event.
+// wantSuppressed checks that the batch and its pool each have `want` suppressed tasks in their counts, and that each suppressed task has
+// one event.
 func (l *ledger) wantSuppressed(batch int64, want int64) {
 	l.Helper()
 	b, err := l.Batch(l.Context(), batch)
@@ -72,8 +71,8 @@ func (l *ledger) wantSuppressed(batch int64, want int64) {
 	}
 }
 
-// TestSuppressBesideClaims lets calls suppress and claim the same tasks concurrently. For each task exactly one
-// call succeeds, and each suppressed task has one event.
+// TestSuppressBesideClaims lets several calls suppress and claim the same tasks concurrently. For each task exactly one call must succeed,
+// and each suppressed task must have one event.
 func TestSuppressBesideClaims(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -130,8 +129,8 @@ func TestSuppressBesideClaims(t *testing.T) {
 	})
 }
 
-// TestSuppressFindsTheGrantThatItWaitedFor checks a call of Suppress that waits for a claim of the same task.
-// Afterwards it must not end the task, which is now granted, although the claim does not write the row of the task.
+// TestSuppressFindsTheGrantThatItWaitedFor checks a call of Suppress that waits for a claim of the same task. After the wait it must not
+// end the task, which is now granted. This needs care because the claim does not write the row of the task.
 func TestSuppressFindsTheGrantThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -61,8 +61,8 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	})
 }
 
-// TestWaitingTasksOfDevicesWithManyBatches checks the view of a waiting task whose device has many open batches.
-// Its candidates are the tasks of the 16 oldest batches and of the batch of the task itself.
+// TestWaitingTasksOfDevicesWithManyBatches checks the view of a waiting task whose device has many open batches. Its candidates must be the
+// tasks of the 16 oldest batches and of the batch of the task itself.
 func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -97,8 +97,8 @@ func waitingTaskIDs(w store.WaitingTasks) (ids []int64) {
 	return ids
 }
 
-// compareWithTaskView compares this view with the view of the same task alone: all fields that explain why the task
-// waits must be equal.
+// compareWithTaskView compares the view v with the view that TaskView returns for the same task. All fields that explain why the task waits
+// must be equal.
 func (l *ledger) compareWithTaskView(v store.TaskView) {
 	l.Helper()
 	alone, err := l.TaskView(l.Context(), v.Task.ID)
@@ -113,7 +113,7 @@ func (l *ledger) compareWithTaskView(v store.TaskView) {
 	}
 }
 
-// readWaiting returns the ids of all waiting tasks in the scope. It reads them in pages of limit tasks.
+// readWaiting returns the ids of all waiting tasks that filter selects. It reads them in pages of at most limit tasks.
 func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64) {
 	l.Helper()
 	for after := (store.WaitingPosition{}); ; {
@@ -129,8 +129,8 @@ func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64)
 	}
 }
 
-// TestASampleOfWhatWaits checks a sample of many waiting tasks: each batch has a share of the sample that
-// corresponds to its number of waiting tasks.
+// TestASampleOfWhatWaits checks a sample of many waiting tasks. The share of a batch in the sample must correspond to its number of waiting
+// tasks.
 func TestASampleOfWhatWaits(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -162,8 +162,8 @@ func TestASampleOfWhatWaits(t *testing.T) {
 	})
 }
 
-// TestASampleOfManyBatches checks a sample of waiting tasks of many batches. It reads only some of the batches, and
-// batches after the oldest 64 have their share of the sample, too.
+// TestASampleOfManyBatches checks a sample of waiting tasks of many batches. It must read only some of the batches. Batches after the
+// oldest 64 must have their share of the sample, too.
 func TestASampleOfManyBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -35,8 +35,8 @@ func (l *ledger) holdConns(n int) []*sql.Conn {
 	return all
 }
 
-// minExecutions looks at the statements that every report needs. It returns how many times the least executed of
-// them was executed on conn.
+// minExecutions counts on conn how often each of the statements that every report needs was executed. It returns the lowest of these
+// numbers; a statement without a generic plan counts as 0.
 func (l *ledger) minExecutions(conn *sql.Conn) int {
 	l.Helper()
 	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)
@@ -72,8 +72,8 @@ func (l *ledger) wantPlans() {
 	}
 }
 
-// TestWarmConnectionsHavePlans checks a new connection: all statements of a report are prepared and planned on it
-// before the first report uses it.
+// TestWarmConnectionsHavePlans checks that all statements of a report are prepared and planned on a new connection before the first report
+// uses it.
 func TestWarmConnectionsHavePlans(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
