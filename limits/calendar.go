@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four calendar periods: the period before the one that contains `around`,
-// that period itself, and the next two. The clock of a script may differ from around by less than a period;
-// the current period of the script is still among the four.
+// periodStarts returns the starts of four calendar periods: the period before the one that contains the time `around`, the period that
+// contains it, and the next two. A script selects the current period by its own clock. This clock may differ from `around` by less than a
+// period, so the current period of the script is among the four.
 func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
@@ -23,8 +23,8 @@ func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.
 	return [4]time.Time{start(-1), start(0), start(1), start(2)}
 }
 
-// dayStart returns the first instant of a day in a zone, to the millisecond. It is not always
-// midnight, because a clock change can skip midnight.
+// dayStart returns the first instant of a day in a zone, to the millisecond. This instant is not always midnight, because a clock change
+// can skip midnight.
 func dayStart(year int, month time.Month, day int, zone *time.Location) time.Time {
 	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	wanted := midnight.Format(time.DateOnly)

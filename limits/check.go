@@ -10,10 +10,9 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives: at most one of them starts. So a check does not count the
-	// reservations of other checks in its Group. This also holds for the empty Group, so independent starts
-	// need different Groups. For Count and Release, Group may be empty if it is not known. Group must not
-	// contain '|'.
+	// Checks with the same Group are alternatives: at most one of them starts. So a check does not count the reservations of other checks
+	// in its Group. The empty Group is a Group like any other, so independent starts need different Groups. For Count and Release, Group
+	// may be empty if it is not known. Group must not contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
 }
@@ -24,7 +23,7 @@ type Item struct {
 	Subject Subject
 }
 
-// NewCheck returns the check of a start with these facts by all rules. leaseID is the Lease of the check, and group its Group.
+// NewCheck returns the check of a start with these facts against all rules. leaseID is the Lease of the check, and group its Group.
 func NewCheck(leaseID, group string, rules []*Rule, facts Facts) Check {
 	return Check{Lease: leaseID, Group: group, Items: NewItems(rules, facts)}
 }
@@ -38,7 +37,7 @@ func NewItems(rules []*Rule, facts Facts) []Item {
 	return items
 }
 
-// validateAll returns ErrInvalid if the name of the scope (a pool or limit set) or any of elements is invalid.
+// validateAll returns ErrInvalid if scopeName, the name of a pool or limit set, or one of elements is invalid.
 func validateAll[C interface{ validate() error }](scopeName string, elements []C) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -59,8 +58,9 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends what the scripts receive for items: to keys the key of the rule and the key of the subject, to args the spec of the
-// rule at the time now. scopeName is the pool or limit set whose counts are used.
+// appendItems appends the keys and arguments of the scripts for items. To keys it appends two keys for each item: the key of the rule and
+// the key of the subject. To args it appends the spec of the rule at the time now. scopeName is the pool or limit set whose counts are
+// used.
 func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		cached := item.Rule.keysIn(scopeName)
@@ -83,7 +83,7 @@ const (
 	// StatusUnsettled means that a reservation of the scope has been open for longer than SettleWithin. See
 	// Reservations.Overdue.
 	StatusUnsettled
-	// statusNoPeriod means that the time of Redis is in none of the calendar periods that the script received.
+	// statusNoPeriod means that the script received calendar periods, but the time of Redis is in none of them.
 	statusNoPeriod
 )
 
@@ -100,7 +100,7 @@ type ItemRefusal struct {
 	Window  int           // the index of the window that blocks the start longest
 	Wait    time.Duration // time until the window allows a start, to the millisecond
 	Oldest  time.Duration // the age of the oldest start that blocks the window
-	Pending bool          // whether only open reservations block the window; they will be settled soon, so Wait is 0
+	Pending bool          // only open reservations block the window; they will be settled soon, so Wait is 0
 }
 
 // LongestRefusal returns the refusal with the longest Wait. a.Refusals must not be empty.

@@ -9,25 +9,25 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsPerKey is the maximum number of concurrent calls with the same callKey. With two calls, Redis runs one
-// while this process reads the replies of the other.
+// callsPerKey is the maximum number of concurrent calls with the same callKey. It is 2 so that Redis can run one call while this process
+// reads the replies of the other.
 const callsPerKey = 2
 
-// maxPerCall is the maximum number of checks, settlements or takings (requests to limit sets) in one call. It is bounded
-// because a script blocks Redis while it runs.
+// maxPerCall is the maximum number of checks, settlements or takings (requests to limit sets) in one call. There is a maximum because a
+// script blocks Redis while it runs.
 const maxPerCall = 200
 
-// callKey contains the values that all questions of one call share. A question is a check, a settlement or a
-// taking (a request to a limit set).
+// callKey contains the values that all questions of one call must share. A question is a check, a settlement or a taking (a request to a
+// limit set).
 type callKey struct{ scope, mode string }
 
-// coalescer collects questions (checks, settlements or takings) that arrive at the same time, and sends them to
-// Redis in one call. A taking is a request to a limit set. Only the timeouts of the Redis client limit the duration of a call.
+// coalescer collects questions that arrive at the same time and sends them to Redis in one call. A question is a check, a settlement or a
+// taking (a request to a limit set). The duration of a call is limited only by the timeouts of the Redis client.
 type coalescer[Q, A any] struct {
 	coalesce.Calls[callKey, []Q, []A]
 }
 
-// newCoalescer returns a coalescer whose calls are made by send. send returns one answer for each question, in the same order.
+// newCoalescer returns a coalescer that calls send for collected questions. send returns one answer for each question, in the same order.
 func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
 	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
 		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Q) int { return len(questions) },
@@ -46,7 +46,7 @@ func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, question
 	}}
 }
 
-// ask sends questions, which share the values in key, and returns an answer for each question, in the same order.
+// ask sends questions and returns an answer for each question, in the same order. All questions share the values in key.
 func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
@@ -56,7 +56,7 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) (
 }
 
 // sendInChunks calls send with at most maxPerCall questions at a time, and returns the answers to all questions in their order. If send
-// returns errNoPeriod, it sends this part once more, because the first reply has corrected the estimated clock of Redis.
+// returns errNoPeriod, the reply has corrected the estimated clock of Redis, so sendInChunks sends this part once more.
 func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A
 	for part := range slices.Chunk(questions, maxPerCall) {

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// maxSends is the maximum number of times that a script is sent if the network loses it.
+// maxSends is the maximum number of times that a script is sent if the network loses it or its reply.
 const maxSends = 3
 
 // connection sends scripts and commands to Redis. If Redis failed to answer a moment ago, connection returns
@@ -21,14 +21,14 @@ type connection struct {
 	breakers *redisconn.Breakers
 }
 
-// run sends the script lua with keys and args, repeatedly if the network loses it. So the script must be harmless to run twice. scopeName
-// is the pool or limit set of the keys.
+// run sends the script lua with keys and args. If the network loses the script or its reply, run sends it again, so the script must be
+// harmless to run twice. scopeName is the pool or limit set of the keys.
 func (c *connection) run(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	return c.runAtMost(ctx, maxSends, lua, scopeName, keys, args)
 }
 
-// runAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not send the script
-// a second time either. scopeName is the pool or limit set of the keys.
+// runAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not resend the script
+// by itself, either. scopeName is the pool or limit set of the keys.
 func (c *connection) runAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
@@ -54,7 +54,8 @@ func (c *connection) send(ctx context.Context, lua script, keys, args []any, onl
 	return cmd
 }
 
-// process sends the command that consists of words. If onlyOnce is true, the Redis client does not repeat it after a network error.
+// process sends a command to Redis; words are the command and its arguments. If onlyOnce is true, the Redis client does not repeat the
+// command after a network error.
 func (c *connection) process(ctx context.Context, words []any, onlyOnce bool) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, words...)
 	if len(words) > 3 {
@@ -68,8 +69,8 @@ func (c *connection) process(ctx context.Context, words []any, onlyOnce bool) *r
 	return cmd
 }
 
-// pipeline sends the commands that addCommands adds in one round trip, repeatedly if the network loses them, and returns the commands with
-// their answers. So the commands must be harmless to run twice. scopeName is the pool or limit set of their keys.
+// pipeline calls addCommands and sends the added commands in one round trip. If the network loses them, pipeline sends them again, so the
+// commands must be harmless to run twice. It returns the commands with their answers. scopeName is the pool or limit set of their keys.
 func (c *connection) pipeline(ctx context.Context, scopeName string, addCommands func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
 	err = c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
 		p := c.client.Pipeline()
@@ -83,7 +84,7 @@ func (c *connection) pipeline(ctx context.Context, scopeName string, addCommands
 	return sent, nil
 }
 
-// unrepeated is a command that the Redis client sends only once, also after a network error.
+// unrepeated is a command that the Redis client sends only once, even if the network loses it.
 type unrepeated struct{ redis.Cmder }
 
 // NoRetry returns true: the Redis client does not resend the command.
@@ -109,8 +110,8 @@ func wrongReply(scopeName string, reply any) error {
 	return fmt.Errorf("limits of %s: %w: reply %v", scopeName, ErrUnavailable, reply)
 }
 
-// serverClock estimates the time of Redis. By this estimate the process selects the calendar periods that a
-// script receives; the scripts themselves decide by the exact time of Redis.
+// serverClock estimates the time of Redis. The process uses this estimate to select the calendar periods that it sends to a script. The
+// scripts themselves decide by the exact time of Redis.
 type serverClock struct {
 	local  func() time.Time
 	offset atomic.Int64 // ns from the local time to the time of Redis, as of the latest reply
@@ -119,7 +120,7 @@ type serverClock struct {
 // now returns the estimated time of Redis.
 func (c *serverClock) now() time.Time { return c.local().Add(time.Duration(c.offset.Load())) }
 
-// adjust sets the clock to the time of Redis in a reply, in ms since 1970.
+// adjust corrects the estimate. redisMS is the time of Redis in a reply, in ms since 1970.
 func (c *serverClock) adjust(redisMS int64) {
 	c.offset.Store(int64(time.UnixMilli(redisMS).Sub(c.local())))
 }

@@ -16,42 +16,41 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// errNewEpoch reports that Redis may have lost data during the call, so the answer of the call is not valid.
+// errNewEpoch reports that Redis may have lost data during the call. Then the answer to the call is not valid.
 var errNewEpoch = errors.New("redis was restarted")
 
-// maxChecked is the maximum number of rules for which the epoch of their last check is kept. A rule without
-// such an epoch costs one more call at its next check.
+// maxChecked is the maximum number of rules for which epochs keeps the epoch of the last check. A rule without a kept epoch costs one more
+// call at its next check.
 const maxChecked = 10_000
 
-// epochs detects the epochs of each Redis node. An epoch is a period in which, as far as this process can
-// observe, the node lost no data. It ends when the Redis process ends. It also ends when a Redis replica
-// becomes the master, because the data of the replica may be older. This process notices both by a new
-// connection or a moved hash slot.
+// epochs detects the epochs of each Redis node. An epoch is a period in which the node lost no data, according to what this process can
+// observe. An epoch ends when the Redis process ends. It also ends when a Redis replica becomes the master, because the data of the replica
+// may be older. A new connection or a moved hash slot shows this process that one of these may have happened.
 type epochs struct {
 	conn    *connection
 	script  script       // lua/epoch.lua
 	changes atomic.Int64 // number of new connections and moved hash slots of all nodes
 	nodes   sync.Map     // *redis.Client -> *node
 
-	// checked maps the key of a rule to the epoch in which the rule was last checked. After the
-	// check, all that Redis stores of the rule is from this epoch.
+	// checked maps the key of a rule to the epoch of the last check of this rule. After this check, all data that Redis stores of the rule
+	// is from this epoch.
 	checked      sync.Map
 	checkedCount atomic.Int64 // upper bound of the present number of keys in checked
 }
 
 // node is one Redis node.
 type node struct {
-	mu    sync.Mutex // held by the caller that reads the epoch from Redis; other callers wait for the result
+	mu    sync.Mutex // locked while one caller reads the epoch from Redis; other callers wait for the result
 	epoch atomic.Pointer[epoch]
 }
 
-// epoch is an epoch of a Redis node: a period in which it lost no data, as far as this process can observe.
+// epoch is an epoch of a Redis node: a period in which the node lost no data, according to what this process can observe.
 type epoch struct {
 	name    string
 	changes int64 // value of epochs.changes before the epoch was read
 }
 
-// newEpochs returns epochs that know no node yet.
+// newEpochs returns an epochs without nodes.
 func newEpochs(conn *connection, epochScript script) *epochs {
 	l := &epochs{conn: conn, script: epochScript}
 	switch c := conn.client.(type) {
@@ -104,8 +103,8 @@ func (l *epochs) currentEpoch(ctx context.Context, scopeName string) (string, er
 	}
 }
 
-// nodeClient returns the client of the Redis node that stores the scope (a pool or limit set). If the client of the limiter is neither a
-// *redis.Client nor a *redis.ClusterClient, it returns nil; then no change of the epoch can be detected.
+// nodeClient returns the client of the Redis node that stores the scope (a pool or limit set). It returns nil if the client of the limiter
+// is neither a *redis.Client nor a *redis.ClusterClient. Then no change of the epoch can be detected.
 func (l *epochs) nodeClient(ctx context.Context, scopeName string) (*redis.Client, error) {
 	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, keyPrefix(scopeName))
@@ -114,8 +113,8 @@ func (l *epochs) nodeClient(ctx context.Context, scopeName string) (*redis.Clien
 	return client, nil
 }
 
-// readEpoch reads the name of the epoch from the Redis node of client. If the node does not return it, the name is empty; then no change
-// of the epoch can be detected. scopeName is used in the error.
+// readEpoch reads the name of the epoch from the Redis node of client. If the node does not return the name, the result is empty; then no
+// change of the epoch can be detected. scopeName is used in the error.
 func (l *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.Client) (name string, err error) {
 	var info string
 	err = l.conn.breakers.Do(ctx, keyPrefix(scopeName), 1, func() (err error) {
@@ -128,8 +127,8 @@ func (l *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.
 	return parseEpoch(info), nil
 }
 
-// requireEpoch returns errNewEpoch if the present epoch of the Redis node that stores the scope (a pool or limit set) is not expected.
-// Call it after a reply has arrived, to be sure that the reply is from this epoch.
+// requireEpoch returns errNewEpoch if expected is not the present epoch of the Redis node that stores the scope (a pool or limit set). Call
+// it after a reply has arrived. If it returns nil, the reply is from the expected epoch.
 func (l *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
 	current, err := l.currentEpoch(ctx, scopeName)
 	if err == nil && current != expected {
@@ -138,8 +137,8 @@ func (l *epochs) requireEpoch(ctx context.Context, scopeName, expected string) e
 	return err
 }
 
-// dropOlderRules makes those rules of checks unknown to Redis whose counts in the scope (a pool or limit set) are from another epoch than
-// current.
+// dropOlderRules makes rules of checks unknown to Redis if their counts are from another epoch than current. scopeName is the pool or limit
+// set of the counts.
 func (l *epochs) dropOlderRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {
@@ -166,8 +165,8 @@ func (l *epochs) dropOlderRules(ctx context.Context, scopeName, current string, 
 	return nil
 }
 
-// parseEpoch returns the name of the epoch in info, the reply to INFO: a hash of the id of the Redis process and the id of its replication
-// history. If the reply contains neither id, the name is empty.
+// parseEpoch returns the name of the epoch in info, the reply to the command INFO. The name is a hash of two ids in the reply: the id of
+// the Redis process and the id of its replication history. If the reply contains neither id, the name is empty.
 func parseEpoch(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {
@@ -185,7 +184,7 @@ func parseEpoch(info string) string {
 // changeHook counts the events that can begin a new epoch.
 type changeHook struct{ count *atomic.Int64 }
 
-// DialHook returns a hook that counts the new connections to Redis that next opens.
+// DialHook returns a hook that opens connections with next and counts them.
 func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -196,7 +195,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook returns a hook that runs a command through next and counts the answers which say that a hash slot has moved.
+// ProcessHook returns a hook that runs a command with next. It counts the answer if the answer says that a hash slot has moved.
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -205,7 +204,7 @@ func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook returns a hook that runs a pipeline through next and counts the answers which say that a hash slot has moved.
+// ProcessPipelineHook returns a hook that runs a pipeline with next. It counts each answer that says that a hash slot has moved.
 func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
@@ -216,7 +215,7 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// countMoved counts err, the error of a command, if it says that a hash slot has moved. err may be nil.
+// countMoved counts err if it says that a hash slot has moved. err is the error of a command and may be nil.
 func (c changeHook) countMoved(err error) {
 	if err == nil {
 		return

@@ -31,8 +31,8 @@ type ruleKeys struct {
 	subjectPrefix string // prefix of the keys of the rule's subjects; the digest of a subject follows it
 }
 
-// keysIn returns the keys of a rule in a scope (a pool or limit set). It caches them for the latest scope, because most rules are used in
-// one scope.
+// keysIn returns the keys of a rule in a scope (a pool or limit set). It caches them for the scope of the latest call, because most rules
+// are used in one scope.
 func (r *Rule) keysIn(scopeName string) *ruleKeys {
 	if n := r.cachedKeys.Load(); n != nil && n.scope == scopeName {
 		return n
@@ -44,7 +44,7 @@ func (r *Rule) keysIn(scopeName string) *ruleKeys {
 	return n
 }
 
-// sharedKeys returns scopeKeys(scopeName). If check has items, it takes the keys from the cache of the first rule of check.
+// sharedKeys returns the same keys as scopeKeys(scopeName). If check has items, it takes the keys from the cache of their first rule.
 func sharedKeys(scopeName string, check Check) []any {
 	if len(check.Items) == 0 {
 		return scopeKeys(scopeName, 0)
@@ -55,7 +55,7 @@ func sharedKeys(scopeName string, check Check) []any {
 // subjectKey returns the key under which Redis stores what the rule has counted for subject.
 func (n *ruleKeys) subjectKey(subject Subject) string { return n.subjectPrefix + subject.digest }
 
-// checkScope returns ErrInvalid for a name of a scope (a pool or limit set) that would break the hash tag in the keys.
+// checkScope returns ErrInvalid if scopeName, the name of a pool or limit set, would break the hash tag in the keys.
 func checkScope(scopeName string) error {
 	if scopeName == "" || strings.IndexByte(scopeName, '{') >= 0 || strings.IndexByte(scopeName, '}') >= 0 {
 		return fmt.Errorf("%w: scope %q", ErrInvalid, scopeName)

@@ -22,10 +22,9 @@ type Limiter struct {
 	Refusals     *RefusalCounts
 }
 
-// New returns a limiter in the Redis of client. Call New before client is used for anything else. Any client
-// works, but a new epoch (a loss of data in Redis) is detected only with a *redis.Client or a
-// *redis.ClusterClient. If the client has short timeouts and does not retry by itself, calls fail quickly
-// while Redis is down.
+// New returns a limiter in the Redis of client. Call New before client is used for anything else. Any kind of client works, but only with a
+// *redis.Client or a *redis.ClusterClient the limiter detects a new epoch (a loss of data in Redis). Give the client short timeouts and no
+// retries of its own, so that calls fail quickly while Redis is down.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local)}

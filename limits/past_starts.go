@@ -11,13 +11,12 @@ import (
 // lua/keys.lua.
 const leaseKeepTime = time.Minute
 
-// pastStarts collects, from a history, the starts that a rule would have counted. They are then sent to
-// Redis.
+// pastStarts collects, from a history, the starts that a rule would have counted. The Rebuilder then sends these starts to Redis.
 type pastStarts struct {
 	rule        *Rule
 	renewalStep string        // the step of lua/fill.lua that renew sends: "begin" until all starts are sent, then "settle"
-	maxAge      time.Duration // starts that are older have no effect on the rule
-	recent      []string      // lease ids of the starts of the last minute; such a start may be counted again but must have an effect once
+	maxAge      time.Duration // a start that is older has no effect on the rule
+	recent      []string      // lease ids of the starts of the last minute; if such a start is counted again, this must have no effect
 	subjects    map[string]*subjectStarts
 }
 
@@ -37,8 +36,8 @@ func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 	return p
 }
 
-// addStart adds a start of the history. item is the rule with the subject of the start. matters reports whether the start is recent enough
-// to have an effect on the rule. Starts arrive approximately in the order of their times, newest first.
+// addStart adds a start of the history. item is the rule with the subject of the start. matters is false if the start is too old to have an
+// effect on the rule. The starts must be added newest first; small deviations from this order are allowed.
 func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
@@ -58,7 +57,8 @@ func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// insertStart inserts ageMS, the age of a start in ms, so that the ages stay sorted. It keeps at most the maxStarts newest starts.
+// insertStart inserts ageMS, the age of a start in ms, into the sorted list of ages. It keeps at most maxStarts ages, those of the newest
+// starts.
 func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ageMS {
@@ -70,8 +70,8 @@ func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	}
 }
 
-// chunks yields the starts of a subject in chunks, as they are sent to Redis. The key of each chunk is the number of starts in the earlier
-// chunks.
+// chunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. The first value of each pair is the number
+// of starts in the earlier chunks.
 func (p *pastStarts) chunks(subject *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {

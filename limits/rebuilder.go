@@ -23,7 +23,7 @@ type Start struct {
 	Facts Facts
 }
 
-// History returns the starts of the last duration within, newest first.
+// History returns the starts of the last period of length within, newest first.
 type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
 
 // Rebuilder fills the counts of rules that Redis does not know, because they are new or because Redis lost
@@ -37,12 +37,12 @@ type Rebuilder struct {
 	fill         script
 }
 
-// Rebuild fills the counts of the rules of one owner from history. scopeName is the pool or the limit set whose counts they are. It does
-// not change rules that Redis knows. A rule becomes known only after the starts that happened during the call were added. If another
-// process is filling one of the rules, Rebuild returns ErrBusy.
+// Rebuild fills the counts of rules from history. scopeName is the pool or limit set of the counts. Rules that Redis knows are not changed.
+// A rule becomes known only after the starts that happened during the call were added. If another process is filling one of the rules,
+// Rebuild returns ErrBusy.
 //
-// Afterwards the counts of calendar and sliding rules are exact. For a fixed window, a history does not show when the window began.
-// Rebuild assumes the latest possible time, so that the limit of no window is exceeded.
+// After Rebuild, the counts of calendar and sliding rules are exact. A history does not show when a fixed window began. Rebuild assumes the
+// latest possible time, so that the limit of no window is exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule, history History) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -65,8 +65,8 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule
 	return nil
 }
 
-// Forget deletes what Redis knows about rules of a scope (a pool or a limit set), all in one command. rules must not be empty. Rebuild
-// then fills the rules again. Call Forget after a start that the rules did not count.
+// Forget makes rules of a scope (a pool or limit set) unknown to Redis, all in one command, so that Rebuild fills them again. rules must
+// not be empty. Call Forget after a start that the rules did not count.
 func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule)
 	return nil
 }
 
-// rebuild is one call of Rebuild. It writes its token into the rules in Redis, which keeps other processes
-// from filling the same rules, however long the call takes.
+// rebuild is one call of Rebuild. It writes its token into the rules in Redis. The token keeps other processes from filling the same rules,
+// however long the call takes.
 type rebuild struct {
 	rebuilder *Rebuilder
 	scope     string
@@ -143,8 +143,8 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends past, the starts that a rule would have counted, to Redis in chunks. From then on other processes count new starts by the
-// rule.
+// sendPast sends the starts in past, which one rule would have counted, to Redis in chunks. After that, other processes count new starts by
+// this rule.
 func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
@@ -174,8 +174,8 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	return err
 }
 
-// sendPiece sends one piece of the past starts of a rule to Redis: lease ids of recently counted starts, or the starts of subjects (one
-// element of starts for each subject).
+// sendPiece sends one piece of the past starts of a rule to Redis. A piece consists of recent (lease ids of recently counted starts), or of
+// subjects with one element of starts for each subject.
 func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recent []string, subjects, starts []any) error {
 	args := []any{past.rule.specAt(r.rebuilder.clock.now()), len(recent)}
 	for _, lease := range recent {
@@ -220,9 +220,8 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew sends the current step of lua/fill.lua again, which keeps other processes from taking over the rules.
-// If another process has taken over already, renew returns ErrBusy. If the latest renew was less than
-// takeOverAfter/4 ago, it sends nothing.
+// renew sends the current step of lua/fill.lua again, which keeps other processes from taking over the rules. If another process has
+// already taken over, renew returns ErrBusy. If the latest call was less than takeOverAfter/4 ago, renew sends nothing.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.rebuilder.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
@@ -240,8 +239,8 @@ func (r *rebuild) renew(ctx context.Context) error {
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua for a rule. subjects are keys of subjects, and args the arguments of the step. isMine is false if
-// Redis knows the rule already.
+// runStep runs one step of lua/fill.lua for a rule. subjects are the keys of subjects, and args are the arguments of the step. isMine is
+// false if Redis knows the rule already.
 func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)

@@ -24,8 +24,8 @@ type RefusedSubject struct {
 	RefusalCount int64
 }
 
-// countRefusals counts the refusals in answers, the answers to checks, except refusals that only open reservations cause. isFull reports
-// whether the scope (a pool) now has maxLabels labels; then the caller must publish them.
+// countRefusals counts the refusals in answers, the answers to checks. It leaves out refusals that only open reservations cause. isFull is
+// true if the scope (a pool) now has at least maxLabels labels; then the caller must publish them.
 func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
@@ -55,12 +55,12 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) erro
 	for label, n := range counts {
 		args = append(args, label, n)
 	}
-	_, err := r.conn.runAtMost(ctx, 1, r.note, scopeName, refusalKeys(scopeName), args) // sent once, because a second run would count again
+	_, err := r.conn.runAtMost(ctx, 1, r.note, scopeName, refusalKeys(scopeName), args) // sent only once, because a second run would count twice
 	return err
 }
 
-// MostRefused returns the subjects of a scope (a pool or a limit set) with the most refusals in the current and the previous hour, at most
-// limit subjects. Refusals that other processes counted are included after these processes called Publish.
+// MostRefused returns the subjects of a scope (a pool or limit set) with the most refusals in the current and the previous hour, at most
+// limit subjects. It includes the refusals that other processes have published.
 func (r *RefusalCounts) MostRefused(ctx context.Context, scopeName string, limit int) ([]RefusedSubject, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Reservations reserves starts by rules and settles the reservations.
+// Reservations reserves starts according to rules and settles these reservations.
 type Reservations struct {
 	conn        *connection
 	clock       *serverClock
@@ -20,9 +20,9 @@ type Reservations struct {
 	settle, overdue script
 }
 
-// Reserve evaluates the checks of starts in a pool and reserves a start for each check that passes. It returns one answer for each check.
-// A reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After
-// an error any of the leases may have a reservation, so settle all of them.
+// Reserve evaluates the checks of starts in a pool and reserves a start for each check that passes. It returns one answer for each check. A
+// reserved start counts as used until Count or Release settles it. If a check is sent again under the same lease, it passes again. After an
+// error, each of the leases may have a reservation, so settle all of them.
 func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, pool, "R", checks)
 }
@@ -32,7 +32,7 @@ func (r *Reservations) Peek(ctx context.Context, pool string, checks []Check) ([
 	return r.ask(ctx, pool, "P", checks)
 }
 
-// ask sends checks of a pool in this mode of lua/reserve.lua (R reserves, P changes nothing) and returns one answer for each check.
+// ask sends the checks of a pool and returns one answer for each check. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
 func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
 	if err := validateAll(pool, checks); err != nil || len(checks) == 0 {
 		return nil, err
@@ -47,8 +47,8 @@ func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Chec
 	return answers, nil
 }
 
-// askAll returns answers only if Redis stayed in one epoch during the call. Otherwise Redis may have answered
-// from older data, so askAll asks again, once.
+// askAll returns the answers to checks, all from one epoch of Redis. If a new epoch began during the call, Redis may have answered from
+// older data. Then askAll asks once more.
 func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	answers, err := r.askInEpoch(ctx, key, checks)
 	if errors.Is(err, errNewEpoch) {
@@ -57,7 +57,7 @@ func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) 
 	return answers, err
 }
 
-// askInEpoch returns answers if Redis stayed in one epoch (without a loss of data) during the call, else errNewEpoch.
+// askInEpoch returns the answers to checks. It returns errNewEpoch if Redis may have lost data during the call.
 func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	epoch, err := r.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	return nil, err
 }
 
-// askOnce sends checks in one call of the script and returns one answer for each check.
+// askOnce sends checks in one run of the script and returns one answer for each check.
 func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	keys, args := r.encodeChecks(key.scope, checks)
 	cmd, err := r.conn.run(ctx, r.reserve[key.mode], key.scope, keys, args)

@@ -18,8 +18,8 @@ import (
 // entries of a list.
 const packedMax = 32
 
-// formatVersion is the version of the format of the stored data. It is part of the id of each rule, so
-// that two releases that run concurrently do not read each other's data.
+// formatVersion is the version of the format of the stored data. It is part of the id of each rule. So two releases that run concurrently
+// do not read each other's data.
 const formatVersion = 2
 
 // Rule is a compiled policy of an owner. It is safe for concurrent use.
@@ -47,7 +47,7 @@ type calendarPeriods struct {
 }
 
 // Compile validates the policies of an owner, such as a pool (policy.Validate), and returns their rules, which count starts. If only
-// on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps its counts. Any other change makes a new rule, which
+// on_error, on_limited, reveal or trust_device of a policy changes, the rule keeps its counts. Any other change makes a new rule, which
 // Redis does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
@@ -60,7 +60,7 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-// newRule returns the rule of a valid policy of owner with these settings, which counts starts.
+// newRule returns the rule, which counts starts, of a policy of owner. settings is the policy, which must be valid.
 func newRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.Fields()}
 	counted := settings
@@ -70,7 +70,7 @@ func newRule(owner string, settings Policy) *Rule {
 	return r
 }
 
-// setHashes sets r.id, the hash of kind and of the settings in counted, and r.policyHash, the hash of the policy.
+// setHashes sets r.id to a hash of kind and the settings in counted, and r.policyHash to a hash of the policy.
 func (r *Rule) setHashes(kind string, counted Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
 	hashedPolicy := r.Policy
@@ -78,7 +78,7 @@ func (r *Rule) setHashes(kind string, counted Policy) {
 	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-// hashPolicy returns a hash of head and of the settings of a policy, as text.
+// hashPolicy returns a hash of head and settings, as text.
 func hashPolicy(head []byte, settings Policy) string {
 	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
 	sum := sha256.Sum256(append(head, text...))
@@ -98,8 +98,8 @@ func (r *Rule) setSpec() {
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
-		// longestWindow must be longer than any period of the kind, also if the clocks change during the
-		// period. Each Period needs an entry here.
+		// longestWindow must be longer than any period of this kind, even if the clocks are changed during the period. Each Period needs an
+		// entry in this map.
 		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}
@@ -120,19 +120,19 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
-// LongestWindow returns the longest time for which a start counts in a window of the rule.
+// LongestWindow returns the length of the rule's longest window. An older start has no effect on the rule.
 func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
-// Subject returns the subject (such as a device or a tag value) for which the rule counts a start with these facts.
+// Subject returns the subject for which the rule counts a start with these facts, such as a device or the value of a tag.
 func (r *Rule) Subject(facts Facts) Subject { return subjectOf(r.perFields, facts, r.Reveal) }
 
 // FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 
-// Drops reports whether a refused start is dropped and not tried again.
+// Drops reports whether a refused start is dropped instead of being tried again.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
-// DescribeWindow returns a text for people about the window of the rule with this index. The first window has the index 0.
+// DescribeWindow returns a text for people that describes one window of the rule. windowIndex is the index of the window, from 0.
 func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
 	case Sliding:
@@ -152,8 +152,8 @@ func (r *Rule) DescribeWindow(windowIndex int) string {
 	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
 }
 
-// specAt returns the spec of the rule for a check at about the time now, with the calendar periods around
-// now.
+// specAt returns the spec of the rule (its text for the scripts) for a check at about the time now. The spec of a calendar rule contains
+// the calendar periods around now.
 func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec

@@ -57,11 +57,10 @@ type scripts struct {
 // script is the source of a script and the digest by which Redis knows it.
 type script struct{ source, digest string }
 
-// newScript returns the script with this Lua source.
+// newScript returns the script with this Lua source and its digest.
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
-// newScripts returns the scripts. settleWithin and the modes are constants in their sources, so that calls
-// need not send them.
+// newScripts returns the scripts. settleWithin and the modes are constants in the sources of the scripts, so calls do not send them.
 func newScripts(settleWithin time.Duration) scripts {
 	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
 	functions := timesLua + baseLua + commonLua

@@ -6,25 +6,26 @@ import (
 )
 
 // Count settles checks of a pool whose starts happened. A check with a reservation is counted at the time of its reservation. A check
-// without one is counted at the time now - ago. If a check is counted again within a minute, the repetition has no effect.
+// without a reservation is counted as a start that happened earlier, by the duration ago. If a check is counted again within a minute, the
+// second call has no effect.
 func (r *Reservations) Count(ctx context.Context, pool string, checks []Check, ago time.Duration) error {
 	return r.settleChecks(ctx, pool, newSettlements(checks, true, ago))
 }
 
-// Release settles checks of a pool whose starts did not happen: their reservations are given back and nothing is counted.
+// Release settles checks of a pool whose starts did not happen. It gives their reservations back and counts nothing.
 func (r *Reservations) Release(ctx context.Context, pool string, checks []Check) error {
 	return r.settleChecks(ctx, pool, newSettlements(checks, false, 0))
 }
 
-// Settle settles a group of alternatives (checks of which at most one starts) in one step: it counts the check started and releases the
-// checks in others.
+// Settle settles a group of alternatives (checks of which at most one starts) in one step. It counts the check in the parameter started,
+// and releases the checks in others.
 func (r *Reservations) Settle(ctx context.Context, pool string, started Check, others []Check) error {
 	return r.settleChecks(ctx, pool, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }
 
-// Overdue returns the lease ids of at most 1000 reservations of a pool that are open for longer than SettleWithin, oldest first. The
-// process that made them may have ended. Find out which of them started, and settle all of them with Count or Release, with an empty
-// Group.
+// Overdue returns the lease ids of reservations of a pool that have been open for longer than SettleWithin, oldest first, at most 1000. The
+// process that made such a reservation may have ended. Find out which of them started, and settle all of them with Count or Release, with
+// an empty Group.
 func (r *Reservations) Overdue(ctx context.Context, pool string) ([]string, error) {
 	if err := checkScope(pool); err != nil {
 		return nil, err
@@ -36,7 +37,7 @@ func (r *Reservations) Overdue(ctx context.Context, pool string) ([]string, erro
 	return cmd.StringSlice()
 }
 
-// settlement is a check to settle, with the information whether it started, and how long ago.
+// settlement is a check to settle. started says whether its start happened, and ago how long ago.
 type settlement struct {
 	Check
 
@@ -44,7 +45,7 @@ type settlement struct {
 	ago     time.Duration
 }
 
-// newSettlements returns a settlement for each of checks: whether they started, and how long ago.
+// newSettlements returns a settlement for each of checks, all with the same values of started and ago.
 func newSettlements(checks []Check, started bool, ago time.Duration) []settlement {
 	all := make([]settlement, len(checks))
 	for i, c := range checks {
@@ -71,7 +72,7 @@ func (r *Reservations) settleChecks(ctx context.Context, pool string, settlement
 	return nil
 }
 
-// settleAll settles the settlements of many callers, which share the scope in key, in chunks.
+// settleAll settles the settlements of many callers in chunks. All of them are of the scope in key.
 func (r *Reservations) settleAll(ctx context.Context, key callKey, settlements []settlement) ([]struct{}, error) {
 	return sendInChunks(settlements, func(part []settlement) ([]struct{}, error) { return r.settleOnce(ctx, key.scope, part) })
 }

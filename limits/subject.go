@@ -24,8 +24,7 @@ type Facts struct {
 	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject is what a rule counts separately, for example one account. It is identified by the values of the
-// fields in the policy.
+// Subject is what a rule counts separately, for example one account. The values of the fields in the policy identify a subject.
 type Subject struct {
 	digest string // hash of the values, so that Redis stores no payload
 	// Label is a text for display, at most 200 bytes. It shows a value of a payload or of facts only as a
@@ -35,8 +34,8 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectOf returns the subject with the values that fields have in facts. If reveal is true, its label shows all values. A missing field
-// counts as a value of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving out a
+// subjectOf returns the subject with the values that fields have in facts. If reveal is true, the label of the subject shows all values. A
+// missing field is a value of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving out a
 // field.
 func subjectOf(fields []string, facts Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
@@ -68,15 +67,14 @@ func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[
 func digestOf(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
-		// The length of each text is part of the hash, so that different lists never have the same input of
-		// the hash.
+		// The length of each text is part of the hash input, so two different lists never have the same hash input.
 		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
 	}
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// subjectLabel returns the text of one field of a subject for display: the value of the field, a digest of it unless reveal is true or the
-// value is no secret, or "(none)" if found is false.
+// subjectLabel returns the text of one field of a subject, for display. This is "(none)" if found is false. Otherwise it is the value of
+// the field, or a digest if the value is secret and reveal is false.
 func subjectLabel(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
@@ -124,7 +122,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookup(f.Attributes, name)
 }
 
-// canonical formats raw, a JSON document, so that equal documents have equal texts. It returns false for null and for invalid JSON.
+// canonical formats the JSON document raw so that equal documents have equal texts. It returns false for null and for invalid JSON.
 func canonical(raw json.RawMessage) (string, bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -136,8 +134,8 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup returns the value of a field in raw, a JSON document. path is the name of the field, or several names joined with dots. A JSON
-// string keeps its quotes, which distinguish it from other JSON values.
+// lookup returns the value of a field in the JSON document raw. path is the name of the field, or several names joined with dots. In the
+// result, a JSON string keeps its quotes, so that it differs from other JSON values. lookup returns false if raw has no such field.
 func lookup(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Modes of lua/take.lua. The script itself does not know modeTakeRepeatable: it stands for modeTake in calls
-// whose takings (requests to limit sets) all have ids, so that the call may be sent again.
+// These are the modes of lua/take.lua, except modeTakeRepeatable. That mode is for calls whose takings (requests to limit sets) all have
+// ids, so that the call may be sent again. The script receives modeTake in its place.
 const (
 	modeTake           = "T"
 	modePeek           = "P"
@@ -14,7 +14,7 @@ const (
 	modeTakeRepeatable = "T again"
 )
 
-// Takes counts the costs of takings by the rules of limit sets. A Taking is a request to count a cost now.
+// Takes counts the costs of takings by the rules of limit sets. A Taking is a request to a limit set to count a cost now.
 type Takes struct {
 	conn      *connection
 	clock     *serverClock
@@ -24,9 +24,9 @@ type Takes struct {
 	scripts   map[string]script // key: mode of lua/take.lua
 }
 
-// Take counts the cost of each taking (a request to the limit set) whose items all allow it, and returns one result for each taking, in
-// the order of takings. A taking that is not allowed counts nothing. After an error any of the takings may have been counted. A taking
-// with an ID can then be sent again. If a call contains a taking without an ID, Take sends the script only once.
+// Take counts the cost of each taking (a request to the limit set) if all items of the taking allow it. It returns one result for each
+// taking, in the order of takings. A taking that is not allowed counts nothing. After an error, each of the takings may have been counted.
+// A taking with an ID can then be sent again. If a call contains a taking without an ID, Take sends the script only once.
 func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
 	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
@@ -48,9 +48,9 @@ func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeR
 	return t.ask(ctx, set, modePeek, takings)
 }
 
-// Return gives back the unused part of earlier takes from a limit set. Each taking must have the ID and the items of the earlier take; its
-// Cost is the total amount to give back of this take. For each taking, Return returns the total amount that has been given back. If a
-// taking is sent again, Return gives back nothing more. If Redis no longer knows the ID, the amount is 0.
+// Return gives back the unused part of earlier takes from a limit set. Each taking must have the ID and the items of the earlier take. Its
+// Cost is the total amount to give back of this take. For each taking, Return returns the total amount that has been given back so far. If
+// a taking is sent again, Return gives back nothing more. If Redis no longer knows the ID, the amount is 0.
 func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int64, error) {
 	if err := validateAll(set, takings); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int
 	})
 }
 
-// ask sends takings (requests to a limit set) in this mode of lua/take.lua and returns one result for each taking.
+// ask sends takings (requests to a limit set) and returns one result for each taking. mode is a mode of lua/take.lua or modeTakeRepeatable.
 func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]TakeResult, error) {
 	if err := validateAll(set, takings); err != nil || len(takings) == 0 {
 		return nil, err
@@ -95,8 +95,8 @@ func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]Ta
 	return taken, err
 }
 
-// askInEpoch sends takings (requests to a limit set) in chunks, in the epoch of Redis with this name, and returns one result for each
-// taking.
+// askInEpoch sends takings (requests to a limit set) in chunks and returns one result for each taking. The parameter epoch is the name of
+// the present epoch of Redis.
 func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takings []Taking) ([]TakeResult, error) {
 	return sendInChunks(takings, func(part []Taking) ([]TakeResult, error) {
 		reply, err := t.runTake(ctx, key, epoch, part)
@@ -111,8 +111,8 @@ func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takin
 	})
 }
 
-// runTake runs lua/take.lua and returns its reply. lua/quick_take.lua may answer instead; runTake converts
-// such a reply to the form of take.lua.
+// runTake runs lua/take.lua and returns its reply. In simple cases lua/quick_take.lua answers instead; runTake converts such a reply to the
+// form of take.lua.
 func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {

@@ -29,14 +29,14 @@ type TakeResult struct {
 	// completely. Then the taking is not allowed.
 	OtherCost bool
 	Items     []WindowUse // the use for each item, in the order of the items of the taking
-	// Since is the latest time at which one of the rules began to count: earlier takes are missing in its
-	// counts. It is zero if all rules have counted for their whole windows.
+	// Since is the time at which the counts of all rules had begun: earlier takes may be missing in the counts. It is zero if all rules
+	// have counted for their whole windows.
 	Since time.Time
 	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes how much of a rule its subject has used. Of the windows of the rule, it shows the one
-// with the least left; Wait and Refuses concern all windows.
+// WindowUse describes how much of a rule its subject has used. If the rule has several windows, it describes the window with the least
+// left; but Wait and Refuses take all windows into account.
 type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // amount used in the window; more than Max if Max was lowered after the use
@@ -46,10 +46,10 @@ type WindowUse struct {
 	Reset   time.Duration
 	Wait    time.Duration // time until this rule allows the cost; may be longer than Reset
 	Refuses bool          // whether this rule refuses the cost now
-	Unknown bool          // whether Redis does not know the rule, which counts starts (only with Usage); then no other field is set
+	Unknown bool          // only with Usage: Redis does not know the rule, which counts starts; then no other field is set
 }
 
-// RefusingItem returns the index, in Items, of the item that refuses the cost for the longest time. If all items allow the cost now, it
+// RefusingItem returns an index of Items: that of the item which refuses the cost for the longest time. If all items allow the cost now, it
 // returns -1.
 func (t TakeResult) RefusingItem() int {
 	refusing := -1
@@ -61,8 +61,8 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns the request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
-// facts, so the same id with other facts makes another taking. If id is empty, the taking has no ID.
+// NewTaking returns a request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from the parameter
+// id and all facts, so the same id with other facts makes another taking. If id is empty, the taking has no ID.
 func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}
 	if id != "" {
@@ -72,7 +72,7 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	return t
 }
 
-// readTakeResults decodes reply, the part of the reply of take.lua that follows the time of Redis, into one result for each of takings.
+// readTakeResults decodes reply into one result for each of takings. reply is the part of the reply of take.lua after the time of Redis.
 func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {

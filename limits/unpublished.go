@@ -8,20 +8,19 @@ import (
 	"sync"
 )
 
-// maxLabels is the maximum number of labels (texts for display that name subjects) that are kept. It applies
-// to refusals in each hour in Redis, to refusals in this process that are not yet published, and to the uses
-// of each rule.
+// maxLabels is the maximum number of labels (texts for display that name subjects) that are kept in each of these places: the refusals of
+// one hour in Redis, the unpublished refusals of a scope in this process, and the uses of each rule.
 const maxLabels = 256
 
-// unpublished contains counts of this process that are only for display, until they are published to Redis.
-// The map all has them by scope and then by key. Checks and takes do not wait for the publication.
+// unpublished contains counts of this process that are only for display, until they are published to Redis. So checks and takes need not
+// wait for the publication.
 type unpublished[T any] struct {
 	mu  sync.Mutex
 	all map[string]map[string]T // scope -> key -> count
 }
 
-// change calls update with the value of a key of the scope (a pool or limit set), or with the zero value if there is none, and stores the
-// result of update. It returns the number of keys of the scope.
+// change replaces the value of a key in a scope (a pool or limit set) with the result of update. update gets the present value, or the zero
+// value if there is none. change returns the number of keys of the scope.
 func (u *unpublished[T]) change(scopeName, key string, update func(T) T) (keys int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +45,8 @@ func (u *unpublished[T]) take(scopeName string) map[string]T {
 	return values
 }
 
-// publish calls publishScope for each scope (pool or limit set) that has values. publishScope must call take, which deletes these values.
+// publish calls publishScope for each scope (a pool or limit set) that has values. publishScope must call take, which returns and deletes
+// these values.
 func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
 	u.mu.Lock()
 	scopes := slices.Collect(maps.Keys(u.all))

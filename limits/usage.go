@@ -19,9 +19,8 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much of its rule the subject of each item has used. scopeName is the name of the pool or limit set in which the
-// rules count. ReadUses changes nothing. The rules may be rules that count starts or rules of a limit set. Open reservations do not count
-// as used.
+// ReadUses returns how much of its rule the subject of each item has used. It changes nothing. scopeName is the pool or limit set in which
+// the rules count. The rules may count starts or belong to a limit set. Open reservations do not count as used.
 func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -33,7 +32,7 @@ func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([
 	return uses, err
 }
 
-// readInEpoch is ReadUses for one epoch of Redis: it returns errNewEpoch if Redis may have lost data during the call.
+// readInEpoch does the work of ReadUses. It returns errNewEpoch if Redis may have lost data during the call.
 func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	epoch, err := u.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
@@ -69,7 +68,7 @@ type SubjectUse struct {
 	WindowUse
 }
 
-// Redacted returns a copy of u for a reader who may not see the values of subjects: if the policy reveals these values, the label is
+// Redacted returns a copy of u for a reader who may not see the values of subjects. If the policy reveals these values, the label is
 // replaced with a digest.
 func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
@@ -81,10 +80,10 @@ func (u SubjectUse) Redacted() SubjectUse {
 // usedShare returns the used share of the maximum: Used / Max.
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns, with their current use, at most limit subjects that have used the largest share of the maximum of their rule. scopeName
-// is the name of the pool or limit set in which the rules count. The numbers are exact, but the choice of subjects is not: Highest
-// considers, for each rule, only a few hundred candidates, those with the highest use when they last counted. Subjects that other
-// processes counted are included after these processes called Publish.
+// Highest returns at most limit subjects that have used the largest share of the maximum of their rule, with their current use. scopeName
+// is the pool or limit set in which the rules count. The returned numbers are exact, but the choice of subjects is not: for each rule,
+// Highest considers only a few hundred candidates. These are the subjects that had the highest use when they last counted. Subjects that
+// other processes counted are included after these processes called Publish.
 func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -109,8 +108,8 @@ func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the subjects of a scope (a pool or limit set) to the candidates in Redis (see Highest). If Redis has too many
-// candidates of a rule, it keeps only the candidates with the highest current use.
+// publishScope adds the recorded subjects of a scope (a pool or limit set) to the candidates in Redis (see Highest). If Redis then has too
+// many candidates of a rule, publishScope keeps only the candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	_, full, err := u.storeScores(ctx, scopeName, u.uses.takeItems(scopeName))
 	if err != nil || len(full) == 0 {
@@ -127,8 +126,8 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	return err
 }
 
-// highestKey returns the key of the candidates of a rule in a scope (see Highest): a ZSET whose members are digests with labels and whose
-// scores are used shares. A policy whose labels look different has another key.
+// highestKey returns the key of the candidates (see Highest) of a rule in a scope. The key holds a ZSET whose members are digests with
+// labels and whose scores are used shares. If a change of the policy changes its labels, the key changes, too.
 func (r *Rule) highestKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }
@@ -171,8 +170,8 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	return uses, err
 }
 
-// storeScores stores for each item, as the score of its subject, the share of the rule that the subject uses now. It returns these uses in
-// uses, and in full the rules that have more than 2*maxLabels candidates in the scope (a pool or limit set).
+// storeScores reads the current use of the subject of each item, and stores the used share as the score of the subject. It returns these
+// uses. full has the rules that now have more than 2*maxLabels candidates in the scope (a pool or limit set).
 func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scopeName, items)
 	if err != nil || len(items) == 0 {

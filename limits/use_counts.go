@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// useCounts records, for each rule, how much its subjects have used. It keeps only the subjects with the
-// highest use.
+// useCounts records, for each rule, how much its subjects have used. For each rule it keeps only the subjects with the highest use.
 type useCounts struct {
 	unpublished[*ruleUses] // key: id of the rule
 }
@@ -24,8 +23,8 @@ type countedSubject struct {
 	used int64
 }
 
-// record stores used as the amount that the subject of item has used of its rule in a scope (a pool or limit set). If used is 0, it adds
-// one to the stored amount.
+// record stores used as the amount that the subject of item has used of its rule in a scope (a pool or limit set). If used is 0, record
+// adds 1 to the stored amount instead.
 func (u *useCounts) record(scopeName string, item Item, used int64) {
 	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {

@@ -1,5 +1,5 @@
 // Package migrations holds the schema of the ledger as goose migrations, one embedded tree per dialect. Each migration runs in a
-// transaction of its own. On Postgres a session lock makes replicas that start at the same time wait for one another, so each migration is
+// transaction of its own. On Postgres, replicas that start at the same time wait for each other with a session lock, so each migration is
 // applied once.
 package migrations
 
@@ -16,7 +16,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// The dialects.
+// These are the dialects of SQL that the migrations support.
 const (
 	Postgres = "postgres"
 	SQLite   = "sqlite"
@@ -82,7 +82,7 @@ func newProvider(db *sql.DB, dialect string) (*goose.Provider, error) {
 	}
 	name, opts := goose.DialectSQLite3, []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
 	if dialect == Postgres {
-		// It tries every second for 5 minutes, which is as long as a big migration may take.
+		// The locker tries to get the lock every second for 5 minutes, because a big migration of another replica may take that long.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 		if err != nil {
 			return nil, fmt.Errorf("migration lock: %w", err)

@@ -16,8 +16,8 @@ const (
 	Trigger = "trigger"
 )
 
-// Objects returns the indexes and triggers that the Postgres migrations create, in their order. An index without a name has the name that
-// Postgres gives it.
+// Objects returns the indexes and triggers that the Postgres migrations create, in the order of the files. If a migration gives an index no
+// name, its Object has the name that Postgres gives it.
 func Objects() ([]Object, error) {
 	names, err := fs.Glob(files, Postgres+"/*.sql")
 	if err != nil {

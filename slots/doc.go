@@ -1,17 +1,15 @@
-// Package slots is the semaphore. It records which of a pool's numbered slots are free and which
-// lease holds each held slot. The semaphore lives in Redis. Each decision is one atomic script. The
-// package knows pools, leases and devices only by name.
+// Package slots is the semaphore. It records which of a pool's numbered slots are free and which lease holds each held slot. The semaphore
+// is stored in Redis, and each decision is one atomic script. The package knows pools, leases and devices only by name.
 //
 // A counter of running work that is stored separately from the work becomes wrong: it expires while
 // holders run, or it never expires, or it is decremented twice. Here the count is derived from the
 // holders. Each holder has its own lease, and only the complete lease id that holds a slot frees
 // the slot.
 //
-// Guarantees while Redis keeps its data: No more than capacity leases are granted, and no slot
-// number is granted twice. The end of a lease frees nothing by itself. This package or the Redis
-// client may send a call again. All sendings have one effect and the same answer, except that a
-// release that is sent again returns false for a lease that an earlier sending freed. If Redis does
-// not know a pool or has lost a part of it, the pool grants nothing (StatusUnknown) until Restore.
+// Guarantees while Redis keeps its data: No more than capacity leases are granted, and no slot number is granted twice. The end of a lease
+// frees nothing by itself. This package or the Redis client may send a call several times. All sendings together have one effect, and each
+// returns the same answer. There is one exception: a release returns false for a lease that an earlier sending of the same call freed. If
+// Redis does not know a pool or has lost a part of it, the pool grants nothing (StatusUnknown) until Restore.
 //
 // A failover of Redis can lose the latest writes while the pool stays known. The caller corrects
 // this from its ledger, the database of its grants, with Snapshot, Adopt and Serve. So a decision of

@@ -25,9 +25,9 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire
-// the slot. No other device gets the slot while the offer lasts. A slot that is kept for a poller, a device
-// that is not notified (lua/queue.lua), is also an offer, but such an offer is never returned for sending.
+// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire the slot. No other device
+// gets the slot while the offer lasts. A slot that is kept for a poller (a device that is not notified; see lua/queue.lua) is also an
+// offer. OfferSlots does not return such an offer, because there is nothing to send.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -41,8 +41,8 @@ type Offer struct {
 type Update struct {
 	Kind   UpdateKind
 	Device string // the device; unused for BatchLeft, BatchOpened and ResendParkedOffers
-	// Offer is the ID of the offer that the update concerns. If it is 0, WaiterPassedOver and WaiterLeft
-	// concern the device, whatever offer it has.
+	// Offer is the ID of the offer that the update concerns. If it is 0 with WaiterPassedOver or WaiterLeft, the update concerns the
+	// device, whatever offer it has.
 	Offer int64
 	Batch int64 // the batch; only for BatchLeft and BatchOpened
 }
@@ -57,9 +57,9 @@ const (
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue, or get no offers until a device asks or joins with a task of the batch
 	BatchOpened      UpdateKind = "opened" // tasks of the batch may start again: its waiters get offers
-	// ResendParkedOffers concerns no single device. It asks OfferSlots to return again those offers to parked
-	// reports that are unsent and at least 500 ms old, because the replica with the report may have missed
-	// them. Offers that have lapsed are not returned.
+	// ResendParkedOffers concerns no single device. It makes OfferSlots return some offers to parked reports again: those that are unsent
+	// and at least 500 ms old. The reason is that the replica with the report may have missed them. Offers that have lapsed are not
+	// returned.
 	ResendParkedOffers UpdateKind = "missed"
 )
 
@@ -74,9 +74,9 @@ type QueueState struct {
 	Offers     []Offer // offers to send: new offers and, again every 500 ms, offers for which no update OfferSent has arrived
 }
 
-// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots
-// for each 500 updates. If an offer to a device lapses, the device is sent no other offer until it asks
-// again; a slot can only be kept for it around the time of its next report.
+// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for each 500 updates. If an
+// offer to a device lapses, no other offer is sent to the device until it asks again. Until then, a slot can only be kept for it around the
+// time of its next report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -98,8 +98,7 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 	})
 }
 
-// Join adds devices to the queue (see Joiner). Like OfferSlots, it also ends lapsed offers and offers free
-// slots.
+// Join adds devices to the queue (see Joiner). It also ends lapsed offers and offers free slots, as OfferSlots does.
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
@@ -113,8 +112,8 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 	})
 }
 
-// offerSlots sends all elements of all in chunks, and at least one chunk if there are none. It returns the
-// state after the last chunk, with the offers of all chunks.
+// offerSlots sends the elements of the list all in chunks. If there are none, it sends one empty chunk. It returns the state after the last
+// chunk, with the offers of all chunks.
 func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
@@ -166,10 +165,9 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// FindWaitingPools returns the pools that have waiters (waiting devices), and the pools that need OfferSlots.
-// A pool needs it if it has an offer, or if it has a free slot and a waiter that can be notified.
-// FindWaitingPools needs one round trip (in a Cluster one to each node), and a second one if any pool has
-// waiters. It runs no script. If a node does not answer, its pools are left out and err is set.
+// FindWaitingPools returns the pools that have waiters (waiting devices), and the pools that need OfferSlots. A pool needs OfferSlots if it
+// has an offer, or if it has a free slot and a waiter that can be notified. FindWaitingPools runs no script. It needs one round trip (in a
+// Cluster one to each node), and a second one if a pool has waiters. If a node does not answer, its pools are left out and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
@@ -194,8 +192,8 @@ func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiti
 	return waiting, needOffers, nil
 }
 
-// readCounts sends the commands that ask adds for each pool, in one round trip, and returns their numbers. A
-// number that could not be read is 0, and the error is returned.
+// readCounts sends the commands that the function ask adds for each pool, in one round trip, and returns their numbers. If a number could
+// not be read, it is 0, and readCounts also returns the error.
 func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
 	if len(pools) == 0 {
 		return nil, nil
@@ -215,8 +213,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(red
 	return counts, err //nolint:wrapcheck // by the caller
 }
 
-// PoolsWithOffer returns the pools that have an offer for the device. It needs one round trip, in a
-// Cluster one to each node.
+// PoolsWithOffer returns those of the pools that have an offer for the device. It needs one round trip (in a Cluster one to each node).
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) ([]string, error) {
 	if len(pools) == 0 {
 		return nil, nil

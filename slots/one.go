@@ -8,8 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Pool is a pool for a program that either takes a free slot at once or is refused. It has no queue of
-// waiting devices.
+// Pool is a pool without a queue of waiting devices. Its user takes a free slot at once or is refused.
 type Pool struct {
 	semaphore *Semaphore
 	name      string
@@ -25,9 +24,8 @@ func Open(ctx context.Context, client redis.UniversalClient, name string, capaci
 	return p, err
 }
 
-// Acquire takes the lowest free slot under a lease. acquired is false if no slot is free. A lease that
-// already holds a slot gets the same slot again. ttl is only displayed (Snapshot): the slot is held until
-// Release.
+// Acquire takes the lowest free slot under a lease. acquired is false if no slot is free. If the lease already holds a slot, Acquire
+// returns this slot again. ttl is only displayed (Snapshot): the slot is held until Release.
 func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (slot int, acquired bool, err error) {
 	request := Request{Device: lease, Wants: []Want{{Lease: lease, TTL: ttl}}}
 	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Requests: []Request{request}}}})[0]
@@ -41,8 +39,8 @@ func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (sl
 	return got.Slot, got.Status == StatusAcquired, nil
 }
 
-// Release frees the slot of a lease. freed is false if the lease held no slot, if Redis does not know
-// the pool, or if the call was sent again and the first sending freed the slot.
+// Release frees the slot of a lease. freed is false if the lease held no slot or if Redis does not know the pool. freed is also false if
+// the call was sent twice and the first sending freed the slot.
 func (p *Pool) Release(ctx context.Context, lease string) (freed bool, err error) {
 	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
 	if result.Err != nil {

@@ -28,10 +28,9 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a pool if c.Version is newer than the version that Redis stores. changed
-// reports whether it set it. A lower capacity revokes no lease: nothing is granted until fewer slots are held
-// than the new capacity. If Redis does not know the pool, Configure returns ErrUnknownPool, and the pool
-// needs Restore.
+// Configure sets the capacity of a pool if c.Version is newer than the version that Redis stores. changed is false if it is not newer. A
+// lower capacity revokes no lease: nothing is granted until fewer slots are held than the new capacity. If Redis does not know the pool,
+// Configure returns ErrUnknownPool, and the pool needs Restore.
 func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -46,10 +45,10 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	return reply == 1, nil
 }
 
-// Restore makes a pool known to Redis, with these holders. Their leases and slots must be distinct. Restore
-// sends the holders in chunks, and Redis does not know the pool until the last chunk. restored is false if
-// another caller has made the pool known or has started a restore. After an error or false, read the pool
-// with Snapshot; if Redis does not know it, restore it again.
+// Restore makes a pool known to Redis, with these holders. The leases and slots of the holders must be distinct. Restore sends the holders
+// in chunks, and Redis does not know the pool until the last chunk. restored is false if another caller has made the pool known or has
+// started a restore. If Restore returns an error or false, read the pool with Snapshot. If Redis still does not know the pool, restore it
+// again.
 func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -73,10 +72,10 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	}
 }
 
-// Adopt records each element of holders as the holder of its slot, also beyond the capacity. If another lease
-// holds the slot, Adopt changes nothing for this element and returns false for it. If the lease already holds
-// the slot, Adopt replaces its device, batch and times. If the lease holds another slot, Adopt frees that
-// slot. If Redis does not know the pool, Adopt returns ErrUnknownPool, and the pool needs Restore.
+// Adopt records each element of holders as the holder of its slot, even if the slot is beyond the capacity. If another lease holds the
+// slot, Adopt changes nothing for this element and returns false for it. If the lease of the element already holds the slot, Adopt replaces
+// its device, batch and times. If this lease holds another slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns
+// ErrUnknownPool, and the pool needs Restore.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -157,8 +156,8 @@ func checkConfig(pool string, c Config) error {
 	return checkPool(pool)
 }
 
-// checkHolders returns ErrInvalid for invalid or duplicate holders. lua/restore.lua compares the number of
-// held slots with the number of sent holders, so a duplicate would keep a restore from ever finishing.
+// checkHolders returns ErrInvalid for invalid or duplicate holders. A duplicate would keep a restore from ever finishing, because
+// lua/restore.lua waits until the number of held slots equals the number of holders.
 func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {

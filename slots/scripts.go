@@ -16,8 +16,8 @@ import (
 // maxSends is the maximum number of times that a script is sent if the network loses it.
 const maxSends = 3
 
-// chunk is the maximum length of each list (leases, requests, updates, joiners, holders) in one run of a script. Longer
-// lists are sent in several runs, because a script blocks Redis while it runs.
+// chunk is the maximum length of each list (leases, requests, updates, joiners, holders) in one run of a script. Longer lists are sent in
+// several runs, because a script blocks Redis while it runs.
 const chunk = 500
 
 var (
@@ -51,8 +51,8 @@ type scripts struct {
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts with their libraries in front: only core.lua, or core.lua and turn.lua, or
-// core.lua, turn.lua, batch_order.lua and queue.lua.
+// newScriptsWithCore returns the scripts with their libraries in front. coreLua is the source of core.lua. Some scripts need only core.lua,
+// one needs core.lua and turn.lua, and the others need core.lua, turn.lua, batch_order.lua and queue.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	turn := core + "local turn = (function()\n" + turnLua + "end)()\n"
@@ -101,13 +101,14 @@ func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool st
 	return one.Cmd
 }
 
-// runDecoded runs a script and decodes its JSON reply into answer. known is false if the reply is empty:
-// Redis does not know the pool.
+// runDecoded runs a script and decodes its JSON reply into answer. known is false if the reply is empty, which means that Redis does not
+// know the pool.
 func (s *Semaphore) runDecoded(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
 	return decodeReply(s.runScript(ctx, script, pool, args), answer)
 }
 
-// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty.
+// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty, which means that Redis does not know
+// the pool.
 func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
@@ -119,8 +120,8 @@ func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	return true, nil
 }
 
-// unavailable wraps any failure to get a reply from Redis as ErrUnavailable. After such a failure nothing may
-// be granted, whatever its cause is.
+// unavailable wraps an error as ErrUnavailable. It is used for any failure to get a reply from Redis. After such a failure nothing may be
+// granted, whatever its cause is.
 func unavailable(op, pool string, err error) error {
 	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
 }

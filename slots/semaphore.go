@@ -35,8 +35,7 @@ func (s *Semaphore) Node(ctx context.Context, pool string) string {
 // Outages returns how many times Redis began to fail after it had answered before.
 func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
-// Request asks for one slot for a device. The slot may be used for any one of several tasks of the device
-// (Wants).
+// Request asks for one slot for a device. The slot is for one of several tasks of the device (Wants); the semaphore selects which.
 type Request struct {
 	Device string  // must not contain '|'
 	Wants  []Want  // 1 to MaxWants tasks, in any order; one of them may get the slot
@@ -47,15 +46,15 @@ type Request struct {
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines the time after which a refused device is to ask again. This is the expected time until its
-// grant, computed from MeanHold and the number of waiters before it, or up to a tenth less. It is at least
-// MinWait and at most 3 x ReportPeriod. A device that can be notified need not ask to get its slot, so its
-// time is one ReportPeriod longer, and at most 8 x ReportPeriod. Fractions of a millisecond are dropped.
+// Pace determines the time after which a refused device is to ask again. This time is the expected time until the grant of the device, or
+// up to a tenth less. It is computed from MeanHold and the number of waiters before the device. It is at least MinWait and at most 3 x
+// ReportPeriod. A device that can be notified need not ask to get its slot, so its time is one ReportPeriod longer, and at most 8 x
+// ReportPeriod. Fractions of a millisecond are dropped.
 //
-// LongestSleep raises the maximum for a device far back in its batch: to a tenth of the time until its grant if
-// only its own batch waited, at most to LongestSleep. So the waiters of a batch together still ask about ten times
-// for each slot that falls free. Enough of them come if the capacity is raised tenfold, if all other batches
-// are cancelled, or if nine of ten devices fail.
+// LongestSleep raises the maximum for a device that is far back in its batch. The maximum is then a tenth of the time until its grant if
+// only its own batch waited, but no more than LongestSleep. So all waiters of a batch together still ask about ten times for each slot that
+// becomes free. Enough of them ask even if the capacity is raised tenfold, if all other batches are cancelled, or if nine of ten devices
+// fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -112,24 +111,21 @@ type ExchangeResult struct {
 	Err          error         // if it is set, no other field is set
 }
 
-// Serve processes the Exchange of each call. It frees the slots of the leases and offers the freed slots.
-// Then it gives each request, in order, the lowest free slot of the pool. The slot goes to that Want of the
-// request which is first in the order below. A slot that is offered to another device is not free. A refused
-// device stays in the queue of the pool until it gets a slot of the pool, or until it has not asked again in
-// the time that pace allows.
+// Serve processes the Exchange of each call. It frees the slots of the leases and offers the freed slots. Then it gives each request, in
+// order, the lowest free slot of the pool. A slot that is offered to another device is not free. If a request has several Wants, the Want
+// that is first in the order below gets the slot. A refused device stays in the queue of the pool until it gets a slot of the pool, or
+// until it has not asked again in the time that Pace allows.
 //
-// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome. A call
-// with at most 500 leases and at most 500 requests (chunk) is one atomic step. A larger call is several
-// atomic steps, leases first.
+// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome. A call with at most 500 leases and at
+// most 500 requests is one atomic step. A larger call is several atomic steps; the steps with leases come first.
 //
-// After an error any of the requested leases may hold a slot: release them. A call may be repeated after an
-// error. If an earlier sending of the call freed a lease, Freed is false for this lease.
+// After an error, each of the requested leases may hold a slot, so release all of them. A call may be repeated after an error. If an
+// earlier sending of the call freed a lease, Freed is false for this lease.
 //
-// The order: The batch with the lowest held / weight is first. If batches are equal, the batch that got a
-// slot least recently (by weight: the lower virtual time in lua/batch_order.lua) is first, then the older
-// batch (lower id). Inside a batch, the highest priority is first, then the older task. Urgent batches
-// (Want.LanePercent) precede all other batches while together they hold less than LanePercent of the
-// capacity.
+// The order of Wants and waiters: The batch with the lowest held / weight is first. If batches are equal in this, the batch that got a slot
+// least recently is first (in terms of weight: the batch with the lower virtual time in lua/batch_order.lua). If they are still equal, the
+// older batch (lower id) is first. Inside a batch, the highest priority is first, then the older task. Urgent batches (Want.LanePercent)
+// come before all other batches while all urgent batches together hold less than LanePercent of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -177,8 +173,8 @@ func (e *Exchange) takeChunk() (part Exchange) {
 	return part
 }
 
-// addReply adds the reply to the part of a call to the result. reply.Freed lists the freed leases in the
-// order of part.Leases.
+// addReply adds the reply for one part of a call to the result of the call. answered is the finished Redis command. reply.Freed lists the
+// freed leases in the order of part.Leases.
 func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(answered, &reply)

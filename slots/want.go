@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Want is a task for which a device asks for a slot, with the fields that determine its place in the order.
+// Want is a task for which a device asks for a slot. Its fields determine the place of the task in the order (see Serve).
 type Want struct {
 	Lease  string        // unique per acquisition; must not contain '|'
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
-	// LanePercent is a percentage of the capacity, rounded up to slots. If it is 1..100, the batch is
-	// urgent: urgent batches precede all other batches while together they hold less than
-	// this percentage. 0 means that the batch is not urgent.
+	// LanePercent is a percentage of the capacity; the resulting number of slots is rounded up. If it is 1..100, the batch is urgent:
+	// urgent batches come before all other batches while all urgent batches together hold less than this percentage. 0 means that the batch
+	// is not urgent.
 	LanePercent int
 	Priority    int   // order inside the batch, higher first; within +-2^30
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
@@ -29,9 +29,9 @@ type Waiter struct {
 	LanePercent      int
 }
 
-// Joiner is a device that is added to the queue although it has not asked. If the device already waits in the
-// queue, it keeps waiting with its present task. There is one exception: if the joiner has a LanePercent and
-// the device has no offer, the device then waits with the task of the joiner.
+// Joiner is a device that is added to the queue although it has not asked for a slot. If the device already waits in the queue, it keeps
+// waiting with its present task. There is one exception: if the joiner has a LanePercent and the device has no offer, the device then waits
+// with the task of the joiner.
 type Joiner struct {
 	Waiter
 	Reach Reach

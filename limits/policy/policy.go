@@ -1,5 +1,5 @@
-// Package policy defines and validates limits as operators write them. It is separate from package
-// limits, which enforces them, so that clients need no Redis.
+// Package policy defines and validates limits as operators write them. It is separate from package limits, which enforces limits, so that
+// clients can use it without Redis.
 package policy
 
 import (

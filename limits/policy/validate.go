@@ -22,8 +22,8 @@ const (
 // Validate checks the policies of one owner. An error is ErrInvalid and contains the field and its allowed values.
 func Validate(policies []Policy) error { return validate(policies, Policy.checkPer) }
 
-// validate returns an error for the first invalid policy. checkPer checks the field Per of a policy; at is the name of this field in the
-// error.
+// validate returns an error for the first invalid policy. checkPer checks the field Per of policy p; its parameter at is the name of this
+// field in the error.
 func validate(policies []Policy, checkPer func(p Policy, at string) error) error {
 	if len(policies) > MaxPolicies {
 		return fieldError("limits", "at most %d policies", MaxPolicies)
@@ -60,7 +60,7 @@ func fieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
-// check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error, such as limits[0].
+// check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error, such as "limits[0].".
 func (p Policy) check(path string) error {
 	if !validName(p.Name) {
 		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
@@ -74,7 +74,8 @@ func (p Policy) check(path string) error {
 	return p.checkAlgorithm(path)
 }
 
-// checkAlgorithm returns an error if the algorithm, or a field that it uses, is invalid. path is as in check.
+// checkAlgorithm returns an error if the algorithm, or a field that it uses, is invalid. path is the prefix of the field's name in the
+// error.
 func (p Policy) checkAlgorithm(path string) error {
 	switch p.Algorithm {
 	case Sliding:
@@ -106,7 +107,8 @@ func (p Policy) checkAlgorithm(path string) error {
 	return fieldError(path+"algorithm", "must be sliding, fixed, calendar or duplicate")
 }
 
-// refuseFields returns an error if one of fields is set: the algorithm does not use them. path is as in check.
+// refuseFields returns an error if one of fields is set, because the algorithm of p does not use them. path is the prefix of the field's
+// name in the error.
 func (p Policy) refuseFields(path string, fields ...string) error {
 	isSet := map[string]bool{
 		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
@@ -140,7 +142,8 @@ func (p Policy) checkWindows(path string) error {
 	return nil
 }
 
-// checkCalendar returns an error if the period or the time zone of a calendar policy is invalid. path is as in check.
+// checkCalendar returns an error if the period or the time zone of a calendar policy is invalid. path is the prefix of the field's name in
+// the error.
 func (p Policy) checkCalendar(path string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
 		return fieldError(path+"period", "must be day, week or month")
@@ -183,7 +186,7 @@ func CountedNames(policies []Policy) (tags, attributes []string) {
 	return tags, attributes
 }
 
-// checkPer returns an error if Per is invalid for a policy that counts starts. path is the name of the field in the error.
+// checkPer returns an error if Per is invalid for a policy that counts starts. path is the name of the field per in the error.
 func (p Policy) checkPer(path string) error {
 	fields := p.Fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
