@@ -47,7 +47,7 @@ func newRedisLimiter(tb testing.TB) *redisLimiter {
 	return connect(tb, sharedRedis.NewDatabase(tb))
 }
 
-// newClockLimiter returns a limiter on an in-process Redis whose clock the test sets.
+// newClockLimiter returns a limiter on an in-process Redis. The clock of this Redis is at now until the test sets it.
 func newClockLimiter(tb testing.TB, now time.Time) (*redisLimiter, *miniredis.Miniredis) {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
@@ -58,7 +58,7 @@ func newClockLimiter(tb testing.TB, now time.Time) (*redisLimiter, *miniredis.Mi
 // arbitraryTime returns a fixed time. No test result depends on which time it is.
 func arbitraryTime() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// redisLimiter is a limiter in a running Redis. Its scope (the prefix of its keys) is used by this test only.
+// redisLimiter is a limiter in a running Redis. Only one test uses its scope (the prefix of its keys).
 type redisLimiter struct {
 	*limits.Limiter
 
@@ -83,8 +83,8 @@ func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// newRules compiles the policies and fills the rules in Redis from an empty history. Afterwards all rules are known
-// and have no counts.
+// newRules compiles the policies and fills their rules in Redis from an empty history. Then all these rules are known and have counted
+// nothing.
 func (s *redisLimiter) newRules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules := compileRules(tb, policies...)
@@ -99,7 +99,7 @@ func (s *redisLimiter) rebuild(tb testing.TB, rules []*limits.Rule, past ...limi
 	}
 }
 
-// newHistory returns a history of starts that returns the given starts at each reading.
+// newHistory returns a history that contains the given starts, at each reading.
 func newHistory(starts ...limits.Start) limits.History {
 	return func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -112,7 +112,7 @@ func newHistory(starts ...limits.Start) limits.History {
 	}
 }
 
-// newCheck returns a check that asks whether a task of the account may start now. It has a new lease id.
+// newCheck returns a check that asks whether a task of the account may start now. The check has a new lease id and a Group of its own.
 func (s *redisLimiter) newCheck(rules []*limits.Rule, account string) limits.Check {
 	n := s.leaseNumber.Add(1)
 	group := "g" + strconv.FormatInt(n, 10)
@@ -154,8 +154,8 @@ func (s *redisLimiter) countLate(tb testing.TB, c limits.Check, ago time.Duratio
 	}
 }
 
-// compileSet returns the rules of a limit set with the given policies. The rules count by facts that a caller
-// sends, instead of device tags.
+// compileSet returns the rules of a limit set with the given policies. It replaces tags in Per with facts, because a limit set counts by
+// facts that a caller sends.
 func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	of := slices.Clone(policies)
@@ -169,7 +169,7 @@ func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// take sends a take (a request to a limit set) with a cost of 1 for the account, without an id.
+// take sends one take (a request to a limit set) for the account, with a cost of 1 and without an id.
 func (s *redisLimiter) take(tb testing.TB, rules []*limits.Rule, account string) limits.TakeResult {
 	tb.Helper()
 	return s.takeWithID(tb, rules, "", 1, account)
@@ -191,7 +191,7 @@ func (s *redisLimiter) release(tb testing.TB, c limits.Check) {
 	}
 }
 
-// tryStart reserves a start of the account and then counts it as started. It reports whether the start was allowed.
+// tryStart reserves a start of the account. If the start is allowed, tryStart counts it as started and returns true.
 func (s *redisLimiter) tryStart(tb testing.TB, rules []*limits.Rule, account string) bool {
 	tb.Helper()
 	c := s.newCheck(rules, account)

@@ -16,13 +16,12 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// BenchmarkOneWindow compares the speed of checks of one window on one Redis. This package, go-redis/redis_rate and
-// the widely copied snippets are measured in turn, with 1 caller and with 32 concurrent callers. All checks pass.
-// It
-// reports medians: checks per second, and the ratio to redis_rate in the same turn. "take" is a request to a limit
-// set; it is comparable to the other limiters and also returns the remaining number. "take-id" is a take that
-// counts once under its id. "reserve" is the check of a start. "start" is this check plus the count after the
-// COMMIT.
+// BenchmarkOneWindow compares the speed of checks of one window on one Redis. It measures this package, go-redis/redis_rate and the widely
+// copied snippets in turn, with 1 caller and with 32 concurrent callers. All checks pass. It reports two medians: checks per second, and
+// the ratio to redis_rate in the same turn.
+//
+// "take" is a request to a limit set; like the other limiters it decides at once, and it also returns the remaining number. "take-id" is a
+// take that counts once under its id. "reserve" is the check of a start. "start" is this check plus the count after the COMMIT.
 func BenchmarkOneWindow(b *testing.B) {
 	for most, form := range map[int]string{60: "60-a-minute", 1000: "1000-a-minute"} {
 		b.Run(form, func(b *testing.B) {
@@ -66,8 +65,8 @@ type windowBenchmark struct {
 	openChecks []limits.Check
 }
 
-// benchAccount is an account that is checked in the benchmark. Its check is prepared in advance, just as a caller
-// of another limiter has its key ready.
+// benchAccount is an account that is checked in the benchmark. Its check is prepared in advance, because a caller of another limiter also
+// has its key ready.
 type benchAccount struct {
 	name  string
 	check limits.Check
@@ -83,8 +82,8 @@ func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {
 	}
 }
 
-// accountsForKind returns a hundred accounts for one kind of check. Each generation has new accounts, so that no
-// window becomes full: in 7 turns of two rounds, each account is checked 45 times.
+// accountsForKind returns a hundred accounts for one kind of check. Each generation has new accounts, so that no window becomes full: each
+// account is checked 45 times in 7 turns of two rounds.
 func (w *windowBenchmark) accountsForKind(b *testing.B, kind string, generation int) []benchAccount {
 	b.Helper()
 	name := fmt.Sprintf("%s:%d", kind, generation)
@@ -98,9 +97,8 @@ func (w *windowBenchmark) accountsForKind(b *testing.B, kind string, generation 
 	return w.accounts[name]
 }
 
-// measureRound returns the number of checks per second for this number of concurrent callers. From time to time it
-// releases the open reservations, outside of the measured time. So the number of open reservations stays at about
-// the number that this many callers would have.
+// measureRound returns the number of checks per second for this number of concurrent callers. From time to time it releases the open
+// reservations, and does not measure this time. So there are about as many open reservations as this number of callers would have.
 func (w *windowBenchmark) measureRound(b *testing.B, callers int, accounts []benchAccount, checkOne func(a benchAccount) error) float64 {
 	b.Helper()
 	const checks = 320
@@ -136,7 +134,7 @@ func (w *windowBenchmark) nextCheck(a benchAccount) limits.Check {
 	return a.check
 }
 
-// errNotPassed reports that a check was refused. The benchmark must measure only checks that pass.
+// errNotPassed reports that a check was refused. It ends the benchmark, which must measure only checks that pass.
 var errNotPassed = errors.New("it did not pass")
 
 func checkPassed(answers []limits.Answer, err error) error {

@@ -21,8 +21,7 @@ func (redisError) RedisError()   {}
 
 var _ redis.Error = redisError{}
 
-// heldRedis is a fake Redis. It answers question 1 only after release is closed, so that later questions have to
-// wait.
+// heldRedis is a fake Redis. It answers the question 1 only after the channel release is closed, so that later questions have to wait.
 type heldRedis struct {
 	release chan struct{}
 
@@ -66,9 +65,8 @@ func atCallLimit(t *testing.T, test func(t *testing.T, h *heldRedis, ask func(co
 	})
 }
 
-// TestQuestionsAskedMeanwhileGoTogether checks questions that arrive while the maximum number of calls is in
-// flight: they are sent together in one call, every caller gets its own answers, and an invalid question does not
-// make the other questions fail.
+// TestQuestionsAskedMeanwhileGoTogether checks questions that arrive while the maximum number of calls is in flight. They must be sent
+// together in one call, and every caller must get its own answers. An invalid question must not make the other questions fail.
 func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	questions := [][]int{{2, 3}, {4}, {5, 6, 7}, {13}}
@@ -99,8 +97,8 @@ func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpHoldsUpNobody checks a caller whose context ends while its question waits: it gets an error, and
-// the other callers are not delayed.
+// TestWhoGivesUpHoldsUpNobody checks a caller whose context ends while its question waits. The caller must get an error, and the other
+// callers must not be delayed.
 func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	atCallLimit(t, func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error)) {

@@ -25,9 +25,9 @@ func runOnRestartableRedis(t *testing.T, test func(t *testing.T, r *servers.Redi
 	}
 }
 
-// TestRolledBackRedisIsNotKnown checks a Redis that was restarted with older data. No replica may trust the counts
-// in this Redis until the rules are filled again. This also holds for a new replica and for the first call after
-// the restart. After one replica has filled the rules, all replicas trust them.
+// TestRolledBackRedisIsNotKnown checks a Redis that was restarted with older data. No replica may trust the counts in this Redis until the
+// rules are filled again. This also holds for a new replica and for the first call after the restart. After one replica has filled the
+// rules, all replicas must trust them.
 func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -70,8 +70,8 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	})
 }
 
-// TestNewReplicaDoubtsRolledBackRedis checks a new replica at a Redis that was restarted with older data. The
-// replica has not seen the earlier epoch, but it must not trust rules that were filled in that epoch.
+// TestNewReplicaDoubtsRolledBackRedis checks a new replica that uses a Redis which was restarted with older data. The replica has not seen
+// the earlier epoch, but it must not trust rules that were filled in that epoch.
 func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -87,8 +87,8 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackProfileIsNotBelieved checks the rule of a profile after Redis was rolled back to a snapshot: the rule is unknown in each
-// pool in which it is used, although the snapshot has its counts.
+// TestRolledBackProfileIsNotBelieved checks the rule of a profile after Redis was rolled back to a snapshot. The snapshot has the counts of
+// the rule, but the rule must be unknown in each pool in which it is used.
 func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	runOnRestartableRedis(t, func(t *testing.T, r *servers.RedisServer, replica func() *redisLimiter) {
@@ -111,8 +111,7 @@ func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	})
 }
 
-// expectReserveStatus reserves a start by each of the rules, checks that the status is want, and releases the
-// reservation.
+// expectReserveStatus reserves a start for each of the rules alone, checks that the status is want, and releases the reservation.
 func (s *redisLimiter) expectReserveStatus(t *testing.T, rules []*limits.Rule, want limits.Status) {
 	t.Helper()
 	for _, rule := range rules {

@@ -48,8 +48,7 @@ func WithoutShortcut(r *Rule) *Rule {
 	return other
 }
 
-// Boundaries returns the starts of the four calendar periods around a time: the previous, the current and the next
-// two periods.
+// Boundaries returns the starts of four calendar periods: the period before the time around, the period that contains it, and the next two.
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }
@@ -57,7 +56,7 @@ func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Ti
 // SubjectKey returns the Redis key in which the rule counts the starts of a subject.
 func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysIn(scope).subjectKey(s) }
 
-// Ask returns a function that sends concurrent questions together, as a limiter does.
+// Ask returns a function that sends concurrent questions together, by means of the coalescer of a limiter.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
 	g := newCoalescer(func(_ context.Context, _ callKey, questions []int) ([]int, error) { return send(questions) })
 	return func(ctx context.Context, questions []int) ([]int, error) {

@@ -11,9 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// policyOfEachKind returns policies of every kind that stores its counts differently: sliding with few starts
-// (packed times), sliding with many starts (a list), fixed and calendar. Their longest window is perMS ms long,
-// except that of the calendar.
+// policyOfEachKind returns a policy for each way of storing counts: sliding with few starts (packed times), sliding with many starts (a
+// list), fixed and calendar. The longest window of the first three is perMS ms long; the calendar policy counts days.
 func policyOfEachKind(perMS int64) []limits.Policy {
 	return []limits.Policy{
 		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),
@@ -23,8 +22,8 @@ func policyOfEachKind(perMS int64) []limits.Policy {
 	}
 }
 
-// TestIdleLeavesNothing checks a subject that makes no more starts. After its longest window, no key of the subject
-// is left in Redis. Later, no key at all is left.
+// TestIdleLeavesNothing checks a subject that makes no more starts. After its longest window, Redis must have no key of the subject. Later,
+// it must have no key at all.
 func TestIdleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
@@ -77,9 +76,8 @@ func TestKeysEndByThemselves(t *testing.T) {
 	})
 }
 
-// TestMemoryOfASubject checks that the memory that Redis needs for one subject stays below the bound in
-// docs/limits.md for its policy, however many starts are counted. The bound leaves a margin for other versions of
-// Redis.
+// TestMemoryOfASubject checks the memory that Redis needs for one subject. It must stay below the bound in docs/limits.md for its policy,
+// however many starts are counted. The bound leaves a margin for other versions of Redis.
 func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestAllWindowsHold checks a rule with several windows. A start needs room in every window. A refusal names the
-// window that blocks the start longest, and the time until this window allows a start.
+// TestAllWindowsHold checks a rule with several windows. A start needs room in every window. A refusal must name the window that blocks the
+// start longest, and the time until this window allows a start.
 func TestAllWindowsHold(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -42,8 +42,7 @@ func TestAllWindowsHold(t *testing.T) {
 	})
 }
 
-// TestRefusedStartCostsNothing checks a start that one rule allows and another rule refuses: the rule that allowed
-// it does not count it.
+// TestRefusedStartCostsNothing checks a start that one rule allows and another rule refuses. The rule that allows it must not count it.
 func TestRefusedStartCostsNothing(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -65,8 +64,7 @@ func TestRefusedStartCostsNothing(t *testing.T) {
 	})
 }
 
-// TestOneOfManyAtOncePasses checks many concurrent starts by a rule that has room for one start: only one start
-// passes.
+// TestOneOfManyAtOncePasses checks many concurrent starts against a rule that has room for one start. Exactly one start must pass.
 func TestOneOfManyAtOncePasses(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -95,8 +93,8 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 	})
 }
 
-// TestTopAreWhoIsRefusedMost checks that MostRefused returns the subjects of each policy that were refused most
-// often. Refusals that are caused only by open reservations do not count.
+// TestTopAreWhoIsRefusedMost checks that MostRefused returns the subjects of each policy that were refused most often. Refusals that only
+// open reservations cause must not be counted.
 func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -166,8 +164,8 @@ func (c *roundTripCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) r
 	}
 }
 
-// TestOneRoundTripForAllPoliciesOfAPool checks a device that may start any of several tasks in one pool. All
-// policies for all these tasks are checked in one round trip, because the keys of a pool have one hash slot.
+// TestOneRoundTripForAllPoliciesOfAPool checks a device that may start one of several tasks in one pool. All policies for all these tasks
+// must be checked in one round trip, which is possible because all keys of a pool have one hash slot.
 func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {

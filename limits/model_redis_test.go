@@ -20,7 +20,7 @@ import (
 type modelRedis interface {
 	connect() *redisLimiter
 	setClock(now time.Time)
-	expireKeys(by time.Duration) // lets keys expire whose TTL is over, if canExpireKeys returns true
+	expireKeys(by time.Duration) // deletes keys whose TTL has ended, if canExpireKeys returns true
 	canExpireKeys() bool
 	flush()
 }
@@ -94,9 +94,9 @@ func (r *realRedis) restart(now time.Time, whileDown func()) {
 	r.setClock(now)
 }
 
-// testClockHook inserts Lua code in front of each script. With this code, TIME returns the clock of the test. No
-// key gets a TTL, because the clock of Redis itself differs from the clock of the test. A key that is not in KEYS
-// causes an error.
+// testClockHook inserts Lua code in front of each script. Because of this code, TIME returns the clock of the test. The code also leaves
+// out all TTLs, because the clock of Redis itself differs from the clock of the test. If a script uses a key that is not in KEYS, the code
+// raises an error.
 type testClockHook struct {
 	mu             sync.Mutex
 	changedDigests map[string]string // digest of a script -> digest of the changed script

@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesWithRestartsAgreeWithAPlainModel runs the same histories on a real Redis that is killed and
-// restarted at any time: with its latest data, with an earlier snapshot, or without the end of its log. After a
-// restart, no replica trusts the rules in Redis until they were filled again. From then on, the answers of Redis
-// must equal the answers of the model. Reservations that were settled long ago can reappear with older data.
+// TestHistoriesWithRestartsAgreeWithAPlainModel runs the same histories on a real Redis that is killed and restarted at any time. It
+// restarts with its latest data, with an earlier snapshot, or without the end of its log. After a restart, no replica may trust the rules
+// in Redis until they were filled again. From then on, the answers of Redis must equal the answers of the model. Reservations that were
+// settled long ago can reappear with older data.
 func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"snapshots": nil, "log": {"--appendonly", "yes"}} {
@@ -93,9 +93,9 @@ func (m *restartModel) checkTop(t *rapid.T) {
 	}
 }
 
-// passTime advances the clock. If settled reservations have reappeared after a restart, it first lets the limits
-// pass settle them as overdue. Redis keeps the leases of counted starts for only one minute, so later it could
-// count such a start twice.
+// passTime advances the clock. If settled reservations have reappeared after a restart, it first waits until they are overdue and settles
+// them, as the limits pass does. Otherwise such a start could be counted twice, because Redis keeps the leases of counted starts for only
+// one minute.
 func (m *restartModel) passTime(t *rapid.T) {
 	if slices.ContainsFunc(m.openStarts, func(s modelStart) bool { _, back := m.settledStarts[s.lease]; return back }) {
 		m.advanceClock(limits.SettleWithin)
@@ -104,9 +104,8 @@ func (m *restartModel) passTime(t *rapid.T) {
 	m.startsModel.passTime(t)
 }
 
-// restartWithCutLog restarts Redis without the end of its log. The stored reservations can then differ between the
-// forms of the rule (packed times, lists). So the function settles all reservations at once, as the limits pass
-// does.
+// restartWithCutLog restarts Redis without the end of its log. After that, the forms of the rule (packed times, lists) can have different
+// reservations. So restartWithCutLog settles all reservations at once, as the limits pass does.
 func (m *restartModel) restartWithCutLog(t *rapid.T) {
 	lost := rapid.Int64Range(0, 3000).Draw(t, "lost")
 	m.realRedis.restart(m.now, func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// This file contains the rules of the plain model of starts: what each policy must answer.
+// This file contains the simple model of starts: functions that compute what each policy must answer.
 
 func drawPolicy(t *rapid.T) limits.Policy {
 	p := limits.Policy{Name: "n", Per: "tags.account"}
@@ -30,8 +30,7 @@ func drawPolicy(t *rapid.T) limits.Policy {
 	return p
 }
 
-// assumeLatestWindows sets the start of each window of a fixed rule to the latest possible time, as a rebuild from
-// the history does.
+// assumeLatestWindows moves the start of each window of a fixed rule to the latest possible time. A rebuild from the history does the same.
 func (m *startsModel) assumeLatestWindows() {
 	clear(m.windowStart)
 	clear(m.windowCount)

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// This file contains the rules of the plain model of takes (requests to limit sets): what each policy must answer.
+// This file contains the simple model of takes (requests to limit sets): functions that compute what each policy must answer.
 
 // slidingWindows returns the windows of rule i. The list is empty if the rule has no sliding windows.
 func (m *takesModel) slidingWindows(i int) []limits.Window {
@@ -73,8 +73,7 @@ func (m *takesModel) rememberedTake(take modelTake) (modelTake, bool) {
 
 func (m *takesModel) longestWindow(i int) time.Duration { return m.forms["plain"][i].LongestWindow() }
 
-// countedSince returns the time since which rule i has been counting. If isCounted is true and the rule is unknown,
-// the rule begins to count now.
+// countedSince returns the time at which rule i began to count. If the rule is unknown and isCounted is true, the rule begins to count now.
 func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 	const day = 24 * time.Hour
 	began, known := m.countsSince[i]
@@ -132,7 +131,7 @@ func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	return [2]time.Time{from, to}
 }
 
-// clampFutureTimes replaces each counted time of the subject that is later than now by now.
+// clampFutureTimes replaces each counted time of the subject that is in the future with the present time.
 func (m *takesModel) clampFutureTimes(subject string) {
 	times := slices.Clone(m.times[subject])
 	for i, at := range times {
@@ -172,7 +171,8 @@ func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, 
 	return period[0], period[1], n
 }
 
-// expectedStanding returns how much of rule i the account has used, and how long a take with this cost has to wait.
+// expectedStanding returns how much of rule i the account has used, and how long a take (a request to a limit set) with this cost must
+// wait.
 func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.WindowUse {
 	windows := m.slidingWindows(i)
 	if len(windows) == 0 {

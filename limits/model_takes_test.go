@@ -17,12 +17,11 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets)
-// with a plain model. The histories contain takes of any cost that several rules count, peeks, returns of a take,
-// queries of the usage, ids that are sent again, changes of a maximum, changes of the clocks of two callers and of
-// Redis, a Redis that
-// loses all data, and a Redis that restarts with its data. A sliding rule runs in several forms, which must agree:
-// as packed times, as a list, without the shortcut script, and in the form that its maximum requires.
+// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets) with a simple model. The
+// histories contain takes of any cost that several rules count, peeks, returns, queries of the usage, ids that are sent again, and changes
+// of a maximum. They also contain changes of the clocks of two callers and of Redis, a Redis that loses all data, and a Redis that restarts
+// with its data. A sliding rule runs in several forms, which must agree: as packed times, as a list, without the shortcut script, and in
+// the form that its maximum requires.
 func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -35,8 +34,8 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// TestHistoriesOfTakesOnARedisThatRestarts runs the same histories of takes on a real Redis that is killed and
-// restarted with its data of any earlier time.
+// TestHistoriesOfTakesOnARedisThatRestarts runs the same histories of takes on a real Redis. This Redis is killed and restarted with its
+// data from any earlier time.
 func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	t.Parallel()
 	server, left := servers.StartRedis(t), 40
@@ -172,8 +171,8 @@ func (m *takesModel) drawTake(t *rapid.T) modelTake {
 	return one
 }
 
-// checkTakeAgain sends a take with an id that was used before, sometimes with another cost, and compares the answer
-// with the model.
+// checkTakeAgain sends a take (a request to a limit set) with an id that was used before, sometimes with another cost. It compares the
+// answer with the model.
 func (m *takesModel) checkTakeAgain(t *rapid.T, isCounted bool) {
 	if len(m.takesWithID) == 0 {
 		return
@@ -290,8 +289,8 @@ func (m *takesModel) changeEpoch(t *rapid.T) {
 	m.countsSince = make(map[int]time.Time)
 }
 
-// detectRestart makes every replica detect that Redis has restarted. Otherwise a replica could detect the restart
-// during a take, and would answer with the current time as Since.
+// detectRestart makes every replica detect that Redis has restarted. If a replica detected it only during a take, it would answer with the
+// present time as Since.
 func (m *takesModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Takes.Peek(context.Background(), "plain", m.newTakings("plain", modelTake{account: "a", cost: 1})); err != nil {
@@ -315,8 +314,8 @@ func (m *takesModel) passTime(t *rapid.T) {
 	m.redis.expireKeys(d)
 }
 
-// timeToEdge returns the time until one of the counted times leaves a window, plus or minus a millisecond. If no
-// counted time will leave a window, it returns the value otherwise.
+// timeToEdge returns the time until one of the counted times leaves a window, plus or minus a millisecond. If no counted time will leave a
+// window, it returns the parameter otherwise.
 func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	var ends []time.Duration
 	for key, times := range m.times {
@@ -337,8 +336,8 @@ func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Durati
 	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
-// stepClockBack sets the clock of Redis back. It does nothing if a counted time that has left a window would be
-// inside the window again, because Redis may have deleted this time.
+// stepClockBack sets the clock of Redis back. There is an exception: if a counted time that has left a window would be inside the window
+// again, the clock stays, because Redis may have deleted this time.
 func (m *takesModel) stepClockBack(t *rapid.T) {
 	back := time.Duration(rapid.SampledFrom([]int64{1, 500, 20_000, 3_000_000, 200_000_000}).Draw(t, "back")) * time.Millisecond
 	for key, times := range m.times {

@@ -15,11 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesAgreeWithAPlainModel compares the limiter with a plain model that keeps all starts and examines each
-// of them for every answer. The histories contain any times and windows, calls that are sent again,
-// two callers whose clocks change, and a Redis that loses all data. A sliding rule runs as packed times, as a list,
-// and without the shortcut script for one window. These forms must give the same answers.
-// The Redis is the in-process Redis, with and without the expiry of keys.
+// TestHistoriesAgreeWithAPlainModel compares the limiter with a simple model, which keeps all starts and examines all of them for every
+// answer. The histories contain any times and windows, calls that are sent again, two callers whose clocks change, and a Redis that loses
+// all data. A sliding rule runs as packed times, as a list, and without the shortcut script for one window. These forms must give the same
+// answers. The Redis is the in-process Redis, with and without the expiry of keys.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -37,7 +36,7 @@ type startsModel struct {
 	replicas [2]replica
 	now      time.Time
 	leases   int
-	isKnown  bool // whether Redis has not restarted since the rules were filled
+	isKnown  bool // Redis has not restarted since the rules were filled
 
 	counted       []modelStart
 	openStarts    []modelStart // open reservations in the order of their creation
@@ -112,8 +111,8 @@ func (m *startsModel) passTime(t *rapid.T) {
 	m.advanceClock(d)
 }
 
-// timeToEdge returns the time until one of the counted starts leaves a window, plus or minus a millisecond. If no
-// start will leave a window, it returns the value otherwise.
+// timeToEdge returns the time until one of the counted starts leaves a window, plus or minus a millisecond. If no start will leave a
+// window, it returns the parameter otherwise.
 func (m *startsModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	pers := []int64{m.policy.PerMS}
 	for _, w := range m.policy.Windows {
@@ -157,8 +156,8 @@ func (m *startsModel) newCheck(form string, s modelStart) limits.Check {
 	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, accountFacts(s.account))
 }
 
-// askAllForms sends the check of a start to every form of the rule (packed times, list, without the shortcut). All
-// forms must give the same answer. If the rule is unknown, it is first filled from the history.
+// askAllForms sends the check of a start to every form of the rule (packed times, list, without the shortcut script). All forms must give
+// the same answer. If the rule is unknown, it is first filled from the history. If isLook is true, the check reserves nothing.
 func (m *startsModel) askAllForms(t *rapid.T, s modelStart, isLook bool) limits.Answer {
 	m.settleOverdue(t)
 	var first *limits.Answer
@@ -217,8 +216,8 @@ func (m *startsModel) reserveAgain(t *rapid.T) {
 	}
 }
 
-// detectRestart makes every replica detect that Redis has restarted. Otherwise a replica could detect the restart
-// during a reservation, and would release the reservation before it asks again.
+// detectRestart makes every replica detect that Redis has restarted. If a replica detected it only during a reservation, it would release
+// the reservation before it asks again.
 func (m *startsModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Reservations.Peek(context.Background(), "plain", []limits.Check{m.newCheck("plain", modelStart{lease: "x"})}); err != nil {
@@ -269,8 +268,8 @@ func (m *startsModel) releaseOpen(t *rapid.T) {
 	}
 }
 
-// settleStart tells the limiter whether the reserved start happened. If the start was settled before, it is settled
-// in the same way as before.
+// settleStart counts the start s if hasStarted is true, and releases its reservation otherwise. If the start was settled before, it is
+// settled again in the same way. Each settlement is sent as often as the parameter sendings says.
 func (m *startsModel) settleStart(t *rapid.T, s modelStart, hasStarted bool, sendings int) {
 	before, again := m.settledStarts[s.lease]
 	if again {
@@ -337,7 +336,7 @@ func (m *startsModel) settleOverdue(t *rapid.T) {
 	m.openStarts = slices.DeleteFunc(m.openStarts, isOverdue)
 }
 
-// wipeRedis deletes all data of Redis. The reservations are lost. The counted starts are still in the history.
+// wipeRedis deletes all data of Redis. The reservations are lost, but the counted starts are still in the history.
 func (m *startsModel) wipeRedis(t *rapid.T) {
 	m.redis.flush()
 	m.redis.setClock(m.now)

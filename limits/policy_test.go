@@ -22,8 +22,7 @@ const examplePolicies = `[
 	{"name": "firmware", "per": "attributes.firmware", "algorithm": "fixed", "per_ms": 1000, "max": 5, "on_error": "open", "trust_device": true}
 ]`
 
-// TestPoliciesAreRead checks that Parse reads policies in the form in which operators write them, and also an empty
-// text.
+// TestPoliciesAreRead checks that Parse reads policies in the form in which operators write them. It must also accept an empty text.
 func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
 	policies, err := policy.Parse([]byte(examplePolicies))
@@ -40,7 +39,7 @@ func TestPoliciesAreRead(t *testing.T) {
 	}
 }
 
-// TestMistakesNameTheirField checks policies with a mistake: the error names the field and its allowed values.
+// TestMistakesNameTheirField checks policies with a mistake. The error must name the field and its allowed values.
 func TestMistakesNameTheirField(t *testing.T) {
 	t.Parallel()
 	good := `{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000, "max": 1}`
@@ -84,8 +83,8 @@ func TestMistakesNameTheirField(t *testing.T) {
 	}
 }
 
-// FuzzParse parses any text. The text is either refused, or it has the same meaning after it was encoded again, and
-// can be compiled.
+// FuzzParse parses any text. Parse must refuse the text, or return policies that can be compiled and that do not change if they are encoded
+// and parsed again.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(examplePolicies))
 	f.Add([]byte(`[{"name":"n","per":"payload.a.b, kind","algorithm":"duplicate","per_ms":1,"max":1}]`))
@@ -118,8 +117,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSubjectsAreToldApart checks which facts of two tasks lead to the same subject (what a rule counts
-// separately), and that labels of subjects do not show payloads.
+// TestSubjectsAreToldApart checks when the facts of two tasks belong to the same subject (what a rule counts separately). It also checks
+// that labels of subjects do not show payloads.
 func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
@@ -192,9 +191,8 @@ func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestPeriodsBeginByTheClocksOfTheirZone checks that days, weeks and months begin by the clocks of the configured
-// time zone. This also holds if the clocks change at midnight, for days of 23 or 25 hours, and if the zone left out
-// a day.
+// TestPeriodsBeginByTheClocksOfTheirZone checks that days, weeks and months begin by the clocks of the configured time zone. This must also
+// hold if the clocks change at midnight, for days of 23 or 25 hours, and if the zone left out a day.
 func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestRuleIsUnknownUntilRebuilt checks that a rule is unknown until it was filled from its history. This also holds
-// after Redis has lost all data. Starts that happen during the filling are counted.
+// TestRuleIsUnknownUntilRebuilt checks that a rule is unknown until it is filled from its history, also after Redis has lost all data.
+// Starts that happen while the rule is filled must be counted.
 func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -53,9 +53,9 @@ func (s *redisLimiter) expectUnknown(t *testing.T, rules []*limits.Rule, when st
 	}
 }
 
-// historyWithLateStarts returns a history with two starts of account a and one start of account b. During the first
-// reading, two more starts appear: a third start of account a is counted, and a second start of account b, which
-// was allowed ten seconds before, is committed. Only the second reading contains these two.
+// historyWithLateStarts returns a history with two starts of account a and one start of account b. During the first reading of the history,
+// two more starts happen. One is a third start of account a, which is counted. The other is a second start of account b, which was allowed
+// ten seconds before and is committed now. Only the second reading contains these two.
 func (s *redisLimiter) historyWithLateStarts(t *testing.T, rules []*limits.Rule) limits.History {
 	t.Helper()
 	past := []limits.Start{
@@ -75,8 +75,8 @@ func (s *redisLimiter) historyWithLateStarts(t *testing.T, rules []*limits.Rule)
 	}
 }
 
-// TestPeriodBeginsWithItsFirst checks that a start in the first millisecond of a day counts for this day, also if
-// it is read from the history.
+// TestPeriodBeginsWithItsFirst checks that a start in the first millisecond of a day counts for this day, even if the start is read from
+// the history.
 func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
@@ -115,8 +115,8 @@ func TestOneFillsAtATime(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesOverFromWhoIsAtIt checks a process that needs longer than takeOverAfter to fill a rule, but makes
-// progress: no other process takes over.
+// TestNobodyTakesOverFromWhoIsAtIt checks a process that needs longer than takeOverAfter to fill a rule, but makes progress. No other
+// process may take over the rule.
 func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()
@@ -146,9 +146,9 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	}
 }
 
-// TestSubjectOfTheFutureIsUnknown checks a subject that has counted times in the future, because the clock of Redis
-// was set back. Its rule becomes unknown and is filled again. Otherwise the subject would block starts until the
-// clock reaches these times.
+// TestSubjectOfTheFutureIsUnknown checks a subject with counted times in the future, which exist because the clock of Redis was set back.
+// The rule of the subject must become unknown, so that it is filled again. Otherwise the subject would block starts until the clock reaches
+// these times.
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, p := range []limits.Policy{

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationCountsUntilItIsSettled checks that a reservation of a start counts until it is settled, and that
-// each start counts only once. A refusal that only reservations cause is marked as Pending. Reservations of the
-// same group (alternatives) do not block each other.
+// TestReservationCountsUntilItIsSettled checks that a reservation counts until it is settled, and that each start counts only once. If only
+// reservations cause a refusal, the refusal must be marked as Pending. Reservations of the same group (alternatives) must not block each
+// other.
 func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -56,8 +56,8 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	})
 }
 
-// TestReservationAfterItsCountReservesNothing checks a reservation that arrives after its start was already
-// counted: it passes and reserves nothing, even if the rule has room for more starts.
+// TestReservationAfterItsCountReservesNothing checks a reservation that arrives after its start was already counted. It must pass and
+// reserve nothing, even if the rule has room for more starts.
 func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -75,8 +75,8 @@ func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	})
 }
 
-// TestOverdueReservationShutsItsScope checks a reservation that nobody settles. When it is overdue, it blocks all
-// starts of its scope until it is settled. If its start happened, the start is counted.
+// TestOverdueReservationShutsItsScope checks a reservation that nobody settles. When it is overdue, it must block all starts of its scope
+// (the pool) until it is settled. If its start happened, the start must be counted.
 func TestOverdueReservationShutsItsScope(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestScriptsUseWhatIsPermitted checks each Redis command that a script uses: the dispatcher tries it when it
-// starts, and the Redis user in deploy/ may run it.
+// TestScriptsUseWhatIsPermitted checks each Redis command that a script uses. The dispatcher must try the command when it starts, and the
+// Redis user in deploy/ must have the permission to run it.
 func TestScriptsUseWhatIsPermitted(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {

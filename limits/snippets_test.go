@@ -13,19 +13,19 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The tests of this file take five widely copied limiters in their usual form. They show the faults of each limiter
-// on a real Redis, and the behaviour of this package in the same situation.
+// The tests of this file use five widely copied limiters in their usual form. On a real Redis they show the faults of each limiter, and
+// what this package does in the same situation.
 
-// dailyQuota is a copied limiter: it counts the starts of a day in one key. The day is determined by the caller's
-// clock. The limit is passed as a key, not as an argument.
+// dailyQuota is a copied limiter that counts the starts of a day in one key. The caller determines the day by its own clock. The limit is
+// passed as a key, not as an argument.
 const dailyQuota = `
 local n = redis.call('INCRBY', KEYS[1], 1)
 if n == 1 then redis.call('EXPIRE', KEYS[1], 86400) end
 if n > tonumber(KEYS[2]) then return 0 end
 return 1`
 
-// severalWindows is a copied limiter: it stores the times of starts, by the caller's clock, in a sorted set. Each
-// time is its own member, so two starts with equal times count as one.
+// severalWindows is a copied limiter that stores the times of starts in a sorted set. The times are from the caller's clock. A time is its
+// own member of the set, so two starts with equal times count as one.
 const severalWindows = `
 local now = tonumber(ARGV[1])
 for i = 2, #ARGV, 2 do
@@ -36,12 +36,12 @@ end
 redis.call('ZADD', KEYS[1], now, now)
 return 1`
 
-// severalWindowsFixed is severalWindows without the first of its faults.
+// severalWindowsFixed returns severalWindows without its first fault, an error in the first call.
 func severalWindowsFixed() string {
 	return strings.Replace(severalWindows, "if tonumber(nth[1])", "if nth[1] and tonumber(nth[1])", 1)
 }
 
-// cappedList is a copied limiter: it stores the newest times of starts, by the caller's clock, in a list.
+// cappedList is a copied limiter that stores the newest times of starts in a list. The times are from the caller's clock.
 const cappedList = `
 local now, max, per = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('LLEN', KEYS[1]) >= max then
@@ -51,8 +51,8 @@ end
 redis.call('LPUSH', KEYS[1], now)
 return 1`
 
-// simpleCounter is a copied limiter: it sends INCR and EXPIRE as two commands. If the process ends between them,
-// EXPIRE is missing.
+// simpleCounter is a copied limiter that sends INCR and EXPIRE as two commands. If the process ends between these commands, EXPIRE is
+// missing. beforeExpire is called between them.
 func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, maxStarts int64, per time.Duration, beforeExpire func() error) (bool, error) {
 	n, err := client.Incr(ctx, key).Result()
 	if err != nil {
@@ -81,10 +81,8 @@ func runScript(t *testing.T, client redis.UniversalClient, script string, keys [
 	return n == 1, err
 }
 
-// TestSnippetDailyQuota shows two faults of dailyQuota: it counts refused starts, so it still refuses after the
-// limit was raised. And it passes the limit as a key, which belongs to another hash slot of a Cluster. This package
-// has
-// neither fault.
+// TestSnippetDailyQuota shows two faults of dailyQuota. It counts refused starts, so it still refuses after the limit was raised. It passes
+// the limit as a key, and in a Cluster this key belongs to another hash slot. This package has neither fault.
 func TestSnippetDailyQuota(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -119,9 +117,8 @@ func TestSnippetDailyQuota(t *testing.T) {
 	}
 }
 
-// TestSnippetDayOfTheServer shows two faults of dailyQuota: it uses the day of the caller's machine, and a subject
-// whose key has no TTL is blocked permanently. This package uses the day of the configured time zone, also across
-// clock changes, and does not depend on a TTL.
+// TestSnippetDayOfTheServer shows two faults of dailyQuota. It uses the day of the caller's machine, and a subject whose key has no TTL is
+// blocked permanently. This package uses the day of the configured time zone, also when the clocks change, and does not depend on a TTL.
 func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
 	r := newRealRedis(t, servers.StartRedis(t))
@@ -162,9 +159,8 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 	}
 }
 
-// TestSnippetSeveralWindows shows the faults of severalWindows: its first call fails, two calls in
-// the same millisecond count as one, its keys never expire, and a caller whose clock is ahead passes although the
-// window is full.
+// TestSnippetSeveralWindows shows four faults of severalWindows. Its first call fails. Two calls in the same millisecond count as one. Its
+// keys never expire. A caller whose clock is ahead passes even if the window is full.
 func TestSnippetSeveralWindows(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -212,8 +208,8 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	}
 }
 
-// TestSnippetCappedList shows that cappedList needs bounded memory, but uses the caller's clock, and that its keys
-// never expire. This package needs bounded memory, too, and has neither fault.
+// TestSnippetCappedList shows two faults of cappedList: it uses the caller's clock, and its keys never expire. Its memory is bounded. The
+// memory of this package is bounded, too, and it has neither fault.
 func TestSnippetCappedList(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
@@ -241,8 +237,8 @@ func TestSnippetCappedList(t *testing.T) {
 	}
 }
 
-// TestSnippetSimpleCounter shows the fault of simpleCounter: if a process ends between the two commands, its
-// subject is blocked permanently.
+// TestSnippetSimpleCounter shows the fault of simpleCounter. If a process ends between the two commands, its subject is blocked
+// permanently.
 func TestSnippetSimpleCounter(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)

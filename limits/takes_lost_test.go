@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestALostAnswerCountsOnce checks takes (requests to a limit set) whose reply is lost. A take with an id is sent
-// again and counts once. A take without an id is sent only once, even by a client that retries by itself.
+// TestALostAnswerCountsOnce checks takes (requests to a limit set) whose reply is lost. A take with an id must be sent again and count
+// once. A take without an id must be sent only once, even by a client that retries by itself.
 func TestALostAnswerCountsOnce(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
@@ -47,8 +47,8 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 	}
 }
 
-// TestTakesBeginEmptyAndSaySo checks a limit set that is new or that Redis has lost: it begins with no counts, and
-// Since is the time at which it began.
+// TestTakesBeginEmptyAndSaySo checks a limit set that is new, or whose counts Redis has lost. It must begin with no counts, and Since must
+// be the time at which it began.
 func TestTakesBeginEmptyAndSaySo(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()

@@ -12,9 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestTakesSayWhatRemains checks takes (requests to a limit set). The answer has the remaining number of each rule.
-// The answer to a refused take names the rule that refuses and the time until the cost is allowed; a refused take
-// counts nothing. A peek counts nothing, either.
+// TestTakesSayWhatRemains checks the answers to takes (requests to a limit set). An answer must have the remaining number of each rule. The
+// answer to a refused take must name the rule that refuses and the time until the cost is allowed. A refused take and a peek must count
+// nothing.
 func TestTakesSayWhatRemains(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -59,8 +59,8 @@ func TestTakesSayWhatRemains(t *testing.T) {
 	})
 }
 
-// TestATakeUnderAnIDCountsOnce checks a take (a request to a limit set) with an id that is sent several times: it
-// counts once. Another cost or other facts under the same id are detected.
+// TestATakeUnderAnIDCountsOnce checks a take (a request to a limit set) with an id that is sent several times. It must count once. If
+// another cost or other facts are sent under the same id, this must be detected.
 func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -94,8 +94,8 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	})
 }
 
-// TestPartsOfATakeAreGivenBackInTotal checks several returns of one take. In total they give back the highest of
-// their costs, and never more than the take counted. This holds for rules of all kinds.
+// TestPartsOfATakeAreGivenBackInTotal checks several returns of one take (a request to a limit set), for rules of all kinds. The cost of a
+// return is a total, so all returns together must give back the highest of their costs, and never more than the take counted.
 func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -124,8 +124,8 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	})
 }
 
-// TestTakersAtOnceNeverOverGrant checks concurrent takes of several processes, with and without ids: together they
-// never exceed the maximum.
+// TestTakersAtOnceNeverOverGrant checks concurrent takes of several processes, with and without ids. All of them together must never exceed
+// the maximum.
 func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {

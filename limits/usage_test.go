@@ -20,9 +20,9 @@ func (s *redisLimiter) highestUses(tb testing.TB, l *limits.Limiter, rules []*li
 	return out
 }
 
-// TestHighestAreExact checks that Highest returns exactly the subjects (for example accounts) with the highest
-// current use, for starts of tasks and for takes. This holds in every process, and also if there are more subjects
-// than the list keeps. Subjects whose use has ended are not returned.
+// TestHighestAreExact checks that Highest returns exactly the subjects (for example accounts) with the highest current use, for starts of
+// tasks and for takes. This must hold in every process, and even if there are more subjects than the list of candidates keeps. Subjects
+// whose use has ended must not be returned.
 func TestHighestAreExact(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
@@ -66,8 +66,8 @@ func TestHighestAreExact(t *testing.T) {
 	})
 }
 
-// TestUsageOfWhatIsNotKnown checks rules that Redis has lost. The usage of a rule that counts starts is Unknown. A
-// rule that counts takes has no use.
+// TestUsageOfWhatIsNotKnown checks the usage of rules that Redis has lost. The usage of a rule that counts starts must be Unknown. The
+// usage of a rule that counts takes must be 0.
 func TestUsageOfWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationsAreCountedInAnyOrder checks reservations that are counted in another order than they were made.
-// The stored times stay sorted, newest first, both as packed times and as a list.
+// TestReservationsAreCountedInAnyOrder counts reservations in another order than they were made. The stored times must stay sorted, newest
+// first, both as packed times and as a list.
 func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
@@ -30,8 +30,8 @@ func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestLateCountsAreKeptInOrder checks starts that are counted late. Only the times of the starts matter, not the
-// order in which they are counted, both for packed times and for lists.
+// TestLateCountsAreKeptInOrder checks starts that are counted late. The stored times must be in the order of the starts, whatever the order
+// of the counts was, both for packed times and for lists.
 func TestLateCountsAreKeptInOrder(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())
@@ -44,8 +44,8 @@ func TestLateCountsAreKeptInOrder(t *testing.T) {
 	}
 }
 
-// TestListsAreCut checks a subject whose starts are counted late from the ledger, more of them than the maximum of
-// the window. The list keeps only the starts that can still have an effect.
+// TestListsAreCut counts more starts of a subject than the maximum of its window. The list must keep only the starts that can still have an
+// effect.
 func TestListsAreCut(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())
@@ -76,9 +76,8 @@ func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
 	return times
 }
 
-// TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is exactly as old as
-// the window is long, and that a refusal returns the time until then. This holds for packed times, for a list and
-// without the shortcut script.
+// TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is exactly as old as the window is long. A
+// refusal must return the time until then. This must hold for packed times, for a list and without the shortcut script.
 func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{"packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut} {
@@ -117,8 +116,7 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 	}
 }
 
-// TestReservationSentAgainLaterIsTheSame checks a reservation of a start that is sent again later: no second
-// reservation is made.
+// TestReservationSentAgainLaterIsTheSame checks a reservation that is sent again later. No second reservation may be made.
 func TestReservationSentAgainLaterIsTheSame(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())

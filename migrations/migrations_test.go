@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// replicas returns n connection pools to one empty database, one for each replica. With SQLite all of them are the same pool, because
-// SQLite serves one process.
+// replicas returns n connection pools to one empty database, one for each replica. With SQLite all n are the same pool, because SQLite
+// serves one process.
 func replicas(t *testing.T, dialect string, n int) []*sql.DB {
 	t.Helper()
 	dsn := "file:" + filepath.Join(t.TempDir(), "ledger.db")

@@ -49,8 +49,7 @@ func newRedisSemaphore(t *testing.T) *redisSemaphore {
 	return connect(t, sharedRedis.NewDatabase(t))
 }
 
-// skipIfSlowInLua skips the test in the daily run if the Redis is the in-process one, which runs Lua in Go and is
-// slow.
+// skipIfSlowInLua skips the test in the short suite if the Redis is the in-process one. That Redis runs Lua in Go, which is slow.
 func (s *redisSemaphore) skipIfSlowInLua(t *testing.T) {
 	t.Helper()
 	if testing.Short() && s.InProcess {
@@ -73,8 +72,8 @@ func newStoppableRedis(t *testing.T) (*redisSemaphore, *servers.RedisServer) {
 	return connect(t, servers.RedisAt{Addr: r.Addr}), r
 }
 
-// dial returns a Redis client with the settings of the program, except that its timeouts are long. addr is the
-// address of the Redis server, or of a proxy in front of it.
+// dial returns a Redis client with the settings of the program, but with long timeouts. addr is the address of the Redis server, or of a
+// proxy in front of it.
 func (s *redisSemaphore) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt

@@ -14,9 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkPair measures how many pairs of calls (acquire a slot, release it) the semaphore and the plain counter
-// of counter_test.go can serve. One client alternates between the two on one Redis. It reports
-// the medians in pairs per second, and their ratio.
+// BenchmarkPair measures how many pairs of calls (acquire a slot, release it) the semaphore and the plain counter of counter_test.go can
+// serve on one Redis. One client measures both in turn. The benchmark reports the medians in pairs per second, and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
 	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
@@ -86,8 +85,8 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// BenchmarkBesideWaiters measures a refused acquire while other devices wait, with a Redis server and with the Redis of the embedded
-// mode. The cost must not depend on the number of waiters or of batches.
+// BenchmarkBesideWaiters measures a refused acquire while other devices wait. It uses a Redis server and the in-process Redis of the
+// embedded mode. The cost must not depend on the number of waiters or of batches.
 func BenchmarkBesideWaiters(b *testing.B) {
 	b.Run("redis", func(b *testing.B) {
 		benchmarkBesideWaiters(b, func(b *testing.B) string { b.Helper(); return servers.StartRedis(b).Addr })

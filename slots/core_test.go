@@ -54,9 +54,8 @@ func (h callHistory) brokenInvariant(t rapid.TB) string {
 	return ""
 }
 
-// TestTheCoreHoldsWhateverBecomesOfTheQueue makes random calls while parts of the queue are deleted
-// or replaced with wrong content. It checks the invariants CAP and FENCE independently of Redis: the test itself
-// records which leases were given a slot and have not freed it.
+// TestTheCoreHoldsWhateverBecomesOfTheQueue makes random calls while parts of the queue are deleted or replaced with wrong content. The
+// invariants CAP and FENCE must hold. The test checks them without Redis: it records which leases were given a slot and have not freed it.
 func TestTheCoreHoldsWhateverBecomesOfTheQueue(t *testing.T) {
 	t.Parallel()
 	runHistories(t, func(t *rapid.T, h callHistory) {
@@ -110,8 +109,7 @@ func (m *coreMachine) release(t *rapid.T) {
 	delete(m.held, lease)
 }
 
-// damageQueue damages the queue in Redis: it deletes a key of the queue or one member of it, or adds a wrong
-// member.
+// damageQueue damages the queue in Redis. It deletes a key of the queue, deletes one member of a key, or adds a wrong member.
 func (m *coreMachine) damageQueue(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
 	key, hash := m.key(name), name == "waiter" || name == "batch"

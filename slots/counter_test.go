@@ -31,8 +31,8 @@ end
 return 0`
 )
 
-// counter is a plain counter in Redis with its usual scripts. The tests of this file compare its faults with the
-// semaphore.
+// counter is a plain counter in Redis with its usual scripts. The tests of this file show its faults, and what the semaphore does in the
+// same situation.
 type counter struct {
 	client                       redis.UniversalClient
 	acquireScript, releaseScript *redis.Script
@@ -46,7 +46,7 @@ func newCounter(client redis.UniversalClient, key string) *counter {
 	}
 }
 
-// acquire increments the counter and returns the count. The caller treats a count of counterLimit or more as full.
+// acquire calls the script and returns the count. The caller must treat a count of counterLimit or more as full.
 func (c *counter) acquire(ctx context.Context) (int, error) {
 	return c.acquireScript.Run(ctx, c.client, []string{c.key}, counterLimit).Int()
 }
@@ -55,7 +55,7 @@ func (c *counter) release(ctx context.Context) error {
 	return c.releaseScript.Run(ctx, c.client, []string{c.key}).Err()
 }
 
-// tryEnter calls acquire and then does the check of the caller. It reports whether the device may start.
+// tryEnter calls acquire and then makes the comparison that a caller of the counter makes. It reports whether the device may start.
 func (c *counter) tryEnter(t *testing.T) bool {
 	t.Helper()
 	count, err := c.acquire(t.Context())
@@ -111,8 +111,8 @@ func newCounterAndPool(t *testing.T) (*counter, *redisSemaphore, string) {
 	return newCounter(s.client, "semaphore"), s, s.restorePool(t, counterLimit)
 }
 
-// Fault 1 of the counter: it counts the 60th device although it refuses this device. So only 59 slots can be used,
-// and each time the counter is full it loses one slot permanently.
+// TestCounterRefusesTheLastSlotAndLeaksIt shows fault 1 of the counter: it counts the 60th device and then refuses it. So only 59 slots can
+// be used, and each time the counter is full it loses one slot permanently.
 func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -143,8 +143,8 @@ func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	}
 }
 
-// Fault 2 of the counter: the slot of a holder that vanished becomes free only when the key expires. But calls of
-// other holders renew the key, so it never expires under traffic.
+// TestCounterLeakOutlivesItsTTLUnderTraffic shows fault 2 of the counter: the slot of a holder that vanished becomes free only when the key
+// expires. But calls of other holders renew the key, so it never expires under traffic.
 func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -172,8 +172,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 		s.release(t, pool, "other")
 		return s.readSnapshot(t, pool).Leases[0].Remaining < 0
 	})
-	// The snapshot shows that the lease has ended. The test frees the slot by the id of this lease, as a reaper
-	// does.
+	// The snapshot shows that the lease has ended. The test frees the slot by the id of this lease, which a reaper would also do.
 	lease := s.readSnapshot(t, pool).Leases[0]
 	expectEqual(t, "slots: the leaked lease", lease, slots.Lease{ID: "vanished", Device: "dev:vanished"})
 	expectEqual(t, "slots: reaped", s.release(t, pool, lease.ID), []bool{true})
@@ -182,8 +181,8 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	}
 }
 
-// Fault 3 of the counter: when its key expires, it forgets all holders that still run. So twice the limit can run
-// at once.
+// TestCounterExpiryLetsTwiceTheLimitIn shows fault 3 of the counter: when its key expires, it forgets all holders that still run. So twice
+// the limit can run at the same time.
 func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -225,7 +224,8 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 }
 
-// Fault 4 of the counter: if a release of one device arrives twice, it also frees the slot of another device.
+// TestCounterDuplicateReleaseFreesAStrangersSlot shows fault 4 of the counter: if a release of one device arrives twice, it also frees the
+// slot of another device.
 func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
@@ -251,8 +251,8 @@ func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	}
 }
 
-// Fault 5: an older form of the counter reads the count, decides in the client, and then increments. If two clients
-// read before either of them increments, both may enter.
+// TestCounterWithoutAScriptOverGrants shows fault 5, of an older form of the counter: it reads the count, decides in the client, and then
+// increments. If two clients read before either of them increments, both may enter.
 func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)

@@ -32,7 +32,7 @@ func NewOnClock(client redis.UniversalClient) *Semaphore {
 // ClockKey returns the Redis key from which the scripts of NewOnClock read the time of the pool, in ms.
 func ClockKey(pool string) string { return poolKeys(pool)[0] + ":now" }
 
-// ServeOne calls Serve with the exchange (requests, leases to free and updates) of one pool.
+// ServeOne calls Serve with the exchange (requests and leases to free) of one pool.
 func (s *Semaphore) ServeOne(ctx context.Context, pool string, pace Pace, exchange Exchange) (ExchangeResult, error) {
 	out := s.Serve(ctx, []Call{{Pool: pool, Pace: pace, Exchange: exchange}})[0]
 	return out, out.Err

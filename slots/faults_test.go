@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestForgottenScriptsAreSentAgain checks a Redis that has lost its loaded scripts after a restart or a flush:
-// calls of the semaphore succeed, because the scripts are sent again.
+// TestForgottenScriptsAreSentAgain checks a Redis that has lost its loaded scripts after a restart or a flush. Calls of the semaphore must
+// succeed, because the scripts are sent again.
 func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -70,8 +70,8 @@ func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 	expectEqual(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, acquiredSlot(0)})
 }
 
-// TestUnavailableIsOneError checks that every call of the semaphore returns ErrUnavailable if Redis does not work,
-// whatever the cause is.
+// TestUnavailableIsOneError checks calls while Redis does not work. Every call of the semaphore must return ErrUnavailable, whatever the
+// cause is.
 func TestUnavailableIsOneError(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -147,8 +147,7 @@ func answerCommands(conn net.Conn, answer string) {
 	}
 }
 
-// TestDemotedRedisIsUnavailable checks a real Redis primary that becomes a read-only replica: calls return
-// ErrUnavailable.
+// TestDemotedRedisIsUnavailable checks a real Redis primary that becomes a read-only replica. Calls must return ErrUnavailable.
 func TestDemotedRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -177,8 +176,8 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 	expectEqual(t, "and working", s.acquire(t, pool, "b"), acquiredSlot(1))
 }
 
-// TestOutOfMemoryLeavesNothingHalfDone checks a Redis whose memory is full. A call that fails for this reason
-// changes nothing, and a release of a slot still works, because it needs no memory.
+// TestOutOfMemoryLeavesNothingHalfDone checks a Redis whose memory is full. A call that fails for this reason must change nothing. A
+// release of a slot must still work, because it needs no memory.
 func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
@@ -210,8 +209,7 @@ func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	expectEqual(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquiredSlot(0), acquiredSlot(1)})
 }
 
-// TestCallEndsWithItsContext checks a call to a Redis that hangs: the call ends when the context of its caller
-// ends.
+// TestCallEndsWithItsContext checks a call to a Redis that hangs. The call must end when the context of its caller ends.
 func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s, redisServer := newStoppableRedis(t)

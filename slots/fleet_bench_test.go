@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkWaitingFleet measures how many reports a second a fleet of 1,000,000 pollers sends that wait for 60 slots of
-// 30 s, without and with long sleeps, and what share of one processor Redis and this process need for these reports.
+// BenchmarkWaitingFleet measures a fleet of 1,000,000 pollers that wait for 60 slots of 30 s, without and with long sleeps. It measures how
+// many reports the fleet sends per second, and the share of one processor that Redis and this process need for these reports.
 func BenchmarkWaitingFleet(b *testing.B) {
 	const fleet = 1_000_000
 	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))

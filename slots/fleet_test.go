@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// simulatedFleet simulates devices that share a pool on a simulated clock. Each device has a task. A device that
-// can be notified asks for a slot when it is offered one. Every other device (a poller) asks at the time that the
-// previous reply named. A request of a device that waits is refreshed if Refresh accepts it.
+// simulatedFleet simulates devices that share a pool on a simulated clock. Each device has a task. A device that can be notified asks for a
+// slot when a slot is offered to it. Every other device (a poller) asks at the time that the previous reply named. If a device already
+// waits, its request goes to Refresh first, and to Serve only if Refresh does not accept it.
 type simulatedFleet struct {
 	*redisSemaphore
 
@@ -29,10 +29,10 @@ type simulatedFleet struct {
 	requestCount  int
 	refreshCount  int // number of requests that were refreshed
 	grantsAt      []time.Duration
-	endsAt        []time.Duration // for each time of grantsAt: when the slot falls free
+	endsAt        []time.Duration // for each element of grantsAt: the time at which the slot becomes free
 }
 
-// passInterval is the interval of the pass "hand on".
+// passInterval is the interval of the pass "hand on", which offers free slots.
 const passInterval = 500 * time.Millisecond
 
 type simulatedDevice struct {
@@ -90,7 +90,7 @@ func (f *simulatedFleet) setClock(now time.Duration) {
 	}
 }
 
-// addDevices adds n devices of a batch. Each device first asks at a random time between at and at+spread.
+// addDevices adds n devices of a batch. Each device asks for the first time at a random time between at and at+spread.
 func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, spread time.Duration) (added []*simulatedDevice) {
 	for range n {
 		task := int64(len(f.devices) + 1)
@@ -118,7 +118,7 @@ func (f *simulatedFleet) joinDevices(n int, batch int64) {
 	f.wakeOffered(line.Offers)
 }
 
-// wakeOffered makes each device that has an offer ask for a slot soon.
+// wakeOffered makes each device that has one of these offers ask for a slot soon.
 func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 	for _, o := range offers {
 		m := f.devices[o.Device]
@@ -130,8 +130,8 @@ func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 	}
 }
 
-// runUntil processes the visits of the devices in the order of their times. It stops at the time until, or as soon
-// as stop returns true.
+// runUntil processes the visits (planned events) of the devices in the order of their times. It stops at the time in the parameter until,
+// or as soon as the function stop returns true.
 func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
 		if next := f.lastPass + passInterval; next < f.visits[0].at {
@@ -158,8 +158,8 @@ func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 	}
 }
 
-// runPass does what the pass "hand on" of the dispatcher does at the time at: it offers slots if the pool needs that, and
-// less often in any case, so that devices that are gone leave the queue.
+// runPass does what the pass "hand on" of the dispatcher does at the time in the parameter at: it offers slots if the pool needs that. It
+// also offers slots in every 20th pass, so that devices that are gone leave the queue.
 func (f *simulatedFleet) runPass(at time.Duration) {
 	f.lastPass = at
 	_, due, err := f.FindWaitingPools(f.t.Context(), []string{f.pool})
@@ -181,7 +181,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	f.requestCount++
 	m.requestCount++
 	m.isComing = false
-	if m.paused { // its report finds no task that may start
+	if m.paused { // a paused device has no task that may start, so its report ends its waiting
 		f.updateQueue(slots.Update{Kind: slots.WaiterLeft, Device: m.name})
 		return
 	}
@@ -218,7 +218,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	f.wakeOffered(offers)
 }
 
-// planRequest plans the next request of a device that was asked to ask again after this time.
+// planRequest plans the next request of a device. The parameter after is the time after which the device was asked to ask again.
 func (f *simulatedFleet) planRequest(m *simulatedDevice, after time.Duration) {
 	late := time.Duration(f.random.Float64() * float64(50*time.Millisecond))
 	heap.Push(&f.visits, visit{at: f.now + after + late, device: m})
@@ -234,8 +234,8 @@ func (f *simulatedFleet) grantsWithin(from, length time.Duration) (n int) {
 	return n
 }
 
-// Many devices that can be notified wait in a pool, and a few devices that only poll wait, too. The pollers also
-// get slots soon.
+// TestFewPollersBesideManyThatAreTold checks a pool in which many devices that can be notified wait, together with a few devices that only
+// poll. The pollers must also get slots soon.
 func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	t.Parallel()
 	many := 50_000
@@ -263,7 +263,8 @@ func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	}
 }
 
-// Many batches have one waiting device each. Every batch gets a slot in time, however many batches there are.
+// TestNoBatchHidesBehindOthers checks many batches with one waiting device each. Every batch must get a slot in time, however many batches
+// there are.
 func TestNoBatchHidesBehindOthers(t *testing.T) {
 	t.Parallel()
 	capacities := []int{1, 10, 60}
@@ -296,8 +297,8 @@ func TestNoBatchHidesBehindOthers(t *testing.T) {
 	}
 }
 
-// Thousands of polling devices wait in a pool. They do not flood it with requests: for each slot that becomes free
-// they ask a few times, and each device asks once in each report period.
+// TestPollersDoNotStorm checks a pool in which thousands of polling devices wait. They must not flood the pool with requests: they may ask
+// a few times for each slot that becomes free, and each device once in each report period.
 func TestPollersDoNotStorm(t *testing.T) {
 	t.Parallel()
 	pollers, told := 10_000, 40_000
@@ -325,7 +326,7 @@ func TestPollersDoNotStorm(t *testing.T) {
 	}
 }
 
-// Batches whose devices only poll also share the slots of the pool by weight.
+// TestPollersShareByWeight checks that batches whose devices only poll also share the slots of the pool by weight.
 func TestPollersShareByWeight(t *testing.T) {
 	t.Parallel()
 	weights := []int{2, 1}

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// The device d3 has an offer when the capacity is lowered from 3 to 2. An offer is no grant, so d3 is refused: one
-// of the held slots has a number above the capacity, and it counts. So 2 slots are held although a slot number
+// TestAnOfferGivesNoSlotBeyondTheCapacity lowers the capacity from 3 to 2 while the device d3 has an offer. An offer is no grant, so d3
+// must be refused. One of the held slots has a number above the capacity, but it counts: 2 slots are held, even though a slot with a number
 // below the capacity is free.
 func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	t.Parallel()
@@ -24,8 +24,8 @@ func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	})
 }
 
-// A polling device of batch 2 is owed a slot, because other devices were preferred to it. A freed slot is kept for
-// it, but not before batch 1, which holds fewer slots, gets one.
+// TestOwedPollersDoNotGoBeforeABatchThatHoldsLess checks a polling device of batch 2 that is owed a slot, because other devices were
+// preferred to it. A freed slot must be kept for this device, but only after batch 1, which holds fewer slots, got one.
 func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)

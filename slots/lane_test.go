@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// urgentWant returns the want of an urgent batch: a task that asks for a slot. The urgent lane has a share of 10 %
-// of the pool.
+// urgentWant returns a task of an urgent batch that asks for a slot. The share of the urgent batches is 10 % of the pool.
 func urgentWant(batch, task int64) slots.Want {
 	return slots.Want{Batch: batch, Task: task, LanePercent: 10}
 }
@@ -24,8 +23,8 @@ func (s *redisSemaphore) readLane(t *testing.T, pool string) slots.UrgentLane {
 	return standing.Lane
 }
 
-// Free slots are offered to devices with urgent tasks before a batch of any weight, until the urgent batches hold
-// their share of the pool. After that, these devices wait by weight until an urgent task ends.
+// TestTheLaneGoesFirstWithinItsShare checks that free slots are offered to devices with urgent tasks first, before a batch of any weight,
+// until the urgent batches hold their share of the pool. After that, these devices must wait by weight until an urgent task ends.
 func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -53,8 +52,8 @@ func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	})
 }
 
-// No slot is taken away from its holder, or from the device that has an offer for it, even if another device has an
-// urgent task.
+// TestTheLaneTakesNothingAway checks that an urgent task takes no slot away from its holder, nor from the device that has an offer for the
+// slot.
 func TestTheLaneTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -68,8 +67,8 @@ func TestTheLaneTakesNothingAway(t *testing.T) {
 	expectEqual(t, "whose it is", s.requestWakeable(t, pool, urgentWant(2, 2)).Status, slots.StatusAcquired)
 }
 
-// A device has an offer for one task and then asks for a slot with an urgent task. It gets the offered slot for the
-// urgent task.
+// TestAnOfferServesAnUrgentTask checks a device that has an offer for one task and then asks for a slot with an urgent task. It must get
+// the offered slot for the urgent task.
 func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -86,8 +85,8 @@ func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	})
 }
 
-// A device waits in the queue with a task and then joins with an urgent task. From then on it waits with the urgent
-// task, unless it has an offer.
+// TestAWaiterJoinsWithItsUrgentTask checks a device that waits in the queue with a task and then joins with an urgent task. From then on it
+// must wait with the urgent task, unless it has an offer.
 func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -114,8 +113,8 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	})
 }
 
-// A polling device with an urgent task gets an early time for its next request, however many devices wait. A slot
-// that becomes free just before this request is kept for the device.
+// TestAnUrgentPollerComesSoon checks a polling device with an urgent task. It must be asked to ask again soon, however many devices wait. A
+// slot that becomes free just before its next request must be kept for it.
 func TestAnUrgentPollerComesSoon(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -142,8 +141,8 @@ func TestAnUrgentPollerComesSoon(t *testing.T) {
 	})
 }
 
-// A task that waits by weight has a position in the queue. The position also counts the urgent tasks that precede
-// it.
+// TestPositionsCountTheLane checks the position of a task that waits by weight. The position must also count the urgent tasks that come
+// before this task.
 func TestPositionsCountTheLane(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -169,8 +168,8 @@ func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Waiter)
 	return standing.Positions[0]
 }
 
-// A batch becomes urgent, and later normal again. The lane always counts the right numbers of held slots and
-// waiters of urgent batches, also after Redis lost the queue.
+// TestALaneThatChangesIsCounted checks a batch that becomes urgent, and later normal again. The numbers of held slots and of waiters of
+// urgent batches must always be right, also after Redis lost the queue.
 func TestALaneThatChangesIsCounted(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -205,8 +204,8 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 	})
 }
 
-// The stored count of the lane (the slots of urgent batches) is wrong. When ended batches are removed from the
-// queue, the lane is counted again, and the count is right.
+// TestForgettingEndedBatchesCountsTheLane begins with a wrong stored count of the slots of urgent batches. When ended batches are removed
+// from the queue, these slots must be counted again, so that the count is right.
 func TestForgettingEndedBatchesCountsTheLane(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

@@ -55,9 +55,8 @@ func sequentialModel() porcupine.Model {
 	}
 }
 
-// TestLinearizable checks that the semaphore is linearizable: some sequential order of the calls explains all
-// answers that concurrent clients received. In this order, each call takes effect at one instant between its start
-// and its end.
+// TestLinearizable checks that the semaphore is linearizable: some sequential order of the calls must explain all answers that concurrent
+// clients received. In this order, each call takes effect at one instant between its start and its end.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	const clients, rounds = 8, 20

@@ -22,8 +22,8 @@ type callHistory struct {
 	pool string
 }
 
-// runHistories runs check with random histories of calls. The run for each change of the code makes a few histories
-// on one Redis; the long run makes many on every kind of Redis.
+// runHistories runs check with random histories of calls. The short suite makes a few histories on one Redis; the long suite makes many on
+// every kind of Redis.
 func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 	t.Helper()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -50,8 +50,8 @@ func (h callHistory) knownSnapshot(t *rapid.T) slots.Snapshot {
 	return snapshot
 }
 
-// TestHistoriesAgreeWithAPlainModel makes random calls to pools without a queue, and compares the semaphore with a
-// plain model after each call.
+// TestHistoriesAgreeWithAPlainModel makes random calls to pools without a queue. After each call, the semaphore must agree with a simple
+// model.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	runHistories(t, func(t *rapid.T, h callHistory) {
@@ -68,8 +68,7 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// semaphoreMachine makes the calls to the semaphore. It also has the plain model, which records the lease of each
-// slot.
+// semaphoreMachine makes the calls to the semaphore. It also contains the simple model, which records the lease of each slot.
 type semaphoreMachine struct {
 	callHistory
 

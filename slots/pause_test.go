@@ -7,8 +7,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// Two batches share a pool, and the batch with many waiters is paused. Its waiters must not keep slots from the other batch,
-// although most of them stay in the queue until they report. The other batch must hold as many slots as it holds when it is alone.
+// TestAPausedBatchLeavesNoSlotIdle checks two batches that share a pool when the batch with many waiters is paused. Its waiters stay in the
+// queue until they report, but they must not keep slots from the other batch. The other batch must hold as many slots as it holds when it
+// is alone.
 func TestAPausedBatchLeavesNoSlotIdle(t *testing.T) {
 	t.Parallel()
 	const capacity, hold = 10, 10 * time.Second
@@ -43,7 +44,7 @@ func TestAPausedBatchLeavesNoSlotIdle(t *testing.T) {
 	}
 }
 
-// updateQueue sends an update of the queue.
+// updateQueue sends one update of the queue with OfferSlots.
 func (f *simulatedFleet) updateQueue(u slots.Update) {
 	f.t.Helper()
 	queue, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, []slots.Update{u})
@@ -53,8 +54,9 @@ func (f *simulatedFleet) updateQueue(u slots.Update) {
 	f.wakeOffered(queue.Offers)
 }
 
-// No offer is made to the waiters of a paused batch that are still in the queue, and their batch does not count, until a
-// device of the batch asks again, joins again or gets a slot, or the batch is resumed.
+// TestAPausedBatchIsOpenedByItsDevices checks a paused batch whose waiters are still in the queue. No offer may be made to these waiters,
+// and their batch must not count. This must end when a device of the batch asks again, joins again or gets a slot, or when the batch is
+// resumed.
 func TestAPausedBatchIsOpenedByItsDevices(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func(t *testing.T, s *redisSemaphore, pool string) (held int64){

@@ -59,8 +59,7 @@ func (s *redisSemaphore) testRaise(t *testing.T) {
 	s.acquireAll(t, pool, "a", "b")
 	s.configure(t, pool, 4, 2)
 	expectEqual(t, "raised", s.acquireAll(t, pool, "c", "d", "e"), []slots.Acquisition{acquiredSlot(2), acquiredSlot(3), {Status: slots.StatusFull}})
-	// The capacity is lowered and raised again while slots above the lowered capacity are held. Each such slot
-	// counts once.
+	// Next, the capacity is lowered and raised again while slots above the lowered capacity are held. Each such slot must count once.
 	s.configure(t, pool, 1, 3)
 	s.release(t, pool, "b")
 	s.configure(t, pool, 5, 4)
@@ -101,7 +100,7 @@ func (s *redisSemaphore) testRestoreUnknownOnly(t *testing.T) {
 	expectEqual(t, "next", s.acquire(t, pool, "n"), acquiredSlot(2))
 }
 
-// restoreChunk sends one chunk of a restore of the pool, by a call of the Lua script.
+// restoreChunk sends one chunk of a restore of the pool by running lua/restore.lua.
 func (s *redisSemaphore) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.LedgerGrant) int {
 	t.Helper()
 	got, err := slots.RestoreChunk(t.Context(), s.client, pool, id, slots.Config{Capacity: capacity, Version: 1}, offset, last, holders)
@@ -251,7 +250,7 @@ func (s *redisSemaphore) testForget(t *testing.T) {
 	expectEqual(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
 }
 
-// testLostKey checks that a pool never grants more slots than its capacity after Redis has lost some keys of the pool.
+// testLostKey checks a pool of which Redis has lost some keys. It must never grant more slots than its capacity.
 func (s *redisSemaphore) testLostKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"free", "holder", "lease", "config", "holder lease"} {

@@ -18,9 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestSlotsGoByTheModelOfTheQueue runs random histories on a simulated clock. It compares the semaphore with a
-// model that keeps the queue in plain lists (queue_rules_test.go): the grants, the offers with their durations, and
-// the answers to refused devices must be equal.
+// TestSlotsGoByTheModelOfTheQueue runs random histories on a simulated clock. It compares the semaphore with a model that keeps the queue
+// in plain lists (queue_rules_test.go). The grants, the offers with their durations, and the answers to refused devices must be equal.
 func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	t.Parallel()
 	mini, began, pools := miniredis.RunT(t), time.UnixMilli(1_800_000_000_000), atomic.Int64{}
@@ -93,8 +92,8 @@ func (m *queueMachine) resize(t *rapid.T) {
 	}
 }
 
-// drawWants returns the wants of device n: random tasks that ask for a slot. Each batch always has the same weight
-// and lane.
+// drawWants returns the wants of device n: random tasks that ask for a slot. The weight of a batch and whether it is urgent depend only on
+// the batch.
 func (m *queueMachine) drawWants(t *rapid.T, n int) (wants []slots.Want) {
 	for i := range rapid.IntRange(1, 3).Draw(t, "wants") {
 		m.lastLease++
@@ -115,8 +114,8 @@ func (m *queueMachine) drawRequest(t *rapid.T) slots.Request {
 
 func (m *queueMachine) requestSlot(t *rapid.T) { m.serve(t, nil, m.drawRequest(t)) }
 
-// releaseAndRequest frees a slot and asks for a slot in one call. Devices that wait in the queue have precedence
-// over the device that asks.
+// releaseAndRequest frees a slot and asks for a slot in one call. In this case devices that wait in the queue come before the device that
+// asks.
 func (m *queueMachine) releaseAndRequest(t *rapid.T) {
 	if len(m.batchByLease) == 0 {
 		t.Skip()
@@ -143,7 +142,7 @@ func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 	m.compareOffers(t, done.Offers)
 }
 
-// refreshWaiters sends the reports of some devices to Refresh, which must change nothing but the times at which the
+// refreshWaiters sends the reports of some devices to Refresh. It must change nothing but the times at which the next reports of these
 // devices are due.
 func (m *queueMachine) refreshWaiters(t *rapid.T) {
 	var refreshes []slots.WaiterRefresh
@@ -227,7 +226,8 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 	m.compareOffers(t, line.Offers)
 }
 
-// compareOffers completes a call: the offers that the semaphore returned must be the offers of the model.
+// compareOffers ends a call of the model: it offers the free slots of the model. The parameter offers, which the semaphore returned, must
+// equal the offers of the model.
 func (m *queueMachine) compareOffers(t *rapid.T, offers []slots.Offer) {
 	m.offerFreeSlots()
 	m.closed = &closedQueue{m.capacity, m.countReserved()}
@@ -272,8 +272,8 @@ func (m *queueMachine) check(t *rapid.T) {
 	m.checkStanding(t)
 }
 
-// checkStanding compares the positions that QueuePlaces returns with the model. It asks for each waiter, with the
-// task with which it waits and with other tasks.
+// checkStanding compares the positions that ReadQueuePlaces returns with the model. It asks for each waiter, with the task with which it
+// waits and with other tasks.
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueModel is a model of a pool's queue that uses plain lists. It follows the headers of lua/batch_order.lua and
+// queueModel is a model of a pool's queue that uses plain lists. It implements the rules in the headers of lua/batch_order.lua and
 // lua/queue.lua.
 type queueModel struct {
 	now             int64 // ms
@@ -22,10 +22,10 @@ type queueModel struct {
 	virtualTimes    map[int64]float64 // virtual time of each batch
 	grants          int
 	lastVirtualTime float64 // virtual time of the batch of the latest grant
-	keptExcess      float64 // ms by which the kept slots exceed their share of the slot-time
+	keptExcess      float64 // ms by which the time of kept slots exceeds its allowed share of the slot-time
 	excessAt        int64   // time (ms) for which keptExcess was computed
 	unusedOffers    int
-	lanePercent     int            // percentage of the capacity for which urgent batches have precedence; 0 until an urgent task is requested
+	lanePercent     int            // the urgent share, as a percentage of the capacity; 0 until an urgent task is requested
 	urgentBatches   map[int64]bool // the urgent batches that had a grant or a waiter
 	offersToSend    []string       // offers that the current call must return, because they are to be sent
 	closed          *closedQueue   // nil before the first call that changes the queue
@@ -84,8 +84,8 @@ func (m *queueModel) hasWaiters(batch int64) bool {
 	return false
 }
 
-// virtualTime returns the virtual time of a batch. If the batch has no waiters, the result is at least the virtual
-// time of the batch that had the latest grant.
+// virtualTime returns the virtual time of a batch (see lua/batch_order.lua). If the batch has no waiters, the result is at least the
+// virtual time of the batch that had the latest grant.
 func (m *queueModel) virtualTime(batch int64) float64 {
 	if m.hasWaiters(batch) {
 		return m.virtualTimes[batch]
@@ -93,8 +93,8 @@ func (m *queueModel) virtualTime(batch int64) float64 {
 	return max(m.virtualTimes[batch], m.lastVirtualTime)
 }
 
-// currentLane returns the state of the urgent lane: how many slots urgent batches hold, how many urgent tasks wait,
-// and how many more slots the lane has.
+// currentLane returns the state of the urgent lane: how many slots urgent batches hold, how many urgent tasks wait, and how many more slots
+// the urgent batches may get before all others.
 func (m *queueModel) currentLane() (lane slots.UrgentLane) {
 	for batch := range m.urgentBatches {
 		lane.Held += m.countHeld(batch)
@@ -106,8 +106,8 @@ func (m *queueModel) currentLane() (lane slots.UrgentLane) {
 	return lane
 }
 
-// hasPrecedence reports whether the task w has precedence over normal tasks, because it is urgent and the lane has
-// room.
+// hasPrecedence reports whether the task w comes before all normal tasks. This is so if w is urgent and the urgent batches hold less than
+// their share.
 func (m *queueModel) hasPrecedence(w slots.Want) bool {
 	return w.LanePercent > 0 && m.currentLane().Room > 0
 }
@@ -139,7 +139,8 @@ func (m *queueModel) waitersInOrder(class string) []*modelWaiter {
 	return all
 }
 
-// owedWaiters returns the polling devices that are owed a slot, sorted by the grant for which each was foreseen.
+// owedWaiters returns the polling devices that are owed a slot. They are sorted by expectedGrant, the number of the grant that was foreseen
+// for the device.
 func (m *queueModel) owedWaiters() []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return !w.owed })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
@@ -148,8 +149,8 @@ func (m *queueModel) owedWaiters() []*modelWaiter {
 	return all
 }
 
-// handleTimers does the first part of each call: it handles the timers of waiters that have expired, the earliest
-// timer first.
+// handleTimers does the first part of each call: it handles the timers that have expired, the earliest timer first. If missed is true, it
+// also returns unsent offers to parked reports that are at least 500 ms old.
 func (m *queueModel) handleTimers(missed bool) {
 	m.offersToSend = nil
 	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
@@ -196,8 +197,8 @@ func (m *queueModel) removeWaiter(w *modelWaiter) {
 	delete(m.waiters, w.device)
 }
 
-// addKeptTime records that slots were kept for pollers for ms of slot-time. It adds the time to keptExcess,
-// multiplied by 20: kept slots may use a twentieth of all slot-time.
+// addKeptTime records that slots were kept for pollers for ms milliseconds of slot-time. Kept slots may use a twentieth of all slot-time,
+// so it adds 20 times this time, divided by the capacity, to keptExcess.
 func (m *queueModel) addKeptTime(ms float64) {
 	m.decayKeptExcess()
 	m.keptExcess += ms * 20 / float64(max(m.capacity, 1))
@@ -326,8 +327,8 @@ func (m *queueModel) joinQueue(device string, want slots.Want, reach int, chance
 	return after, position
 }
 
-// refreshWaiter handles the report of a device that may keep waiting. It returns the time (ms) until the device is to ask
-// again, or 0 if acquireSlot must handle the report.
+// refreshWaiter does what Refresh must do for the report of one device. It returns the time (ms) until the device is to ask again, or 0 if
+// the device must be served (acquireSlot).
 func (m *queueModel) refreshWaiter(r slots.WaiterRefresh) int64 {
 	w := m.waiters[r.Device]
 	if w == nil || m.closed == nil || m.capacity-len(m.batchByLease) > m.closed.reserved || w.reach != int(r.Reach) {
@@ -350,7 +351,8 @@ func (m *queueModel) refreshWaiter(r slots.WaiterRefresh) int64 {
 	return m.moveDueTime(w, steadyDelay(w, ahead, m.closed.capacity, r.Chance))
 }
 
-// moveDueTime lets a waiter ask again after the time wait, at least after 1 s. It returns this time.
+// moveDueTime makes the next report of a waiter due after the time wait (ms), but not before 1 s has passed. It returns the time until this
+// report.
 func (m *queueModel) moveDueTime(w *modelWaiter, wait float64) int64 {
 	after := max(int64(math.Floor(wait)), 1000)
 	w.dueAt = m.now + after
@@ -358,8 +360,8 @@ func (m *queueModel) moveDueTime(w *modelWaiter, wait float64) int64 {
 	return after
 }
 
-// steadyDelay returns the time until a waiter without a rank is to ask again. ahead is the number of grants until the one
-// that was foreseen for it.
+// steadyDelay returns the time until a waiter without a rank is to ask again. ahead is the number of grants until the grant that was
+// foreseen for this waiter.
 func steadyDelay(w *modelWaiter, ahead, capacity int, chance float64) float64 {
 	const period, hold = 30_000, 8000
 	if capacity == 0 {
@@ -376,13 +378,14 @@ func steadyDelay(w *modelWaiter, ahead, capacity int, chance float64) float64 {
 	return min(wait, 3*period) * early
 }
 
-// owedDelay returns the time until the next request of a poller that is owed a slot. rank is its rank among all such pollers.
+// owedDelay returns the time until the next request of a poller that is owed a slot. rank is the rank of this poller among all such
+// pollers.
 func owedDelay(rank, capacity int, chance float64) float64 {
 	return min(float64(rank)*(8000/float64(capacity)), 30_000) * (0.9 + chance/10)
 }
 
-// pollDelay returns the time until the waiter is to ask again, and the position of the waiter. If the waiter is an
-// urgent poller with precedence, urgentRank is its rank among these; otherwise it is -1.
+// pollDelay returns the time until the waiter is to ask again, and the position of the waiter. urgentRank is -1, except for an urgent
+// poller that comes before all normal tasks; then it is its rank among such pollers.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	ahead := w.expectedGrant - m.grants
 	rank := slices.Index(m.owedWaiters(), w)
@@ -396,7 +399,7 @@ func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (
 	return max(owedDelay(rank, m.capacity, chance), min(soon, 2000)), rank + 1
 }
 
-// offerFreeSlots offers each free slot to a waiter, or keeps it for a poller.
+// offerFreeSlots offers each free slot to a waiter that can be notified, or keeps it for a poller.
 func (m *queueModel) offerFreeSlots() {
 	for m.capacity-len(m.batchByLease)-m.countReserved() > 0 {
 		told := m.waitersInOrder("T")
@@ -434,9 +437,9 @@ func (m *queueModel) isBelowShare(w *modelWaiter) bool {
 	return (m.countHeld(w.Batch)+1)*all < m.capacity*w.Weight
 }
 
-// pollerToKeepFor returns the polling device for which the next free slot is kept, or nil. The device must be
-// expected soon, and it must be owed a slot, or its batch must be urgent with precedence, or its batch must hold
-// less than its share.
+// pollerToKeepFor returns the polling device for which the next free slot is kept, or nil. The next report of the device must be expected
+// soon. In addition, one of these must be true: the device is owed a slot; its batch is urgent and the urgent batches hold less than their
+// share; or its batch holds less than its share.
 func (m *queueModel) pollerToKeepFor(notifiable []*modelWaiter) (found *modelWaiter) {
 	m.decayKeptExcess()
 	if m.keptExcess > 200_000/float64(m.capacity) {

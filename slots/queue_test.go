@@ -15,8 +15,7 @@ func offeringPace() slots.Pace {
 	return slots.Pace{MeanHold: 800 * time.Second, MinWait: time.Hour, ReportPeriod: time.Hour, OfferTTL: time.Hour}
 }
 
-// requestForTask asks for a slot for one task of a batch, for a device that polls. The names of the device and of
-// the lease are derived from the task.
+// requestForTask asks for a slot for one task of a batch. The device polls. Its name and the name of the lease are derived from the task.
 func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
@@ -36,7 +35,8 @@ func (s *redisSemaphore) setClock(t *testing.T, pool string, now time.Time) {
 	}
 }
 
-// requestWakeable does the same as requestForTask, for a device that can be notified of a slot.
+// requestWakeable asks for a slot for one task, for a device that can be notified of a slot. Its name and the name of the lease are derived
+// from the task.
 func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
@@ -58,7 +58,7 @@ func (s *redisSemaphore) requestAllWakeable(t *testing.T, pool string, tasks ...
 	}
 }
 
-// releaseTask frees the slot of a task. It returns the offers that result from it.
+// releaseTask frees the slot of a task. It returns the offers that the release caused.
 func (s *redisSemaphore) releaseTask(t *testing.T, pool string, task int64) []slots.Offer {
 	t.Helper()
 	freed, offers, err := s.Release(t.Context(), pool, offeringPace(), []string{strconv.FormatInt(task, 10)})
@@ -77,8 +77,7 @@ func (s *redisSemaphore) offerSlots(t *testing.T, pool string, updates ...slots.
 	return line
 }
 
-// confirmOffer records in the queue that an offer was sent to its device. Then the queue does not return the offer
-// again.
+// confirmOffer tells the queue that an offer was sent to its device. After that, the queue does not return the offer again.
 func (s *redisSemaphore) confirmOffer(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
@@ -97,8 +96,8 @@ func queueCounts(queue slots.QueueState) [4]int {
 	return [4]int{queue.Held, queue.Reserved, queue.Notifiable, queue.Waiting}
 }
 
-// A slot becomes free while devices wait. The same script that frees it reserves it for the next waiter (an offer).
-// No other device gets this slot. The device with the offer gets it for the offered task.
+// TestSlotThatFallsFreeIsOffered checks a slot that becomes free while devices wait. The script that frees the slot must also reserve it
+// for the next waiter (an offer). No other device may get this slot. The device with the offer must get it for the offered task.
 func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -127,7 +126,8 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	})
 }
 
-// An offer that was not yet reported as sent is returned again, but not at once.
+// TestOfferIsReturnedUntilItWasSent checks that an offer that was not yet reported as sent is returned again, but not before 500 ms have
+// passed.
 func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -142,15 +142,15 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 		again := s.offerSlots(t, pool).Offers
 		return len(again) == 1 && again[0].ID == first[0].ID
 	})
-	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // this update belongs to an older offer
+	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // the update of an older offer, which must change nothing
 	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 	s.confirmOffer(t, pool, first[0])
 	s.setClock(t, pool, time.Now().Add(offeringPace().OfferTTL/2))
 	expectEqual(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
 }
 
-// A replica received an offer to a parked report and did not send it. The offer is returned at once to another
-// replica that asks with ResendParkedOffers.
+// TestOfferThatAReplicaMissedGoesToAnother checks an offer to a parked report that one replica received and did not send. If another
+// replica asks with ResendParkedOffers, the offer must be returned to it at once.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -175,8 +175,8 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	})
 }
 
-// This test follows waiters after their offers. A waiter whose offer lapsed, or that is away, keeps its position,
-// and gets no offer until it asks again. A waiter that left, or whose batch was closed, is removed from the queue.
+// TestWaitersAreKeptByWhatBecameOfThem checks waiters after their offers. A waiter whose offer lapsed, or that is away, must keep its
+// position and get no offer until it asks again. A waiter that left, or whose batch was closed, must be removed from the queue.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -210,7 +210,7 @@ func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	})
 }
 
-// Slots are offered to waiters in the same order in which they would be granted.
+// TestOffersFollowTheOrder checks that slots are offered to waiters in the same order in which they would be granted.
 func TestOffersFollowTheOrder(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -235,8 +235,8 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	})
 }
 
-// If several slots become free in one call, they are offered as if one became free after the other: each offered
-// slot already counts as held by its batch.
+// TestOffersCountForTheirBatches checks slots that become free in one call. They must be offered as if one became free after the other:
+// each offered slot already counts as held by its batch.
 func TestOffersCountForTheirBatches(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -257,8 +257,8 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 	})
 }
 
-// Devices join the queue without a request. They get places in the usual order among the devices that requested a
-// slot, and each device joins only once.
+// TestSeatedDevicesStandBehindThoseThatAsked checks devices that join the queue without a request. They must get places in the usual order
+// among the devices that requested a slot. Each device must join only once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -282,8 +282,8 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	})
 }
 
-// A pool is due (a pass must serve it) only while it has an offer, or a free slot for a waiter that can be
-// notified.
+// TestPoolIsDueOnlyWhileSomethingCanBeHandedOn checks when FindWaitingPools returns a pool as one that needs OfferSlots: only while it has
+// an offer, or a free slot and a waiter that can be notified.
 func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -314,7 +314,7 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	})
 }
 
-// No slot is offered if Pace.OfferTTL is 0, or if Redis does not know the pool.
+// TestNothingIsOfferedWithoutTimeOrPool checks that no slot is offered if Pace.OfferTTL is 0, or if Redis does not know the pool.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -333,8 +333,8 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	})
 }
 
-// A device has tasks in an older and a newer batch. The older batch does not delay the newer one: the tasks of the
-// device take turns by the weights of the batches.
+// TestTheTasksOfOneDeviceTakeTurns checks a device that has tasks in an older and in a newer batch. The older batch must not delay the
+// newer one: the tasks of the device must take turns by the weights of the batches.
 func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -359,8 +359,8 @@ func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 	})
 }
 
-// A device that missed its offer, because its task was done when the offer was made, is offered a slot for a newer task.
-// For the task of the missed offer, it is offered none until it asks.
+// TestAMissedOfferDoesNotHideANewerTask checks a device that missed its offer, because its task was done when the offer was made. The
+// device must be offered a slot for a newer task. For the task of the missed offer, it must get no offer until it asks.
 func TestAMissedOfferDoesNotHideANewerTask(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// A report is not refreshed if Redis lost the waiter or a key of the queue, or if its clock was set back. The device is
-// then served, which repairs the queue.
+// TestNothingIsRefreshedInADamagedQueue checks reports after Redis lost the waiter or a key of the queue, or after its clock was set back.
+// Refresh must not accept such a report. The device is then served, which repairs the queue.
 func TestNothingIsRefreshedInADamagedQueue(t *testing.T) {
 	t.Parallel()
 	for what, damage := range map[string]func(t *testing.T, s *redisSemaphore, pool string, now time.Time) error{
@@ -50,7 +50,8 @@ func TestNothingIsRefreshedInADamagedQueue(t *testing.T) {
 	}
 }
 
-// expectRefreshed sends the report of the waiting device "d2" to Refresh.
+// expectRefreshed sends the report of the waiting device "d2" to Refresh. Refresh must accept the report if want is true, and must not
+// accept it otherwise.
 func expectRefreshed(t *testing.T, s *redisSemaphore, pool string, want bool) {
 	t.Helper()
 	after, err := s.Refresh(t.Context(), pool, offeringPace(), []slots.WaiterRefresh{{Device: "d2"}})
@@ -59,8 +60,9 @@ func expectRefreshed(t *testing.T, s *redisSemaphore, pool string, want bool) {
 	}
 }
 
-// A poller is refreshed until it counts as owed a slot: until as many grants as the pool has slots were made after the grant
-// that was foreseen for it. Only the first three pollers that are owed a slot count.
+// TestPollersAreRefreshedUntilTheyAreOwedASlot checks that a poller is refreshed until it counts as owed a slot. This is so when, after the
+// grant that was foreseen for it, as many more grants were made as the pool has slots. Only the first three pollers that are owed a slot
+// count.
 func TestPollersAreRefreshedUntilTheyAreOwedASlot(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -81,8 +83,8 @@ func TestPollersAreRefreshedUntilTheyAreOwedASlot(t *testing.T) {
 	})
 }
 
-// A device that can be notified is refreshed until it has an offer. After its foreseen grant, the time of its next report
-// depends on its rank.
+// TestNotifiableWaitersAreRefreshedUntilTheirOffer checks that a device that can be notified is refreshed until it has an offer. After the
+// grant that was foreseen for it, the time of its next report must depend on its rank.
 func TestNotifiableWaitersAreRefreshedUntilTheirOffer(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -98,7 +100,7 @@ func TestNotifiableWaitersAreRefreshedUntilTheirOffer(t *testing.T) {
 	})
 }
 
-// waitersBehind are devices of one batch that wait in a pool with one slot. Other tasks of the batch have priority.
+// waitersBehind holds devices of one batch that wait in a pool with one slot. Other tasks of the batch have a higher priority.
 type waitersBehind struct {
 	*redisSemaphore
 
@@ -154,8 +156,8 @@ func (w *waitersBehind) refresh(t *testing.T, device string) time.Duration {
 	return after[0]
 }
 
-// After a decrease of the capacity, more slots than the capacity are held, and slots with low numbers are not held. Waiters are
-// refreshed as in any other full pool.
+// TestWaitersOfAShrunkPoolAreRefreshed checks a pool after a decrease of its capacity: more slots than the capacity are held, and some
+// slots with low numbers are free. Waiters must be refreshed as in any other full pool.
 func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -176,8 +178,8 @@ func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
 	})
 }
 
-// If the devices of a fleet report at the times that they got, nearly all their requests are refreshed. The first request of
-// each device and the requests that get a slot are not counted.
+// TestMostWaitersAreRefreshed checks a fleet whose devices report at the times that they got. Nearly all requests must be refreshed. The
+// first request of each device and the requests that get a slot are not counted.
 func TestMostWaitersAreRefreshed(t *testing.T) {
 	t.Parallel()
 	devices, horizon, least := 100_000, 10*time.Minute, 0.95

@@ -126,8 +126,8 @@ func restoreCall(capacity, holders int) semaphoreCall {
 	}
 }
 
-// TestReplayAnswersOnlyItsOwnCall checks a new call that has the same arguments as an earlier call: it must not be
-// treated as a repetition of the earlier call.
+// TestReplayAnswersOnlyItsOwnCall checks a new call that has the same arguments as an earlier call. It must not be treated as a repetition
+// of the earlier call.
 func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -146,8 +146,8 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	})
 }
 
-// TestNextCallFindsWhatAllLostRepliesDid checks a call that returned ErrUnavailable because all its
-// replies were lost. The next call must find the effect of the lost call.
+// TestNextCallFindsWhatAllLostRepliesDid checks a call that returned ErrUnavailable because all its replies were lost. The next call must
+// find the effect of this call.
 func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
 	s := newRedisSemaphore(t)
@@ -176,8 +176,8 @@ func loadScripts(t *testing.T, s *redisSemaphore) {
 	}
 }
 
-// newLossySemaphore returns a semaphore that loses the replies to its next n calls after they were executed, and a
-// function that returns how many replies were lost so far.
+// newLossySemaphore returns a semaphore that loses the replies to its next n calls after the calls were executed. The returned function
+// returns how many replies were lost so far.
 func (s *redisSemaphore) newLossySemaphore(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32

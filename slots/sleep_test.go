@@ -8,8 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// A device far back in its batch is asked to report again after a tenth of its expected wait, at most after the
-// longest sleep of the pool. All other devices are asked to report within three periods, or eight if they can be notified.
+// TestWaitersFarBackSleepLonger checks the time after which a waiter is to report again. For a device far back in its batch, it must be a
+// tenth of the device's expected wait, at most the longest sleep of the pool. For all other devices, it must be at most three periods, or
+// eight if they can be notified.
 func TestWaitersFarBackSleepLonger(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -60,8 +61,9 @@ func TestWaitersFarBackSleepLonger(t *testing.T) {
 	})
 }
 
-// Sleeping waiters leave no slot idle when the capacity is raised tenfold, when the batches before them are cancelled, or when
-// nine of ten devices fail. The slots that are held after such a change are compared with the same fleet without long sleeps.
+// TestLongSleepsLeaveNoSlotIdle checks that sleeping waiters leave no slot idle when the capacity is raised tenfold, when the batches
+// before them are cancelled, or when nine of ten devices fail. It compares the slots that are held after such a change with those of the
+// same fleet without long sleeps.
 func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 	t.Parallel()
 	const capacity, hold = 10, 100 * time.Second
@@ -115,7 +117,7 @@ func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 	}
 }
 
-// meanHeld returns the mean number of held slots from the time from until from+length.
+// meanHeld returns the mean number of held slots in the period that begins at from and has this length.
 func (f *simulatedFleet) meanHeld(from, length time.Duration) float64 {
 	var sum time.Duration
 	for i, at := range f.grantsAt {
@@ -124,7 +126,7 @@ func (f *simulatedFleet) meanHeld(from, length time.Duration) float64 {
 	return sum.Seconds() / length.Seconds()
 }
 
-// silence lets devices report no more.
+// silence makes devices stop reporting.
 func silence(devices []*simulatedDevice) {
 	for _, m := range devices {
 		m.done = true

@@ -11,8 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestContract runs its cases on every kind of Redis. The cases share a server, but each case uses a pool of its
-// own.
+// TestContract runs its cases on every kind of Redis. The cases share a server, but each case has its own pool.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -257,8 +256,8 @@ func (s *redisSemaphore) testInvalid(t *testing.T) {
 	expectEqual(t, "untouched", s.readSnapshot(t, pool), slots.Snapshot{PoolKnown: true, Capacity: 3, Version: 1})
 }
 
-// testConcurrentCap lets many clients compete for the few slots of a pool. The test itself counts the holders, and
-// they must never exceed the capacity.
+// testConcurrentCap lets many clients compete for the few slots of a pool. The test itself counts the holders. Their number must never
+// exceed the capacity.
 func (s *redisSemaphore) testConcurrentCap(t *testing.T) {
 	t.Parallel()
 	const capacity, clients, rounds = 5, 12, 10

@@ -20,8 +20,8 @@ func acquireCalls(pools ...string) []slots.Call {
 	return calls
 }
 
-// TestPoolsHaveTheirOwnOutcome checks calls for several pools that are served in one round trip: the failure of one
-// pool does not affect the others.
+// TestPoolsHaveTheirOwnOutcome checks calls for several pools that are served in one round trip. The failure of one pool must not affect
+// the others.
 func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
@@ -50,8 +50,8 @@ func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	})
 }
 
-// TestPoolsGoInOneRoundTrip checks that calls for several pools together need one round trip to Redis. They need
-// two if Redis has lost the script, and more if a call is large.
+// TestPoolsGoInOneRoundTrip checks that calls for several pools together need one round trip to Redis. They may need two if Redis has lost
+// the script, and more if a call is large.
 func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	s, _ := newStoppableRedis(t)
