@@ -30,8 +30,8 @@ type Waiter struct {
 }
 
 // Joiner is a device that is added to the queue although it has not asked for a slot. If the device already waits in the queue, it keeps
-// waiting with its present task. There is one exception: if the joiner has a LanePercent and the device has no offer, the device then waits
-// with the task of the joiner.
+// waiting with its present task. There are two exceptions, both only if the device has no offer. If the joiner has a LanePercent, or if the
+// device missed an offer and the task of the joiner is newer, the device then waits with the task of the joiner.
 type Joiner struct {
 	Waiter
 	Reach Reach

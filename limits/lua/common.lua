@@ -65,8 +65,9 @@ local function read_rule_state(rule)
   return state, tonumber(written_at)
 end
 
--- period_containing: returns the start and the end (ms) of the calendar period that contains the time `at`
--- (ms). s is the spec table of a calendar rule. If the spec has no period for `at`, it returns nil.
+-- period_containing: returns the start and the end (ms) of a calendar period of the rule: the period that
+-- contains the time `at` (ms). s is the spec table of the rule. If the spec has no such period, it returns
+-- nil.
 local function period_containing(s, at)
   for i = 1, #s.starts - 1 do
     if at >= s.starts[i] and at < s.starts[i + 1] then

@@ -1,7 +1,7 @@
 -- quick: a shortcut in front of reserve.lua for its most frequent call: one check with one sliding window. It
--- answers only if the window is full, or has room even if every open reservation becomes a start. Otherwise a
--- `break` leaves the shortcut, and reserve.lua answers the call. It runs before Lua creates the functions of
--- base.lua and common.lua, because their creation takes longer than the check.
+-- answers in two cases: the window is full, or it has room even if every open reservation becomes a start. In
+-- all other cases a `break` leaves the shortcut, and reserve.lua answers the call. The shortcut runs before
+-- Lua creates the functions of base.lua and common.lua, because their creation takes longer than the check.
 --
 -- KEYS     as in reserve.lua
 -- ARGV     as in reserve.lua
@@ -41,9 +41,9 @@ repeat
     break
   end
 
-  -- n is the number of further starts that the window allows if all open reservations become starts. So there
-  -- is room if the n-th newest start is older than the window. First n assumes that all reservations of the
-  -- scope (pool) are for this subject, which costs no further command. Only if n is then below 1, the
+  -- n is the number of further starts that the window allows if all open reservations become starts. There is
+  -- room if the n-th newest start is older than the window. First n assumes that all reservations of the
+  -- scope (pool) are for this subject, which needs no further command. If this gives less than 1, only the
   -- reservations of the subject are counted.
   local n = max - open
   local name = sub(subject, -35)

@@ -83,10 +83,10 @@ end
 
 -- check_sliding: evaluates an item (a rule and a subject) whose rule has sliding windows. pending lists the
 -- times (ms) of the reservations of the subject (starts that count before they happen), without the check's
--- alternatives. Returns nil if all windows allow the start, an entry for the reply if a window refuses it, or a
--- status if the subject has a stored time in the future. If several windows refuse the start, the entry is for
--- the window with the longest wait. A window that counted starts fill takes precedence, because its wait is
--- known.
+-- alternatives. Returns nil if all windows allow the start, or an entry for the reply if a window refuses it,
+-- or a status if the subject has a stored time in the future. If several windows refuse the start, the entry
+-- is for the window with the longest wait. A window that counted starts fill comes before a window that is
+-- full only with reservations, because only its wait is known.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
@@ -120,8 +120,9 @@ local function check_count(s, from, to, n, pending)
 end
 
 -- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check (a set of
--- alternatives, of which at most one starts); its own reservations are not counted. Returns nil
--- if the rule allows the start, an entry for the reply if it refuses it, or a status if it cannot be evaluated.
+-- alternatives, of which at most one starts); reservations of this group are not counted. Returns nil if the
+-- rule allows the start, an entry for the reply if it refuses the start, or a status if it cannot be
+-- evaluated.
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then

@@ -112,8 +112,8 @@ end
 
 -- delete_reservation: deletes the open reservation of the start with the id `lease`. keys lists the Redis
 -- keys of its subjects. Returns the time (ms) of the reservation, or nil if there is none. If group is empty,
--- another process may have reserved other subjects than keys names. Then all members of KEYS[2] are searched
--- for the lease.
+-- another process may have made the reservation, for other subjects than those in keys. So in this case all
+-- members of KEYS[2] are searched for the lease.
 local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then

@@ -35,9 +35,8 @@ local function nth_of_item(item, n)
 end
 
 -- count_after: returns how many stored times of the item (a rule and a subject) are later than the time
--- `edge` (ms). The times are sorted, newest first. Older times are deleted with each counted request, so
--- usually all times are later than edge. Therefore the oldest time is compared first, and only then binary
--- search is used.
+-- `edge` (ms). The times are sorted, newest first. The oldest time is compared first, because usually all
+-- times are later than edge: each counted request deletes older times. Otherwise a binary search is used.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
@@ -67,9 +66,9 @@ local function push_times(key, now, n)
   end
 end
 
--- keep_newest: deletes the stored times of the item (a rule and a subject) except the newest n. If the form
--- of the times (text or list) differs from the spec of the rule, it converts them. It writes a list to Redis,
--- but only sets a text in item.packed, because add_times writes the text anyway.
+-- keep_newest: deletes all stored times of the item (a rule and a subject) except the newest n. If the form
+-- of the times (text or list) differs from the spec of the rule, it converts them. It writes a list to Redis.
+-- It does not write a text, but only sets item.packed, because add_times writes the text anyway.
 local function keep_newest(item, n)
   local s = item.spec
   local key = item.key

@@ -31,10 +31,10 @@
 
 local now = clock()
 
--- read_item: returns the table of an item (a rule and a subject; fields: slide.lua). KEYS[key] is the key of
--- the rule, spec its text. For a calendar rule, it also sets item.from and item.to, the start and end (ms) of
--- the current period. The second result is false or nil if the spec of a calendar rule lacks a needed period:
--- the current one, or in mode R the previous one.
+-- read_item: returns the table of an item (a rule and a subject; fields: slide.lua). `key` is the index in
+-- KEYS of the key of the rule, and spec is the spec of the rule, a text. For a calendar rule, it also sets
+-- item.from and item.to, the start and end (ms) of the current period. The second result is false or nil if
+-- the spec of a calendar rule lacks a needed period: the current one, or in mode R the previous one.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
@@ -110,8 +110,8 @@ end
 
 -- read_counts_since: reads `rule`, the Redis key of a rule. Returns the time (ms) at which the rule began to
 -- count, and whether the key must be written again. If the rule does not count yet in this epoch, it returns
--- nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). Such a rule, if known,
--- has counted all its starts; so the result is 0 and false.
+-- nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). If such a rule is known,
+-- Redis has all its starts, so the result is 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -123,9 +123,9 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) at which the rule of the item began to count; the current time if
--- it begins now. In mode T (take) it also writes the key of the rule if the rule begins now or the TTL of the
--- key must be renewed.
+-- load_rule: sets item.since, the time (ms) at which the rule of the item began to count. If the rule begins
+-- to count now, this is the current time. In mode T (take) it also writes the key of the rule if the rule
+-- begins now or the TTL of the key must be renewed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -304,9 +304,9 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of the taking t, and appends to the
+-- give_back: gives back a part of the cost that was counted under the id of the taking t. It appends to the
 -- reply how much has been given back in total (0 if the id is not known). t.cost is the total to give back,
--- including what earlier calls gave back. So a call that is sent again gives back nothing more.
+-- which includes what earlier calls gave back. So a call that is sent again gives back nothing more.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

@@ -55,8 +55,8 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- max_run_ms: the longest duration of a grant with all its renewals; 0 means 1 hour.
 -- abort_failure, abort_min: the abort rule. It pauses the batch if this share of the ended tasks has failed or
 --   timed out, and at least abort_min tasks have ended.
--- abort_ended, abort_failed: when the batch was last resumed, the number of tasks that had ended with or without
---   success, and of tasks that had failed or timed out. The abort rule ignores these tasks.
+-- abort_ended, abort_failed: two numbers of tasks at the time when the batch was last resumed: the tasks that had
+--   succeeded, failed or timed out, and the tasks that had failed or timed out. The abort rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
 CREATE TABLE batches (
@@ -235,8 +235,9 @@ CREATE TABLE batch_progress (
 -- dispatched.
 -- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
 -- payload, output: stored as text, so that they are returned byte for byte.
--- attempts, returned: the number of attempts that count, and of returns that do not (the device could not do
---   the task at that time).
+-- attempts: the number of attempts that count.
+-- returned: the number of attempts that the device handed back because it could not do the task at that time; these
+--   attempts do not count.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
 --   end of the backoff after an attempt.
 -- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
@@ -517,8 +518,10 @@ END;
 -- news and set marks in Redis. A mark means that a device has work; a device without a mark is answered
 -- without a read of this database. The ids rise in the order of the commits, so a reader misses no row.
 -- batch: the id of a batch. The row concerns all devices that have open tasks in this batch.
--- device: the id of a device. The row concerns this device. If batch is 0 and device is empty, the row
---   concerns all devices.
+-- device: the id of a device. The row concerns this device.
+-- pool: the name of a pool, or '*' for all pools. The row concerns the devices that wait in the pool: they may
+--   start earlier or later, or wait for another reason.
+-- If batch is 0, and device and pool are empty, the row concerns all devices.
 CREATE TABLE news (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
@@ -593,8 +596,8 @@ CREATE TABLE replicas (
     tallies    TEXT NOT NULL
 );
 
--- The last period for which idle slot time was added up: the time in which slots were free although devices
--- waited. All replicas share this one row, so that no period is counted twice.
+-- The last period for which idle slot time was added up. Idle slot time is the time in which slots were free
+-- and devices waited. All replicas share this one row, so that no period is counted twice.
 -- taken_before: the start of the period.
 -- taken_at: the end of the period.
 CREATE TABLE idle_time (
@@ -607,7 +610,7 @@ INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixep
 -- The times of two clocks, read at the same moment. A replica that starts later uses the pair to find out
 -- whether the clock of this database was changed, so that it ends no lease too early. The table has at most
 -- one row; it is empty until a replica stores the first pair.
--- ledger: the time of the clock of this database, as far as the replica trusted this clock.
+-- ledger: the time of the clock of this database that the replica trusted.
 -- wall: the time of the clock of the replica's host.
 CREATE TABLE clock_pair (
     id     INTEGER PRIMARY KEY CHECK (id = 1),

@@ -1,6 +1,6 @@
 -- adopt: writes holders of slots that the ledger (the SQL database) knows into a known pool. It does not
--- check the capacity, because the ledger has the last word: afterwards more slots than the capacity can be
--- held. core.give then gives no slot until enough slots are freed.
+-- check the capacity, because the ledger has the last word. So more slots than the capacity can be held after
+-- a call. core.give then gives no slot until enough slots are freed.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:

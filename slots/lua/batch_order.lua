@@ -27,10 +27,11 @@
 --     "virtual time|batchU"  -> the same number minus PRECEDENCE_BONUS; only for an urgent batch
 
 -- Order of the batches: the next slot goes to the batch with the lowest ratio. If two ratios are equal, the
--- slot goes to the batch with the lower virtual time, then to the older batch. The virtual time of a batch
--- grows by UNIT / weight with each grant, so batches with equal ratios take turns. Urgent batches precede all
--- other batches while together they hold or are offered less than `percent` percent of the capacity, rounded
--- up to slots. From that number of slots on, they compete like all other batches.
+-- slot goes to the batch with the lower virtual time. If these are equal, too, it goes to the older batch.
+-- The virtual time of a batch grows by UNIT / weight with each grant, so batches with equal ratios take
+-- turns. Urgent batches come before all other batches while all urgent batches together hold or are offered
+-- less than `percent` percent of the capacity (rounded up to slots). Otherwise urgent batches compete like
+-- all other batches.
 
 -- Invariants:
 --   The contest and the fields weights, lane and urgent of the state include all changes of held slots and
@@ -44,8 +45,8 @@
 --   time 0, until the next want of the batch brings its weight and lane.
 
 local order = {}
--- The virtual time of a batch grows by UNIT / weight with each grant. It decides between batches that hold
--- equally many slots per weight.
+-- The virtual time of a batch grows by UNIT / weight with each grant. It decides between batches with equal
+-- ratios.
 local UNIT = 1000000
 -- PRECEDENCE_BONUS is subtracted from the ratio (held slots / weight) of an urgent batch that has precedence.
 -- It is larger than any ratio, so the batch precedes all batches without precedence.
@@ -54,10 +55,10 @@ local PRECEDENCE_BONUS = 16384
 -- only scores below PRECEDENCE_BONUS, so it never returns a closed batch, even if the batch is urgent.
 local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
--- order.member_range: returns the two bounds with which ZRANGEBYLEX selects the members of one class in
--- KEYS[5] (the queue). The class is T, O or P for a waiting device, H for a held slot (queue.lua). If batch
--- is given, the range contains only members of this batch. If before is given, it contains only members that
--- sort before this text ("order" or "order|device").
+-- order.member_range: returns the two bounds with which ZRANGEBYLEX selects members of KEYS[5] (the queue).
+-- class is the class of the members: T, O or P for a waiting device, H for a held slot (queue.lua). If batch
+-- is given, the range contains only members of this batch. If before is given, the range contains only
+-- members that sort before this text ("order" or "order|device").
 function order.member_range(class, batch, before)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (before or '\255')
@@ -129,8 +130,8 @@ function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
 
--- urgent_contribution: returns what batch b adds to two sums of the state. For state.lane, this is the number
--- of held and offered slots of b. For state.urgent, this is the number of its waiters, or 0 if b is closed.
+-- urgent_contribution: returns two numbers, what batch b adds to state.lane and to state.urgent. The first is
+-- the number of held and offered slots of b. The second is the number of its waiters, or 0 if b is closed.
 -- Both numbers are 0 if b is not urgent.
 local function urgent_contribution(q, b)
   if b.lane == 'U' then
@@ -146,10 +147,10 @@ local function weight_in_sum(b)
   return b.has_waiters and not b.closed and b.weight or 0
 end
 
--- read_waiters: reads from Redis whether devices wait with tasks of batch b. It sets b.has_waiters (any
--- device waits) and b.has_notifiable (a waiting device can be notified and has no offer, class T). If no
--- device waits or b is closed, the virtual time of b is raised to state.time. Otherwise b would later precede
--- other batches because it got no slot during this time.
+-- read_waiters: reads from Redis whether devices wait with tasks of batch b. It sets b.has_waiters (a device
+-- waits) and b.has_notifiable (a waiting device can be notified and has no offer, class T). If no device
+-- waits or b is closed, it raises the virtual time of b to state.time. Without this, b would later come
+-- before other batches, because it got no slot during this time.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -360,8 +361,9 @@ function order.position(q, device, want)
   -- weights is the sum of the weights of all batches with waiters. It includes this batch, even if this batch
   -- has no waiter yet.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
-  -- The estimate assumes that the next `lead` grants all go to this batch: the slots that the batch lacks to
-  -- its share. An urgent batch gets at least the slots for which urgent batches still have precedence.
+  -- The estimate assumes that the next `lead` grants all go to this batch. `lead` is the number of slots by
+  -- which the batch is below its share. For an urgent batch, it is at least the number of slots for which
+  -- urgent batches still have precedence.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
   -- After those `lead` grants, this batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then

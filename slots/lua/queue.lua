@@ -139,9 +139,9 @@ function queue.waiters(q, limit, ...)
   return all
 end
 
--- move_waiter: moves waiter w to class T (notifiable), O (has an offer) or P (poller) in all keys. If class
--- is nil, w leaves the queue. w is a waiting device. If w had an offer and class is not O, the offer ends,
--- and w is no longer owed a slot until it asks again. Returns nil.
+-- move_waiter: moves waiter w (a waiting device) to another class in all keys: T (notifiable), O (has an
+-- offer) or P (poller). If class is nil, w leaves the queue. If w had an offer and class is not O, the offer
+-- ends, and w is no longer owed a slot until it asks again. Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
   -- delta is the change of the number of offered slots: 1 if w gets an offer, -1 if w loses its offer, else
@@ -188,9 +188,9 @@ local function move_waiter(q, w, class)
   order.change_held(q, b, delta)
 end
 
--- add_offer: stores the offer that waiter w got (w.offer, w.ends). It also appends the offer to q.offers, the
--- list of offers that the caller of the script must send to the devices. handle_timers calls add_offer again
--- until an update of kind 'sent' (queue.update) confirms that the offer was sent, or until the offer lapses.
+-- add_offer: stores the offer that waiter w got (w.offer, w.ends), and appends it to q.offers, the list of
+-- offers that the caller of the script must send to the devices. handle_timers calls add_offer for the same
+-- offer again until an update of kind 'sent' (queue.update) confirms that it was sent, or until it lapses.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -210,8 +210,8 @@ end
 --   A waiter whose offer lapsed becomes a poller (class P): it gets no offer until it asks, but a slot may be
 --   kept for it.
 -- If missed is true, handle_timers also returns unsent offers for parked reports (reports that a replica
--- answers later) before their timers expire, if the offer is at least RESEND_AFTER ms old. The caller may be
--- the replica that has the parked report, while the offer was first returned to another replica.
+-- answers later) before their timers expire, if the offer is at least RESEND_AFTER ms old. The reason: the
+-- offer may have been returned to another replica than the one that has the parked report.
 local function handle_timers(q, missed)
   -- The devices are sorted by the times of their timers. The timers of the first expired_count devices have
   -- expired.
@@ -243,9 +243,9 @@ local function handle_timers(q, missed)
   end
 end
 
--- repair_queue: checks by their sizes that no key of the queue was lost. If a key was lost or the clock was
--- set back, it deletes the whole queue; the next reports of the devices fill it again. If only the members of
--- the held slots (class H) are wrong, it writes them anew from core.holders.
+-- repair_queue: checks the sizes of the queue's keys, which differ if a key was lost. If a key was lost or
+-- the clock was set back, it deletes the whole queue; the next reports of the devices fill it again. If only
+-- the members of the held slots (class H) are wrong, it writes them anew from core.holders.
 local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
@@ -375,11 +375,12 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   return after, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue with want (the task for which it asks for a slot). If the device
--- waits already, its waiter is updated, and its offer ends. Returns the time (ms) until the device is to
--- report again, and its position in the queue. The other arguments: reach is the way to notify the device (0:
--- it polls); chance is a number from 0 to 1 (next_report). If pace.period is 0, the device is not added: then no
--- device waits. foreseen (the number of the grant that is expected to give the device a slot) is computed anew.
+-- queue.join: adds the device to the queue. want is the task for which the device asks for a slot. If the
+-- device waits already, its waiter is updated, and its offer ends. Returns the time (ms) until the device is
+-- to report again, and its position in the queue. If pace.period is 0, the device is not added, because then
+-- no device waits. The other arguments: reach is the way to notify the device (0: it polls); chance is a
+-- number from 0 to 1 (next_report).
+-- The field foreseen (the number of the grant that is expected to give the device a slot) is computed anew.
 -- For a polling device it never increases, even if its task changes. So each polling device is owed a slot in
 -- the end.
 function queue.join(q, device, want, reach, chance)
@@ -437,9 +438,9 @@ function queue.release(q, r)
   order.change_held(q, b, -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
--- queue.update: applies the update u (fields: kind, device, offer, batch) that a replica sends about a
--- waiter. If u.offer is given, but the device has another offer or none by now, the kinds sent, away and left
--- are ignored. The kinds:
+-- queue.update: applies the update u of a waiter, which a replica sent (fields: kind, device, offer, batch).
+-- The kinds sent, away and left are ignored if u.offer is given and the device no longer has this offer. The
+-- kinds:
 --   sent    the offer was sent to the device, so handle_timers does not return the offer again
 --   away    the device stays in the queue as a poller: no offer is sent to the device until it asks, but
 --           keep_for_poller may keep a slot for it
@@ -476,15 +477,17 @@ function queue.update(q, u)
 end
 
 -- keep_for_poller: chooses a poller for which a free slot is kept until it reports. A poller is a waiting
--- device to which no offers are sent; without kept slots, other devices would take every slot before it
--- reports. A poller is suitable if its report is due soon (`window` below) and one of these conditions holds:
+-- device to which no offers are sent. Without kept slots, other devices would take every slot before a poller
+-- reports. A poller is suitable if its report is due soon (`window` below) and one of these conditions is
+-- true:
 --   It is one of the first q.max_owed pollers that are owed a slot.
 --   Its batch holds less than its share.
 --   Its batch is urgent and has precedence.
--- The poller whose batch has the lowest ratio (held slots / weight) is chosen; if ratios are equal, the one
--- whose report is due first. Batches with a higher ratio than first_batch, the first batch that can be
--- offered the slot, are excluded. If first_batch is nil, no batch is excluded. Returns the chosen waiter with
--- the fields ends, told and kept set, or nil. It charges the time until w.ends to the budget for kept slots.
+-- Among the suitable pollers, the one whose batch has the lowest ratio (held slots / weight) is chosen; if
+-- ratios are equal, the one whose report is due first. first_batch is the first batch that can be offered the
+-- slot. Batches with a higher ratio than first_batch are excluded; if first_batch is nil, no batch is
+-- excluded. Returns the chosen waiter with the fields ends, told and kept set, or nil. It charges the time
+-- until w.ends to the budget for kept slots.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
   if first_batch then

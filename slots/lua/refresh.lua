@@ -46,9 +46,9 @@ end
 local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
 -- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again if it keeps
--- its place; nil or false if serve.lua must serve it. ahead is the number of grants until the grant that is
--- expected to give w a slot. A poller (polling device) does not keep its place if it counts as owed a slot. A
--- device that can be notified does not keep its place if it has an offer (class O) or missed one (class P).
+-- its place. It returns nil or false if serve.lua must serve w. ahead is the number of grants until the grant
+-- that is expected to give w a slot. A poller (polling device) loses its place if it counts as owed a slot. A
+-- device that can be notified loses its place if it has an offer (class O) or missed one (class P).
 local function steady_wait(w, asker, ahead)
   local capacity = state.capacity
   if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
@@ -64,8 +64,8 @@ local function steady_wait(w, asker, ahead)
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- The expected grant was made without a slot for w. The rank of w in its batch replaces the number of
-  -- grants until its turn; serve.lua later computes w.foreseen anew.
+  -- The grant that was expected to give w a slot went to another device. So the rank of w in its batch
+  -- replaces the number of grants until its turn. serve.lua later computes w.foreseen anew.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end

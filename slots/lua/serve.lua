@@ -98,10 +98,10 @@ local function serve(asker)
     end
   end
   -- chosen_index is the index of the want (task) that may take a slot; false or nil if none may. An asker
-  -- with an offer takes the offered slot for the task with which it waits (waiting_index), with two
-  -- exceptions that use the best want: that want is urgent and has precedence, or the slot is kept for a
-  -- polling device that no longer asks for the waiting task. An asker without a usable offer may only take a
-  -- slot that is neither held nor offered.
+  -- that has an offer takes the offered slot for the task with which it waits (waiting_index). There are two
+  -- exceptions, in which it takes the slot for the best want: the best want is urgent and has precedence, or
+  -- the slot is kept for a polling device that no longer asks for the waiting task. In all other cases an
+  -- asker may only take a slot that is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)
