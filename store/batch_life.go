@@ -137,12 +137,12 @@ func limitsText(policies json.RawMessage) string {
 	return string(policies)
 }
 
-// instantText returns the time at as it is written to the audit log, or "none" if at is nil.
-func instantText(at *time.Time) string {
-	if at == nil {
+// instantText returns moment as it is written to the audit log, or "none" if moment is nil.
+func instantText(moment *time.Time) string {
+	if moment == nil {
 		return "none"
 	}
-	return at.UTC().Format(time.RFC3339Nano)
+	return moment.UTC().Format(time.RFC3339Nano)
 }
 
 // changeBatch locks the batch, runs change with it and returns the batch after the change. It holds the pool's lock exclusively, so every

@@ -27,12 +27,12 @@ type Registered struct {
 	IsNew bool
 }
 
-// RegisterDevices returns the devices named in the list all, in the same order, and registers each device that is not registered yet. It
+// RegisterDevices returns the devices named in requests, in the same order, and registers each device that is not registered yet. It
 // registers all missing devices in one transaction, or none. The ID of a returned device is empty if its registration is refused
 // (DeviceDeletion.Refuse), or if the device is just being deleted.
-func (s devices) RegisterDevices(ctx context.Context, all ...Registration) (registered []Registered, err error) {
+func (s devices) RegisterDevices(ctx context.Context, requests ...Registration) (registered []Registered, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		registered, err = tx.devices().ensure(ctx, all)
+		registered, err = tx.devices().ensure(ctx, requests)
 		return err
 	})
 	return registered, err
@@ -44,10 +44,10 @@ type newcomerRow struct {
 	Registration
 }
 
-// newcomerRows returns one row for each device in the list all, in the order of ids. A device that is listed twice gets one row.
-func newcomerRows(all []Registration) []newcomerRow {
-	byID := make(map[string]Registration, len(all))
-	for _, r := range all {
+// newcomerRows returns one row for each device in requests, in the order of ids. A device that is listed twice gets one row.
+func newcomerRows(requests []Registration) []newcomerRow {
+	byID := make(map[string]Registration, len(requests))
+	for _, r := range requests {
 		byID[r.Device] = r
 	}
 	rows := make([]newcomerRow, 0, len(byID))
@@ -58,9 +58,9 @@ func newcomerRows(all []Registration) []newcomerRow {
 	return rows
 }
 
-// ensure registers the devices in the list all that are not registered yet. It returns all these devices, in the order of the list.
-func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered, error) {
-	rows := newcomerRows(all)
+// ensure registers the devices in requests that are not registered yet. It returns all these devices, in the order of requests.
+func (s devicesIn) ensure(ctx context.Context, requests []Registration) ([]Registered, error) {
+	rows := newcomerRows(requests)
 	created, err := collect(ctx, s.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, registered_by, blocked)
 		SELECT name, '{}', '{}', {now}, registrant, blocked FROM {newcomers}
@@ -81,17 +81,17 @@ func (s devicesIn) ensure(ctx context.Context, all []Registration) ([]Registered
 	if err != nil {
 		return nil, err
 	}
-	return registeredInOrder(all, found, created), nil
+	return registeredInOrder(requests, found, created), nil
 }
 
-// registeredInOrder returns the devices in found, in the order of the list all. created has the ids of the devices that are new.
-func registeredInOrder(all []Registration, found []Device, created []string) []Registered {
+// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the devices that are new.
+func registeredInOrder(requests []Registration, found []Device, created []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
 		byID[d.ID] = Registered{d, slices.Contains(created, d.ID)}
 	}
-	registered := make([]Registered, len(all))
-	for i, r := range all {
+	registered := make([]Registered, len(requests))
+	for i, r := range requests {
 		registered[i] = byID[r.Device]
 		byID[r.Device] = Registered{Device: registered[i].Device} // a device that is named twice is new only once
 	}

@@ -73,11 +73,11 @@ func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool
 	return outcomes, err
 }
 
-// claim makes the claims in the list all and returns one outcome for each, in the same order. If waitForLock is true, it waits for locked
+// claim makes the claims in requested and returns one outcome for each, in the same order. If waitForLock is true, it waits for locked
 // pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
-func (s grantsIn) claim(ctx context.Context, all []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
-	outcomes := make([]ClaimOutcome, len(all))
-	rows, err := s.lockPools(ctx, all, waitForLock, outcomes)
+func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
+	outcomes := make([]ClaimOutcome, len(requested))
+	rows, err := s.lockPools(ctx, requested, waitForLock, outcomes)
 	if err == nil {
 		rows, err = s.admitCallers(ctx, rows, outcomes)
 	}

@@ -175,10 +175,10 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	return q.build(" ORDER BY e.pool "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
-// eventIDNear returns the approximate id of the first event that happened at the time at or later. If there is no such event, it returns an
-// id above the last event. It uses a binary search, because ids increase almost in the order of times.
-func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, error) {
-	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, at.UnixMilli())
+// eventIDNear returns the approximate id of the first event that happened at moment or later. If there is no such event, it returns an id
+// above the last event. It uses a binary search, because ids increase almost in the order of times.
+func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (int64, error) {
+	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil
 	}

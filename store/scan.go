@@ -120,21 +120,21 @@ func (s optional[T]) Scan(column any) error {
 	return err
 }
 
-// nullMillis returns the time at in milliseconds since 1970, as the argument $n of {epoch} + $n * {ms}. If at is nil, it returns NULL.
-func nullMillis(at *time.Time) any {
-	if at == nil {
+// nullMillis returns moment in milliseconds since 1970, as the argument $n of {epoch} + $n * {ms}. If moment is nil, it returns NULL.
+func nullMillis(moment *time.Time) any {
+	if moment == nil {
 		return nil
 	}
-	return at.UnixMilli()
+	return moment.UnixMilli()
 }
 
-// timeText returns the time at as text, in milliseconds, which is the precision of stored times. It is for statements such as COPY that
-// accept values but no expressions. If at is nil, it returns nil (NULL).
-func timeText(at *time.Time) any {
-	if at == nil {
+// timeText returns moment as text, in milliseconds, which is the precision of stored times. It is for statements such as COPY that
+// accept values but no expressions. If moment is nil, it returns nil (NULL).
+func timeText(moment *time.Time) any {
+	if moment == nil {
 		return nil
 	}
-	return at.UTC().Format("2006-01-02T15:04:05.000Z")
+	return moment.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
 // nullText returns raw as the argument for a JSON column; nil becomes NULL. The argument is a string, because COPY would send bytes as

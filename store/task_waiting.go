@@ -157,21 +157,21 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why the tasks in the list waiting wait. All of them belong to pool. It returns one view per
+// waitingViews reads everything that decides why the tasks in list wait. All of them belong to pool. It returns one view per
 // task, in the same order.
-func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTask) ([]TaskView, error) {
-	if len(waiting) == 0 {
+func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
+	if len(list) == 0 {
 		return nil, nil
 	}
-	devices, ids := make([]string, len(waiting)), make([]int64, len(waiting))
-	for i, w := range waiting {
+	devices, ids := make([]string, len(list)), make([]int64, len(list))
+	for i, w := range list {
 		devices[i], ids[i] = w.device, w.Task
 	}
 	views, err := s.readSession().grants().readViewsWithTasks(ctx, waitingViewText, devices, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading their devices: %w", err)
 	}
-	batches, err := s.batchesByID(ctx, waiting)
+	batches, err := s.batchesByID(ctx, list)
 	if err != nil {
 		return nil, fmt.Errorf("reading their batches: %w", err)
 	}
@@ -179,8 +179,8 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTas
 	if err != nil {
 		return nil, fmt.Errorf("reading the slots of their pool: %w", err)
 	}
-	all := make([]TaskView, len(waiting))
-	for i, w := range waiting {
+	all := make([]TaskView, len(list))
+	for i, w := range list {
 		all[i] = TaskView{
 			DeviceView: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
 			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority, NotBefore: w.notBefore, NotAfter: w.notAfter},
@@ -189,10 +189,10 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, waiting []waitingTas
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks in the list waiting, without payloads. The key is the id of the batch.
-func (s tasks) batchesByID(ctx context.Context, waiting []waitingTask) (map[int64]Batch, error) {
-	wanted := make([]int64, len(waiting))
-	for i, w := range waiting {
+// batchesByID returns the batches of the tasks in list, without payloads. The key is the id of the batch.
+func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
+	wanted := make([]int64, len(list))
+	for i, w := range list {
 		wanted[i] = w.Batch
 	}
 	slices.Sort(wanted)
