@@ -25,9 +25,10 @@ import (
 //	{age}        milliseconds from the column at to the column clock.now
 //	{minute of at}, {this minute}  minutes from 1970 to the column at, or to now
 //	{since began} milliseconds from the column began to the column at
-//	{pending of points}  task t is pending and in the batch of points, and not before the task points.at. Postgres needs the form of a range
-//	             of the index (batch, state, id), or it may read along the primary key; SQLite uses only the first column for such a range
-//	{pending of ids}  task t is pending and in the batch ids.id, in the same two forms
+//	{pending of points}  task t is pending, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
+//	             (batch, state, id), because otherwise it may read along the primary key. SQLite gets plain conditions, because it
+//	             uses only the first column for such a range
+//	{pending of ids}  task t is pending and in the batch ids.id; it is written in the same two forms
 //	{least}      the smaller of two arguments
 //	{greatest}   the greater of two arguments
 //	{json}       casts the text before it to the type of payload and output
