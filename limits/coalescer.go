@@ -46,7 +46,8 @@ func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, question
 	}}
 }
 
-// ask sends questions and returns an answer for each question, in the same order. All questions share the values in key.
+// ask sends questions (checks, settlements or takings) and returns an answer for each, in the same order. All questions share the values
+// in key.
 func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {

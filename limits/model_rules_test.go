@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// This file contains the simple model of starts: functions that compute what each policy must answer.
+// This file contains the plain model of starts: functions that compute what each policy must answer.
 
 func drawPolicy(t *rapid.T) limits.Policy {
 	p := limits.Policy{Name: "n", Per: "tags.account"}
@@ -45,7 +45,7 @@ func (m *startsModel) assumeLatestWindows() {
 	}
 }
 
-// countStart adds a start to the model. It counts at the time of its reservation.
+// countStart adds a start to the model. The start counts at the time of its reservation.
 func (m *startsModel) countStart(s modelStart) {
 	m.counted = append(m.counted, s)
 	per := time.Duration(m.policy.PerMS) * time.Millisecond

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// This file contains the simple model of takes (requests to limit sets): functions that compute what each policy must answer.
+// This file contains the plain model of takes (requests to limit sets): functions that compute what each policy must answer.
 
 // slidingWindows returns the windows of rule i. The list is empty if the rule has no sliding windows.
 func (m *takesModel) slidingWindows(i int) []limits.Window {

@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets) with a simple model. The
+// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets) with a plain model. The
 // histories contain takes of any cost that several rules count, peeks, returns, queries of the usage, ids that are sent again, and changes
 // of a maximum. They also contain changes of the clocks of two callers and of Redis, a Redis that loses all data, and a Redis that restarts
 // with its data. A sliding rule runs in several forms, which must agree: as packed times, as a list, without the shortcut script, and in

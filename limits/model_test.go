@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesAgreeWithAPlainModel compares the limiter with a simple model, which keeps all starts and examines all of them for every
+// TestHistoriesAgreeWithAPlainModel compares the limiter with a plain model, which keeps all starts and examines all of them for every
 // answer. The histories contain any times and windows, calls that are sent again, two callers whose clocks change, and a Redis that loses
 // all data. A sliding rule runs as packed times, as a list, and without the shortcut script for one window. These forms must give the same
 // answers. The Redis is the in-process Redis, with and without the expiry of keys.

@@ -68,7 +68,7 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// semaphoreMachine makes the calls to the semaphore. It also contains the simple model, which records the lease of each slot.
+// semaphoreMachine makes the calls to the semaphore. It also contains the plain model, which records the lease of each slot.
 type semaphoreMachine struct {
 	callHistory
 

@@ -85,7 +85,7 @@ func setPending(counts map[TaskState]int64, total int64) {
 }
 
 // Fold adds at most limit deltas (changes of counts) to the stored counts of batches and pools, and returns the number of added deltas. It
-// pauses each batch whose abort rule is now met; aborted lists the ids of the paused batches. While one replica folds, Fold on another replica
+// pauses each batch whose abort rule is now met; aborted lists the ids of these batches. While one replica folds, Fold on another replica
 // returns 0.
 func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`

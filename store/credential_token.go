@@ -16,7 +16,7 @@ const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, exp
 // validToken is the SQL condition that token k is neither revoked nor expired.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
-// tokenDest returns the destinations in token for the columns of a token in a query.
+// tokenDest returns pointers to the fields of token. A query that selects tokenColumns scans a row into them.
 func tokenDest(token *Token) []any {
 	return []any{&token.ID, &token.Name, &token.Device, &token.Role, fromJSON(&token.Pools), fromJSON(&token.LimitSets), instant{&token.CreatedAt}, optionalTime{&token.ExpiresAt}}
 }

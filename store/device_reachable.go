@@ -42,7 +42,7 @@ type ReachableSearch struct {
 	Pool       string
 	Batch      int64
 	After      TaskPosition
-	SeenWithin time.Duration // only devices that reported within this period; ordered silence (Device.QuietUntil) does not count
+	SeenWithin time.Duration // only devices that have been silent for at most this time; silence begins at Device.QuietUntil
 	Limit      int           // maximum number of tasks to read, whether their devices are reachable or not
 }
 

@@ -58,7 +58,7 @@ const (
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms, sleep_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
-// poolDest returns the destinations in pool for the columns of a pool in a query.
+// poolDest returns pointers to the fields of pool. A query that selects poolColumns scans a row into them.
 func poolDest(pool *Pool) []any {
 	return []any{
 		&pool.Name, &pool.Capacity,

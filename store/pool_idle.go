@@ -39,10 +39,10 @@ type WaitingCount struct {
 // many.
 const maxDevicesChecked = 500
 
-// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have reported within the last
-// period of length seenWithin. If a device was asked to be silent until later (Device.QuietUntil), its silence does not count. One call
-// checks the next maxDevicesChecked devices that have tasks, in the order of their names. It begins behind the device named in the
-// parameter after; an empty name is before all devices. The call stops when it has counted limit devices.
+// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have not been silent for longer
+// than seenWithin. The silence of a device begins at its Device.QuietUntil. One call checks the next maxDevicesChecked devices that have
+// tasks, in the order of their names. It begins behind the device named in the parameter after; an empty name is before all devices. The
+// call stops when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (WaitingCount, error) {
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
 	count, err := queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)

@@ -37,7 +37,8 @@ func poolRanksText() string {
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the pattern that matches, in the condition of the function like, all texts that contain the parameter text.
+// likePattern returns the SQL pattern that matches all texts which contain the parameter text. It escapes the special characters in text.
+// Use the pattern with the function like.
 func likePattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }

@@ -18,7 +18,7 @@ func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	return dailyWindow(now.Add(-before), length)
 }
 
-// dailyWindow returns a window of this length that opens every day at the time of day of from.
+// dailyWindow returns a window of this length that opens every day, at the time of day that the parameter from has in UTC.
 func dailyWindow(from time.Time, length time.Duration) store.Window {
 	from = from.UTC()
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ledgerModel is a simple model of the ledger, which computes the expected state after any sequence of calls.
+// ledgerModel is a plain model of the ledger, which computes the expected state after any sequence of calls.
 type ledgerModel struct {
 	capacity  map[string]int
 	tasks     map[int64]*modelTask
