@@ -104,8 +104,8 @@ type TokenUse struct {
 	Requests int64 `json:"requests"`
 }
 
-// RecordTokenUses adds the uses of operator tokens, which are in ascending order of the tokens, and records that the tokens were used now.
-// It ignores tokens that do not exist.
+// RecordTokenUses adds uses to the stored numbers of requests with operator tokens, and records that these tokens were used now. uses is in
+// ascending order of tokens. RecordTokenUses ignores tokens that do not exist.
 func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

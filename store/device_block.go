@@ -13,14 +13,14 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 		if err != nil || changed > 0 {
 			return err
 		}
-		// The change of the account is recorded even if the device does not change: repeating the request repairs an account that somebody
-		// changed at the broker.
+		// The change of the account is recorded even if the device is already blocked or unblocked. So an operator can repeat the request
+		// to repair an account that somebody changed at the broker.
 		return tx.credentials().recordAccountChanges(ctx, accountStateOf(blocked), []string{id})
 	})
 }
 
-// SetAllBlocked blocks or unblocks those of the devices ids that are registered, in one transaction. It returns how many devices it changed.
-// If dryRun is true, it only counts them.
+// SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. If dryRun is
+// true, it changes nothing and returns how many devices it would change.
 func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		changed, err = tx.devices().setBlocked(ctx, actor, ids, blocked, dryRun)
@@ -57,7 +57,7 @@ func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, b
 	return len(ids), err
 }
 
-// accountStateOf returns the state that the account of a blocked device, or of a device that is not blocked, must have.
+// accountStateOf returns the state that the account of a device must have. blocked says whether the device is blocked.
 func accountStateOf(blocked bool) AccountState {
 	if blocked {
 		return AccountDisabled
