@@ -169,8 +169,8 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 	return tasks, nil
 }
 
-// fillGranted gives the inserted grants of tasks their fencing tokens. It sets the outcome of each claim that was granted; outcomes and
-// claims are in the order of claims.
+// fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcome of each claim that was granted. outcomes has one
+// element for each claim of the call, and the field N of a claim is its index there.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
