@@ -95,7 +95,7 @@ func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
 			RETURNING id`, namesInput(devices))
 		tx.pendingNews.addDevices(marked...)
-		tx.pendingNews.makesNoWork = true // and this replica already admits only the device that used its token
+		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token
 		return err
 	})
 }

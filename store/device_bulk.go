@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// DeviceChange changes spec, which holds the settings of the device id. ChangeDevices calls it once for each device. If one call returns an
-// error, no device is changed.
+// DeviceChange changes spec, which holds the settings of the device id. ChangeDevices calls it for each device, perhaps more than once. If
+// one call returns an error, no device is changed.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
 // deviceRow holds the new settings of one changed device, in the form that a statement reads.

@@ -22,8 +22,8 @@ func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerAndHolder splits the parameter device, a name that HolderDevice returned, into the names of the caller and of its holder. If device
-// is any other name, both results are empty.
+// CallerAndHolder splits the parameter device into the names of the caller and of its holder. device must be a name that HolderDevice
+// returned.
 func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -150,7 +150,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 		return r.LeaseTask, nil
 	case r.WaitsUntil.Before(until):
 		r.WaitsUntil = until
-	default: // each request must store a different time: by the time SetLeaseWait and DropLease detect a later request
+	default: // each request must store a different time, because SetLeaseWait and DropLease compare it to detect a later one
 		r.WaitsUntil = r.WaitsUntil.Add(time.Millisecond)
 	}
 	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.WaitsUntil.UnixMilli())
