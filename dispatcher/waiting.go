@@ -38,7 +38,7 @@ type WaitSummary struct {
 // SummarizeWaiting evaluates the waiting tasks of a batch or a pool (where), each as ExplainTask does, and counts them by reason. If more
 // than maxTasks tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks. Tasks are evaluated in random
 // order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.WaitingScope, maxTasks int) (WaitSummary, error) {
+func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope, maxTasks int) (WaitSummary, error) {
 	sample, err := x.ledger.SampleWaiting(ctx, where, min(maxTasks, MaxEvaluated))
 	if err != nil {
 		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
@@ -61,7 +61,7 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.WaitingSco
 // EvaluateNext evaluates the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
 // evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is true if more tasks wait behind
 // the evaluated tasks. EvaluateNext returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) EvaluateNext(ctx context.Context, where store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
+func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
 	if err == nil {
 		evaluated, err = x.evaluate(ctx, found.Views)

@@ -64,7 +64,7 @@ func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
 	l.cancelAtCall(100)
-	said, err := l.Explainer.SummarizeWaiting(l.ctx, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
+	said, err := l.Explainer.SummarizeWaiting(l.ctx, store.TaskScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	l.must(err)
 	sum := int64(0)
 	for _, p := range said.Groups {
@@ -92,7 +92,7 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	answers := make(chan struct{})
 	defer close(answers)
 	l.spies.runBefore("Standing", func() { <-answers })
-	said, err := l.Explainer.SummarizeWaiting(nearDeadline{l.ctx}, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
+	said, err := l.Explainer.SummarizeWaiting(nearDeadline{l.ctx}, store.TaskScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	l.must(err)
 	if said.Total != 384 || said.Evaluated != 384 || len(said.Groups) != 1 || said.Groups[0].Code != decision.CodeUnavailable {
 		t.Errorf("%+v", said)
@@ -105,13 +105,13 @@ func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
 	l.cancelAtCall(60)
-	first, more, err := l.Explainer.EvaluateNext(l.ctx, store.WaitingScope{Pool: "a"}, store.WaitingPosition{}, dispatcher.MaxEvaluated)
+	first, more, err := l.Explainer.EvaluateNext(l.ctx, store.TaskScope{Pool: "a"}, store.WaitingPosition{}, dispatcher.MaxEvaluated)
 	l.must(err)
 	if !more || len(first) == 0 || len(first) >= 384 {
 		t.Fatalf("%d judged, more: %t", len(first), more)
 	}
 	l.spies.removeHooks()
-	rest, more, err := l.Explainer.EvaluateNext(l.testBench.ctx, store.WaitingScope{Pool: "a"}, store.WaitingPositionOf(first[len(first)-1].Task), dispatcher.MaxEvaluated)
+	rest, more, err := l.Explainer.EvaluateNext(l.testBench.ctx, store.TaskScope{Pool: "a"}, store.WaitingPositionOf(first[len(first)-1].Task), dispatcher.MaxEvaluated)
 	l.must(err)
 	if more || len(first)+len(rest) != 384 {
 		t.Errorf("%d and then %d, more: %t; want 384 together", len(first), len(rest), more)

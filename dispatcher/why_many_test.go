@@ -26,9 +26,9 @@ func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 			runOnServers(t, func(b *testBench) {
 				batches := b.createMixedPool(rand.New(rand.NewPCG(21, uint64(len(round)))))
 				b.changePool("", change)
-				found := b.expectAgreement(store.WaitingScope{Pool: "a"})
+				found := b.expectAgreement(store.TaskScope{Pool: "a"})
 				for _, batch := range batches {
-					b.expectAgreement(store.WaitingScope{Batch: batch})
+					b.expectAgreement(store.TaskScope{Batch: batch})
 				}
 				wanted := map[string][]decision.Code{
 					"room": {
@@ -109,7 +109,7 @@ func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 
 // expectAgreement reads three things: the summary of the reasons, the list of all waiting tasks and the explanation
 // of each task. They must agree. It returns the number of tasks by the code of the reason.
-func (b *testBench) expectAgreement(filter store.WaitingScope) map[decision.Code]int64 {
+func (b *testBench) expectAgreement(filter store.TaskScope) map[decision.Code]int64 {
 	b.t.Helper()
 	summary, err := b.Explainer.SummarizeWaiting(b.ctx, filter, dispatcher.MaxEvaluated)
 	b.must(err)
@@ -145,7 +145,7 @@ func (b *testBench) expectAgreement(filter store.WaitingScope) map[decision.Code
 	return counts
 }
 
-func (b *testBench) listWaiting(filter store.WaitingScope) (all []decision.ExplainedTask) {
+func (b *testBench) listWaiting(filter store.TaskScope) (all []decision.ExplainedTask) {
 	b.t.Helper()
 	for after := (store.WaitingPosition{}); ; {
 		judged, more, err := b.Explainer.EvaluateNext(b.ctx, filter, after, 7)
@@ -173,7 +173,7 @@ func TestWhyOfASample(t *testing.T) {
 	b.reconcile()
 	var asked atomic.Int64
 	spies.runBefore("Standing", func() { asked.Add(1) })
-	summary, err := b.Explainer.SummarizeWaiting(b.ctx, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
+	summary, err := b.Explainer.SummarizeWaiting(b.ctx, store.TaskScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	b.must(err)
 	sum := int64(0)
 	for _, p := range summary.Groups {

@@ -407,7 +407,7 @@ func TestWhyACallerWaits(t *testing.T) {
 		if c := e.Causes[0]; c.Position != 1 || len(c.Actions) != 1 || c.Actions[0].Command != "dispatcher pools set a --callers N" {
 			b.t.Errorf("%+v", c)
 		}
-		waiting, err := b.Explainer.SummarizeWaiting(b.ctx, store.WaitingScope{Pool: "a"}, 10)
+		waiting, err := b.Explainer.SummarizeWaiting(b.ctx, store.TaskScope{Pool: "a"}, 10)
 		if err != nil || len(waiting.Groups) != 1 || waiting.Groups[0].Code != decision.CodeCallersFull {
 			b.t.Errorf("%+v, %v", waiting, err)
 		}

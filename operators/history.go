@@ -72,6 +72,7 @@ type SeriesPoint struct {
 	Granted  int64 `json:"granted" doc:"Grants in this step"`
 	Ended    int64 `json:"ended" doc:"Grants that ended in this step"`
 	Lapsed   int64 `json:"lapsed" doc:"Grants in this step that ended because the lease ended"`
+	Failed   int64 `json:"failed" doc:"Attempts that failed in this step, with those in lapsed. Some of the tasks are tried again"`
 }
 
 // History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that

@@ -43,12 +43,13 @@ type PoolState struct {
 // PoolTrouble reports the problems of a pool, computed from the stored counts.
 type PoolTrouble struct {
 	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, for any reason; running tasks are not counted"`
-	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"Known trouble of the pool, worst first; empty: none"`
+	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,failing,stalled,paused,no_slots,closed" doc:"Known trouble of the pool, worst first; empty: none"`
 }
 
 // The kinds of trouble that a pool can have.
 const (
 	TroubleOverCapacity = "over_capacity" // more slots are held than the capacity, because the capacity was lowered
+	TroubleFailing      = "failing"       // many attempts failed within the last 5 min
 	TroubleStalled      = "stalled"       // no grant for 10 min, although slots are free and batch and windows allow the oldest waiting task to start
 	TroublePaused       = "paused"        // the pool is paused and has waiting tasks
 	TroubleNoSlots      = "no_slots"      // the capacity is 0 and the pool has waiting tasks
@@ -57,7 +58,7 @@ const (
 
 // PoolTroubles returns all kinds of trouble, worst first.
 func PoolTroubles() []string {
-	return []string{TroubleOverCapacity, TroubleStalled, TroublePaused, TroubleNoSlots, TroubleClosed}
+	return []string{TroubleOverCapacity, TroubleFailing, TroubleStalled, TroublePaused, TroubleNoSlots, TroubleClosed}
 }
 
 // PoolFilter selects pools and sets their order.

@@ -6,6 +6,8 @@ type Waiting struct {
 	Evaluated int           `json:"judged" doc:"Number of waiting tasks that were evaluated"`
 	Sampled   bool          `json:"sampled" doc:"true: only a sample of the tasks was evaluated; the counts are scaled up to the total"`
 	Parts     []WaitingPart `json:"parts" doc:"Largest first; the counts add up to total"`
+
+	RecentAttempts *RecentAttempts `json:"recent_attempts" doc:"The attempts that ended within the last 5 minutes"`
 }
 
 // WaitingPart is the group of tasks that wait for the same reason.

@@ -142,7 +142,8 @@ const (
 		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output{json}, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
 	insertEndEvents = `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
-		SELECT {now}, event, coalesce(actor, device), coalesce(actor_kind, 'device'), pool, batch, task, device, token, state FROM {ended}`
+		SELECT {now}, event, coalesce(actor, device), coalesce(actor_kind, 'device'), pool, batch, task, device, token,
+			CASE WHEN coalesce(error, '') = '' THEN state ELSE state || ': ' || substr(error, 1, 200) END FROM {ended}`
 )
 
 // endGrants ends grants: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and

@@ -63,7 +63,7 @@ func (c settlementCase) check(l *ledger) {
 	}
 	events, err := l.Events(l.Context(), store.EventFilter{Task: g.Task, Newest: true, Limit: 1})
 	l.must(err)
-	if len(events) != 1 || events[0].Kind != c.event || events[0].Actor != device || events[0].Token != g.Token || events[0].Pool != "p" {
+	if len(events) != 1 || events[0].Kind != c.event || events[0].Actor != device || events[0].Token != g.Token || events[0].Pool != "p" || events[0].Detail != string(c.state)+": why" {
 		l.Errorf("%s: events %+v, want %s", device, events, c.event)
 	}
 	if waits {

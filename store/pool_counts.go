@@ -11,10 +11,9 @@ func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int
 	if afterEvent >= lastEvent {
 		return nil, nil
 	}
-	moves, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed} }, `
-		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
-			SELECT pool, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
-			FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
+	moves, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed, &m.Failed} }, `
+		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed), sum(failed) FROM (
+			SELECT pool, `+minuteColumns+` FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool`, afterEvent, lastEvent)
 	if err != nil {
 		return nil, fmt.Errorf("counting slot changes: %w", err)

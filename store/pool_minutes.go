@@ -12,6 +12,7 @@ type PoolMinute struct {
 	Granted  int
 	Ended    int // number of ended grants, with those in Lapsed, which the reaper ended
 	Lapsed   int
+	Failed   int // number of failed attempts (isFailureEventSQL)
 	Capacity int // capacity at the end of the minute; -1 means that it did not change
 }
 
@@ -28,9 +29,14 @@ type PoolMinutes struct {
 // minutesKept is the time for which the counts per minute are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
-// minuteColumns selects what one event adds to the columns granted, ended and lapsed of its minute: 0 or 1 for each.
+// isFailureEventSQL is the condition for events of failed attempts: the device failed or rejected the task, or its lease ended. Some of the
+// tasks are tried again.
+const isFailureEventSQL = `kind IN ('task.failed', 'task.timed_out', 'task.lapsed')`
+
+// minuteColumns selects what one event adds to the columns granted, ended, lapsed and failed of its minute: 0 or 1 for each.
 const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
-	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
+	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed,
+	CASE WHEN ` + isFailureEventSQL + ` THEN 1 ELSE 0 END AS failed`
 
 // isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
@@ -64,12 +70,13 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 // countMinutes adds the events with after < id <= last to the counts per minute of their pools.
 func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 	if _, err := s.exec(ctx, `
-		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity)
-		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), max(p.capacity)
+		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
+		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), sum(m.failed), max(p.capacity)
 		FROM (SELECT pool, {minute of at} AS minute, `+minuteColumns+` FROM events WHERE id > $1 AND id <= $2 AND `+isMinuteEventSQL+`) AS m JOIN pools p ON p.name = m.pool
 		WHERE TRUE GROUP BY p.name, m.minute
 		ON CONFLICT (pool, minute) DO UPDATE SET granted = pool_minutes.granted + excluded.granted,
-			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed, capacity = excluded.capacity`, after, last); err != nil {
+			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed,
+			failed = pool_minutes.failed + excluded.failed, capacity = excluded.capacity`, after, last); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `UPDATE minutes_counted SET event = $1`, last)
@@ -86,7 +93,9 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 		return m, err
 	}
 	from := m.Now.Add(-period).Unix() / 60
-	rows, err := collect(ctx, s.customPlanSession(), func(m *PoolMinute) []any { return []any{&m.At, &m.Granted, &m.Ended, &m.Lapsed, &m.Capacity} }, minutesText, pool, from, searchLimit)
+	rows, err := collect(ctx, s.customPlanSession(), func(m *PoolMinute) []any {
+		return []any{&m.At, &m.Granted, &m.Ended, &m.Lapsed, &m.Failed, &m.Capacity}
+	}, minutesText, pool, from, searchLimit)
 	if err != nil {
 		return m, fmt.Errorf("reading the minutes of pool %s: %w", pool, err)
 	}
@@ -112,13 +121,13 @@ const heldRow = -1
 // oldest $3 events.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
-	SELECT minute, sum(granted), sum(ended), sum(lapsed), max(capacity) FROM (
-		SELECT minute, granted, ended, lapsed, capacity FROM pool_minutes WHERE pool = $1 AND minute >= $2
-		UNION ALL SELECT minute, 0, 0, 0, capacity FROM (
+	SELECT minute, sum(granted), sum(ended), sum(lapsed), sum(failed), max(capacity) FROM (
+		SELECT minute, granted, ended, lapsed, failed, capacity FROM pool_minutes WHERE pool = $1 AND minute >= $2
+		UNION ALL SELECT minute, 0, 0, 0, 0, capacity FROM (
 			SELECT minute, capacity FROM pool_minutes WHERE pool = $1 AND minute < $2 ORDER BY minute DESC LIMIT 1) AS before
 		UNION ALL SELECT {minute of at}, ` + minuteColumns + `, -1 FROM (
 			SELECT * FROM events WHERE pool <> '' AND (pool, id) > ($1, (SELECT event FROM counted)) AND (pool, id) < ($1, 9223372036854775807)
 			ORDER BY pool, id LIMIT $3) AS since WHERE ` + isSlotEventSQL + `) AS minutes
 	GROUP BY minute
-	UNION ALL SELECT -1, count(*), 0, 0, 0 FROM grants WHERE pool = $1
+	UNION ALL SELECT -1, count(*), 0, 0, 0, 0 FROM grants WHERE pool = $1
 	ORDER BY 1`

@@ -96,6 +96,15 @@ func TestMinutesTellWhatWasHeld(t *testing.T) {
 		}
 		replicas.Wait()
 		check("all counted")
+		all, err := l.Minutes(l.Context(), "p", 24*time.Hour)
+		l.must(err)
+		failed, lapsed := 0, 0
+		for _, one := range all.Minutes {
+			failed, lapsed = failed+one.Failed, lapsed+one.Lapsed
+		}
+		if lapsed == 0 || failed != lapsed+1 {
+			l.Errorf("%d failed and %d lapsed, want one failure by a device and the lapses", failed, lapsed)
+		}
 		m, err := l.Minutes(l.Context(), "p", 150*time.Minute)
 		l.must(err)
 		if lapsed := m.Minutes[0].Lapsed; m.CapacityBefore != 7 || lapsed == 0 || lapsed != m.Minutes[0].Ended || m.Held != 1 {
@@ -113,8 +122,8 @@ func TestMinutesTellWhatWasHeld(t *testing.T) {
 func TestOldMinutesGo(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
-		l.exec(`INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) VALUES ('p', {this minute}, 1, 0, 0, 1),
-			('p', {this minute} - 7 * 24 * 60, 1, 0, 0, 1), ('p', {this minute} - 8 * 24 * 60 - 1, 1, 0, 0, 1), ('q', {this minute} - 9 * 24 * 60, 1, 0, 0, 1)`)
+		l.exec(`INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity) VALUES ('p', {this minute}, 1, 0, 0, 0, 1),
+			('p', {this minute} - 7 * 24 * 60, 1, 0, 0, 0, 1), ('p', {this minute} - 8 * 24 * 60 - 1, 1, 0, 0, 0, 1), ('q', {this minute} - 9 * 24 * 60, 1, 0, 0, 0, 1)`)
 		removed, err := l.Retain(l.Context(), 0, 100)
 		l.must(err)
 		if removed.Minutes != 2 || l.countRows("pool_minutes WHERE pool = 'p'") != 2 {

@@ -21,6 +21,7 @@ type SlotChanges struct {
 	Granted int
 	Ended   int // number of ended grants, including Lapsed
 	Lapsed  int // number of grants that the reaper ended
+	Failed  int // number of failed attempts (isFailureEventSQL)
 }
 
 // Resize is the creation or change of a pool.
@@ -46,14 +47,14 @@ func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEv
 		m.Back = min(back, from.ago)
 	}
 	// One statement reads both the held slots and the events, so that both are from the same moment.
-	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
+	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed, &m.Failed} }, `
 		WITH clock AS (SELECT {now} AS now)
-		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
-			SELECT pool, {age} / $2 AS step, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
+		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed), sum(failed) FROM (
+			SELECT pool, {age} / $2 AS step, `+minuteColumns+`
 			FROM events, clock
 			WHERE id > $1 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool, step
-		UNION ALL SELECT pool, -1, count(*), 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
+		UNION ALL SELECT pool, -1, count(*), 0, 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
 	if err != nil {
 		return SlotActivity{}, fmt.Errorf("reading slot changes: %w", err)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strconv"
 	"strings"
 )
 
@@ -13,6 +14,7 @@ type PoolStatus struct {
 	// Stalled means that for ten minutes nothing was granted while slots were free, the settings did not change, and the batch of the
 	// oldest waiting task could start. Tasks that wait for a time of their own are ignored.
 	Stalled bool
+	Failing bool // many attempts failed within the last five minutes (ManyFail), according to the counts per minute
 }
 
 // PoolRank is the data of a pool by which overviews are sorted.
@@ -50,7 +52,7 @@ func like(column, pattern string) string {
 
 // poolStatusDest returns pointers to the fields of status. A query that selects poolStatusColumns scans a row into them.
 func poolStatusDest(status *PoolStatus) []any {
-	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled}
+	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled, &status.Failing}
 }
 
 // poolStatusCTE returns the WITH clause of a statement over pools. fromSQL is the content of a FROM clause that names the pools o, and
@@ -71,7 +73,9 @@ func poolStatusCTE(fromSQL, filter string) string {
 // with free slots and waiting tasks.
 func poolStatusColumns() string {
 	return `held, unended - held, closed,
-			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END`
+			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END,
+			coalesce((SELECT sum(m.failed) >= ` + strconv.Itoa(minFailures) + ` AND sum(m.failed) * ` + strconv.Itoa(manyFailOneIn) + ` >= sum(m.ended)
+				FROM pool_minutes m WHERE m.pool = o.name AND m.minute >= {this minute} - 5), FALSE)`
 }
 
 // stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.

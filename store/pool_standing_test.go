@@ -189,3 +189,29 @@ func TestRankingPoolsCountsNoTasks(t *testing.T) {
 		l.Errorf("%d are stalled, want %d", stalled, pools-grants)
 	}
 }
+
+// TestFailingPools checks when a pool counts as failing: at least five attempts failed within the last five minutes, and at least a fifth of
+// those that ended.
+func TestFailingPools(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		for pool, c := range map[string]struct {
+			minutesAgo, ended, failed int
+			want                      bool
+		}{
+			"few":    {0, 4, 4, false},
+			"some":   {0, 26, 5, false},
+			"many":   {0, 25, 5, true},
+			"recent": {5, 5, 5, true},
+			"old":    {6, 5, 5, false},
+			"none":   {0, 9, 0, false},
+		} {
+			l.putPool(pool, 1)
+			l.exec(`INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity) VALUES ($1, {this minute} - CAST($2 AS bigint), 0, $3, 0, $4, 1)`,
+				pool, c.minutesAgo, c.ended, c.failed)
+			if got := l.poolRank(pool).Failing; got != c.want {
+				l.Errorf("%s: failing %v, want %v", pool, got, c.want)
+			}
+		}
+	})
+}

@@ -21,7 +21,7 @@ type stratum struct {
 // spreadSample reads at most maxTasks waiting tasks of a pool or a batch (where), spread evenly over all of them. It also returns the total
 // number of waiting tasks. pool is the name of the pool, also if where selects a batch. Two points of the sample may find the same task, so
 // there may be fewer than maxTasks tasks.
-func (s tasks) spreadSample(ctx context.Context, where WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
+func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
 	oldest, others, err := s.batchesToSample(ctx, where, pool)
 	if err != nil {
 		return nil, 0, err
@@ -52,7 +52,7 @@ func (s tasks) spreadSample(ctx context.Context, where WaitingScope, pool string
 
 // batchesToSample returns batches with waiting tasks of a pool or a batch (where). oldest has the oldest batches. If there are more, others
 // has some of the later ones. pool is the name of the pool, also if where selects a batch.
-func (s tasks) batchesToSample(ctx context.Context, where WaitingScope, pool string) (oldest, others []int64, err error) {
+func (s tasks) batchesToSample(ctx context.Context, where TaskScope, pool string) (oldest, others []int64, err error) {
 	if where.Batch != 0 {
 		return []int64{where.Batch}, nil, nil
 	}

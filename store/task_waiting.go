@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// WaitingScope selects the waiting tasks of a batch or, if Batch is 0, of a pool.
-type WaitingScope struct {
+// TaskScope selects the tasks of a batch or, if Batch is 0, of a pool.
+type TaskScope struct {
 	Pool  string
 	Batch int64
 }
@@ -47,7 +47,7 @@ func waitingTaskDest(task *waitingTask) []any {
 // SampleWaiting reads the waiting tasks of a pool or a batch (where). If there are more than maxTasks, it reads at most maxTasks of them,
 // spread evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or
 // batch.
-func (s tasks) SampleWaiting(ctx context.Context, where WaitingScope, maxTasks int) (found WaitingTasks, err error) {
+func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
 		if err != nil {
@@ -74,7 +74,7 @@ func (s tasks) SampleWaiting(ctx context.Context, where WaitingScope, maxTasks i
 
 // NextWaiting reads at most limit waiting tasks of a pool or a batch (where), behind the position in the parameter after. It returns
 // ErrNotFound if there is no such pool or batch.
-func (s tasks) NextWaiting(ctx context.Context, where WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
+func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
 		if err != nil {
@@ -106,7 +106,7 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 }
 
 // firstPosition returns the position before all selected tasks.
-func (of WaitingScope) firstPosition() WaitingPosition {
+func (of TaskScope) firstPosition() WaitingPosition {
 	if of.Batch == 0 {
 		return WaitingPosition{}
 	}
@@ -114,7 +114,7 @@ func (of WaitingScope) firstPosition() WaitingPosition {
 }
 
 // lastBatch returns the highest batch that can have selected tasks.
-func (of WaitingScope) lastBatch() int64 {
+func (of TaskScope) lastBatch() int64 {
 	if of.Batch == 0 {
 		return math.MaxInt64
 	}
@@ -123,7 +123,7 @@ func (of WaitingScope) lastBatch() int64 {
 
 // scopePool returns the pool in which the tasks of a pool or a batch (where) wait. The pool of a batch that has ended may have been
 // deleted; it is returned, too.
-func (s tasks) scopePool(ctx context.Context, where WaitingScope) (Pool, error) {
+func (s tasks) scopePool(ctx context.Context, where TaskScope) (Pool, error) {
 	if where.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, where.Pool)
 	}

@@ -29,7 +29,7 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 		l.mustGrant(ids[1], "b", "p", 0)
 		l.exec(fmt.Sprintf(`UPDATE tasks SET priority = 7, own_priority = true WHERE id = %d`, ids[4]))
 
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 10)
+		seen, err := l.SampleWaiting(l.Context(), store.TaskScope{Pool: "p"}, 10)
 		l.must(err)
 		want := []int64{ids[4], ids[0], ids[2], ids[3], ids[5], more[0], more[1]}
 		if !seen.IsComplete || seen.Total != 7 || !slices.Equal(waitingTaskIDs(seen), want) {
@@ -38,12 +38,12 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 		for _, v := range seen.Views {
 			l.compareWithTaskView(v)
 		}
-		seen, err = l.SampleWaiting(l.Context(), store.WaitingScope{Batch: first.ID}, 5)
+		seen, err = l.SampleWaiting(l.Context(), store.TaskScope{Batch: first.ID}, 5)
 		l.must(err)
 		if !seen.IsComplete || seen.Total != 5 || !slices.Equal(waitingTaskIDs(seen), want[:5]) {
 			l.Errorf("of the batch %v of %d", waitingTaskIDs(seen), seen.Total)
 		}
-		for _, of := range []store.WaitingScope{{Pool: "none"}, {Batch: 4711}} {
+		for _, of := range []store.TaskScope{{Pool: "none"}, {Batch: 4711}} {
 			_, err = l.SampleWaiting(l.Context(), of, 5)
 			_, err2 := l.NextWaiting(l.Context(), of, store.WaitingPosition{}, 5)
 			if !errors.Is(err, store.ErrNotFound) || !errors.Is(err2, store.ErrNotFound) {
@@ -51,10 +51,10 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 			}
 		}
 		for _, limit := range []int{1, 2, 3, 7, 8} {
-			if got := l.readWaiting(store.WaitingScope{Pool: "p"}, limit); !slices.Equal(got, want) {
+			if got := l.readWaiting(store.TaskScope{Pool: "p"}, limit); !slices.Equal(got, want) {
 				l.Errorf("by %d: %v, want %v", limit, got, want)
 			}
-			if got := l.readWaiting(store.WaitingScope{Batch: first.ID}, limit); !slices.Equal(got, want[:5]) {
+			if got := l.readWaiting(store.TaskScope{Batch: first.ID}, limit); !slices.Equal(got, want[:5]) {
 				l.Errorf("of the batch, by %d: %v, want %v", limit, got, want[:5])
 			}
 		}
@@ -72,7 +72,7 @@ func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 			_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
 			all = append(all, ids...)
 		}
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 100)
+		seen, err := l.SampleWaiting(l.Context(), store.TaskScope{Pool: "p"}, 100)
 		l.must(err)
 		for i, v := range seen.Views {
 			want := slices.Clone(all[:16])
@@ -114,7 +114,7 @@ func (l *ledger) compareWithTaskView(v store.TaskView) {
 }
 
 // readWaiting returns the ids of all waiting tasks that filter selects. It reads them in pages of at most limit tasks.
-func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64) {
+func (l *ledger) readWaiting(filter store.TaskScope, limit int) (ids []int64) {
 	l.Helper()
 	for after := (store.WaitingPosition{}); ; {
 		page, err := l.NextWaiting(l.Context(), filter, after, limit)
@@ -139,7 +139,7 @@ func TestASampleOfWhatWaits(t *testing.T) {
 		l.queueBatch(store.Batch{Pool: "p"}, deviceNames(600)[300:]...)
 		l.mustGrant(ids[0], "dev-00000", "p", 0)
 		l.exec(fmt.Sprintf(`UPDATE tasks SET state = 'failed' WHERE id BETWEEN %d AND %d`, ids[100], ids[299]))
-		of := store.WaitingScope{Pool: "p"}
+		of := store.TaskScope{Pool: "p"}
 		seen, err := l.SampleWaiting(l.Context(), of, 200)
 		l.must(err)
 		batches, once := map[int64]int{}, map[int64]bool{}
@@ -154,7 +154,7 @@ func TestASampleOfWhatWaits(t *testing.T) {
 		if share := float64(batches[large.ID]) / float64(n); share < 0.6 || share > 0.8 { // The large batch has 699 of 999 tasks.
 			l.Errorf("a share of %.2f is of the large batch", share)
 		}
-		seen, err = l.SampleWaiting(l.Context(), store.WaitingScope{Batch: large.ID}, 50)
+		seen, err = l.SampleWaiting(l.Context(), store.TaskScope{Batch: large.ID}, 50)
 		l.must(err)
 		if n := len(seen.Views); seen.IsComplete || seen.Total != 699 || n > 50 || n < 35 {
 			l.Errorf("of the batch %d of %d", n, seen.Total)
@@ -172,7 +172,7 @@ func TestASampleOfManyBatches(t *testing.T) {
 			l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
 		}
 		last, _ := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(10)...)
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 120)
+		seen, err := l.SampleWaiting(l.Context(), store.TaskScope{Pool: "p"}, 120)
 		l.must(err)
 		late, ofLast := 0, 0
 		for _, v := range seen.Views {
@@ -198,7 +198,7 @@ func TestASampleReadsNoMoreThanItself(t *testing.T) {
 	l.putPool("p", 1)
 	l.exec(`INSERT INTO batches (pool, created_at, total) SELECT 'p', now(), 10000 FROM generate_series(1, 5)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 5, 'p', 'd' || i FROM generate_series(1, 50000) AS i`)
-	of := store.WaitingScope{Pool: "p"}
+	of := store.TaskScope{Pool: "p"}
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
 		for name, read := range map[string]func() (store.WaitingTasks, error){
@@ -207,7 +207,7 @@ func TestASampleReadsNoMoreThanItself(t *testing.T) {
 				return l.NextWaiting(l.Context(), of, store.WaitingPosition{Batch: 2, Task: 7000}, 200)
 			},
 			"of a batch": func() (store.WaitingTasks, error) {
-				return l.SampleWaiting(l.Context(), store.WaitingScope{Batch: 4}, 200)
+				return l.SampleWaiting(l.Context(), store.TaskScope{Batch: 4}, 200)
 			},
 		} {
 			before := l.taskRowsRead()

@@ -15,6 +15,7 @@ type waitingTasks struct {
 	Total, Judged int64
 	Sampled       bool
 	Parts         []entry
+	Recent        *operators.RecentAttempts `json:"recent_attempts"`
 }
 
 // explainWaiting returns the command why of pools or of batches with the help short; owner is the kind of object. The command shows the
@@ -43,6 +44,9 @@ func (w waitingTasks) writeReasons(output *console) error {
 	text := countText(w.Total, "task waits", "tasks wait")
 	if w.Sampled {
 		text += fmt.Sprintf("; the counts are from a sample of %d tasks", w.Judged)
+	}
+	if failing := w.Recent.Text(); failing != "" {
+		text += "\nattempts " + terminal.EscapeUnprintable(failing)
 	}
 	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err

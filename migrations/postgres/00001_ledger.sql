@@ -190,6 +190,8 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- granted: the number of grants that were made in the minute.
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
 -- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
+-- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
+--   was over. Some of these tasks are tried again.
 -- capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     text COLLATE "C" NOT NULL,
@@ -197,6 +199,7 @@ CREATE TABLE pool_minutes (
     granted  integer NOT NULL,
     ended    integer NOT NULL,
     lapsed   integer NOT NULL,
+    failed   integer NOT NULL,
     capacity integer NOT NULL,
     PRIMARY KEY (pool, minute)
 ) WITH (fillfactor = 70);

@@ -192,6 +192,8 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- granted: the number of grants that were made in the minute.
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
 -- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
+-- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
+--   was over. Some of these tasks are tried again.
 -- capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     TEXT NOT NULL,
@@ -199,6 +201,7 @@ CREATE TABLE pool_minutes (
     granted  INTEGER NOT NULL,
     ended    INTEGER NOT NULL,
     lapsed   INTEGER NOT NULL,
+    failed   INTEGER NOT NULL,
     capacity INTEGER NOT NULL,
     PRIMARY KEY (pool, minute)
 ) WITHOUT ROWID;

@@ -38,6 +38,7 @@ type Options struct {
 // Store has the ledger methods that the operators' API needs. The product uses *store.Store.
 type Store interface {
 	poolStore
+	recentAttemptsReader
 	leaseStore
 	factStore
 	batchStore
@@ -109,7 +110,7 @@ func (a *API) registerOperators() {
 	(&batches{ledger, d.Waiters, warner, leaseMin, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
 	(&results{ledger}).register(r)
 	(&tasks{ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
-	(&waiting{d.Explainer}).register(r)
+	(&waiting{d.Explainer, ledger}).register(r)
 	(&deviceOperations{ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
 	(&profiles{ledger, warner}).register(r)
 	(&limitSets{ledger, d.Policies.Sets}).register(r)

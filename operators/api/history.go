@@ -140,6 +140,7 @@ func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operato
 			p.Granted += int64(rest[n-1].Granted)
 			p.Ended += int64(rest[n-1].Ended)
 			p.Lapsed += int64(rest[n-1].Lapsed)
+			p.Failed += int64(rest[n-1].Failed)
 			held += rest[n-1].Ended - rest[n-1].Granted
 			rest = rest[:n-1]
 		}

@@ -121,7 +121,7 @@ func poolRank(sort string, pool store.PoolRank, trouble []string) int64 {
 func poolTroubles(capacity int, paused bool, status store.PoolStatus) []string {
 	hasWaiting := status.Pending > 0
 	trouble := []string{}
-	for i, there := range []bool{status.Held > capacity, status.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && status.Closed} {
+	for i, there := range []bool{status.Held > capacity, status.Failing, status.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && status.Closed} {
 		if there {
 			trouble = append(trouble, operators.PoolTroubles()[i])
 		}

@@ -10,8 +10,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
+// recentAttemptsReader reads the attempts that ended a moment ago. *store.Store implements it.
+type recentAttemptsReader interface {
+	RecentAttempts(ctx context.Context, scope store.TaskScope) (store.RecentAttempts, error)
+}
+
 // waiting has the operations on the waiting tasks of a pool or a batch.
-type waiting struct{ explainer *dispatcher.Explainer }
+type waiting struct {
+	explainer *dispatcher.Explainer
+	ledger    recentAttemptsReader
+}
 
 // WaitingSample limits the number of waiting tasks that a request evaluates, because each evaluation takes time.
 type WaitingSample struct {
@@ -50,30 +58,35 @@ func (w *waiting) register(r *routes) {
 		WaitingSample
 	},
 	) (operators.Waiting, error) {
-		return w.summarize(ctx, store.WaitingScope{Pool: in.Pool}, in.SampleSize)
+		return w.summarize(ctx, store.TaskScope{Pool: in.Pool}, in.SampleSize)
 	})
 	registerList(r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the waiting tasks of a pool, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
-			return w.list(ctx, store.WaitingScope{Pool: in.Pool}, in.Page, in.Code)
+			return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
 		}, answer)
 	register(r, ofBatch, func(ctx context.Context, in *struct {
 		IDPath
 		WaitingSample
 	},
 	) (operators.Waiting, error) {
-		return w.summarize(ctx, store.WaitingScope{Batch: in.ID}, in.SampleSize)
+		return w.summarize(ctx, store.TaskScope{Batch: in.ID}, in.SampleSize)
 	})
 	registerList(r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the waiting tasks of a batch, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
-			return w.list(ctx, store.WaitingScope{Batch: in.ID}, in.Page, in.Code)
+			return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
 		}, answer)
 }
 
 // summarize summarizes why the tasks of scope (a pool or a batch) wait. It evaluates at most sampleSize tasks.
-func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampleSize int) (operators.Waiting, error) {
+func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSize int) (operators.Waiting, error) {
 	found, err := w.explainer.SummarizeWaiting(ctx, scope, sampleSize)
+	if err != nil {
+		return operators.Waiting{}, err
+	}
+	recent, err := w.readRecentAttempts(ctx, scope)
 	shown := operators.Waiting{
 		Total: found.Total, Evaluated: found.Evaluated, Sampled: int64(found.Evaluated) < found.Total, Parts: make([]operators.WaitingPart, len(found.Groups)),
+		RecentAttempts: recent,
 	}
 	for i, p := range found.Groups {
 		part := operators.WaitingPart{
@@ -83,14 +96,30 @@ func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampl
 		for n, one := range p.Examples {
 			part.Examples[n] = operators.WaitingExample{Task: one.Task.ID, Device: one.Task.Device}
 		}
+		if p.Code == decision.CodeFull && recent != nil && recent.ManyFail {
+			part.Remedy, part.Actions = "find out why attempts fail; a higher capacity would let more of them fail", []operators.Action{}
+		}
 		shown.Parts[i] = part
 	}
 	return shown, err
 }
 
+// readRecentAttempts returns a summary of the attempts of a pool or of a batch that ended a moment ago.
+func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope) (*operators.RecentAttempts, error) {
+	found, err := w.ledger.RecentAttempts(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	recent := &operators.RecentAttempts{Ended: found.Ended, Failed: found.Failed, Errors: []operators.RecentError{}, ManyFail: store.ManyFail(found.Failed, found.Ended), IsSample: found.IsSample}
+	for _, e := range found.Errors {
+		recent.Errors = append(recent.Errors, operators.RecentError{Error: truncateText(e.Text), Attempts: e.Attempts})
+	}
+	return recent, nil
+}
+
 // list evaluates the next waiting tasks of scope (a pool or a batch). If code is not empty, it returns only the tasks whose first reason
 // has this code. The next page starts after the last evaluated task, or, if this page became full earlier, after its last task.
-func (w *waiting) list(ctx context.Context, scope store.WaitingScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
+func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalid("code: %q is not a reason for which a task can wait", code)
 	}
@@ -124,7 +153,7 @@ func (w *waiting) list(ctx context.Context, scope store.WaitingScope, paging Pag
 
 // afterPosition returns the position after which the page of waiting tasks of scope (a pool or a batch) starts. The zero position is the
 // beginning.
-func (p Page) afterPosition(scope store.WaitingScope) (position store.WaitingPosition, err error) {
+func (p Page) afterPosition(scope store.TaskScope) (position store.WaitingPosition, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
 		return position, err

@@ -29,9 +29,10 @@ type curve struct {
 }
 
 // countBars are the bars of event counts below the curve of held slots: grants at the bottom, reaps on top
-// of them, and denied reports in a separate row.
+// of them, and failed attempts and denied reports each in a row of their own.
 type countBars struct {
 	Grants, Reaps []bar
+	Failed        []bar // as high as the row if as many attempts failed as MaxBar
 	Denied        []bar
 	BarWidth      float64
 	Every         string     // the time that one bar covers, in words
@@ -157,7 +158,7 @@ func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duratio
 		c.MaxBar = max(c.MaxBar, s.Grants+s.Reaps)
 		c.MaxDenied = max(c.MaxDenied, s.Denied)
 	}
-	scale, deniedScale := float64(barsHeight)/float64(max(c.MaxBar, 1)), float64(deniedHeight)/float64(max(c.MaxDenied, 1))
+	scale, deniedScale := float64(barsHeight)/float64(max(c.MaxBar, 1)), float64(rowHeight)/float64(max(c.MaxDenied, 1))
 	for _, s := range sums {
 		x := max(c.x(last, s.point)-c.BarWidth, 0)
 		grants, reaps, denied := float64(s.Grants)*scale, float64(s.Reaps)*scale, float64(s.Denied)*deniedScale
@@ -167,8 +168,11 @@ func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duratio
 		if s.Reaps > 0 {
 			c.Reaps = append(c.Reaps, bar{x, barsHeight - grants - reaps, reaps, fmt.Sprintf("%d taken back in %s", s.Reaps, c.Every)})
 		}
+		if failed := min(float64(s.Failed)*scale*rowHeight/barsHeight, rowHeight); s.Failed > 0 {
+			c.Failed = append(c.Failed, bar{x, rowHeight - failed, failed, fmt.Sprintf("%d failed in %s", s.Failed, c.Every)})
+		}
 		if s.Denied > 0 {
-			c.Denied = append(c.Denied, bar{x, deniedHeight - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
+			c.Denied = append(c.Denied, bar{x, rowHeight - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
 		}
 	}
 }
@@ -197,6 +201,7 @@ func sumPoints(points []point, every time.Duration) []intervalCounts {
 		s.point = p
 		s.Grants += int(p.grants)
 		s.Reaps += int(p.reaps)
+		s.Failed += int(p.failed)
 		s.Denied += int(p.denied)
 	}
 	return sums

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	plotWidth, plotHeight    = 720, 130
-	barsHeight, deniedHeight = 40, 24
-	pointsPerValue           = 3 // number of points of the last hour that are combined into one value for the cursor
+	plotWidth, plotHeight = 720, 130
+	barsHeight, rowHeight = 40, 24 // of the bars of grants and reaps, and of each row below them
+	pointsPerValue        = 3      // number of points of the last hour that are combined into one value for the cursor
 )
 
 // plot is the chart of a pool with its axes, and the values that the cursor shows.
@@ -116,7 +116,7 @@ func seriesPoints(series operators.Series) []point {
 	for _, p := range series.Points {
 		points = append(points, point{
 			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), //nolint:gosec // no pool grants so many in an hour
-			reaps: toUint16(int(p.Lapsed)),
+			reaps: toUint16(int(p.Lapsed)), failed: toUint16(int(p.Failed)),
 		})
 	}
 	return points

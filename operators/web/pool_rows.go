@@ -104,6 +104,7 @@ func sharePercent(held, capacity int) float64 {
 func troubleText(code string) string {
 	return map[string]string{
 		operators.TroubleOverCapacity: "over capacity",
+		operators.TroubleFailing:      "many attempts fail",
 		operators.TroubleStalled:      "nothing granted for 10 min",
 		operators.TroublePaused:       "paused while tasks wait",
 		operators.TroubleNoSlots:      "no slots",

@@ -81,7 +81,7 @@ func (l *countingStore) InOneSnapshot(ctx context.Context, read func(ctx context
 	})
 }
 
-func (l *countingStore) SampleWaiting(ctx context.Context, scope store.WaitingScope, maxTasks int) (store.WaitingTasks, error) {
+func (l *countingStore) SampleWaiting(ctx context.Context, scope store.TaskScope, maxTasks int) (store.WaitingTasks, error) {
 	l.waitingSamples.Add(1)
 	if ctx.Value(inSnapshotKey{}) != nil {
 		l.snapshotSamples.Add(1)

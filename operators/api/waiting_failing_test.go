@@ -1,0 +1,73 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// TestFailingAttemptsAreShown checks a pool whose devices fail, with tasks that are tried again. The summaries of the waiting tasks of the
+// pool and of the batch show the failed attempts with their errors, and do not advise to raise the capacity. The series counts the failures.
+func TestFailingAttemptsAreShown(t *testing.T) {
+	t.Parallel()
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		id := b.createBatch(`{"pool":"p","max_attempts":9,"retry_backoff_ms":3600000,"devices":["d-0","d-1","d-2","d-3","d-4","d-5","d-6","d-7"]}`)
+		report := func(device, status, text string) {
+			b.Helper()
+			b.sendReport(device, b.reportUntilGranted(device).resultBody(status, fmt.Sprintf(`,"error":%q`, text))).expectStatus(200)
+		}
+		read := func(path string) *operators.RecentAttempts {
+			b.Helper()
+			var shown struct {
+				Recent *operators.RecentAttempts `json:"recent_attempts"`
+			}
+			b.get(path).expectStatus(200).decode(&shown)
+			return shown.Recent
+		}
+		report("d-0", "succeeded", "")
+		for _, device := range []string{"d-1", "d-2", "d-3"} {
+			report(device, "failed", "connection refused")
+		}
+		report("d-4", "rejected", "no such server")
+		paths := []string{"/v1/pools/p/waiting", fmt.Sprint("/v1/batches/", id, "/waiting")}
+		for _, path := range paths {
+			if r := read(path); r == nil || r.Ended != 5 || r.Failed != 4 || r.ManyFail || r.Text() != "" {
+				b.Errorf("%s: %+v, want four of five failed, which are not many", path, r)
+			}
+		}
+		report("d-5", "failed", "connection refused")
+		for _, path := range paths {
+			if r := read(path); !r.ManyFail || r.Text() != "failed 83 % of 6 in the last 5 min: connection refused (4), no such server (1)" {
+				b.Errorf("%s: %+v: %s", path, r, r.Text())
+			}
+		}
+		b.reportUntilGranted("d-6") // holds the slot
+		b.sendReport("d-7", `{"id":"1"}`).expectStatus(200)
+		mark, err := b.store.ReadEventPosition(b.Context(), -1)
+		if err == nil {
+			_, err = b.store.CountMinutes(b.Context(), mark.Last, 1000)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		for path, parts := range map[string][]string{
+			"/v1/pools/p/waiting":         {`"code":"pool_full"`, "find out why attempts fail"},
+			"/v1/pools/p/series?range=1h": {`"failed":5`},
+			"/v1/pools":                   {`"trouble":["failing"]`},
+			"/v1/events?kind=task.failed": {`"detail":"pending: connection refused"`},
+		} {
+			text := string(b.get(path).expectStatus(200).body)
+			for _, part := range parts {
+				if !strings.Contains(text, part) {
+					b.Errorf("%s: no %s in %s", path, part, text)
+				}
+			}
+			if strings.Contains(text, "raise the capacity") {
+				b.Errorf("%s: advises to raise the capacity: %s", path, text)
+			}
+		}
+	})
+}

@@ -1,0 +1,47 @@
+package operators
+
+import "fmt"
+
+// RecentAttempts summarizes the attempts of a pool or of a batch that ended within the last five minutes.
+type RecentAttempts struct {
+	Ended    int           `json:"ended" doc:"Attempts that ended"`
+	Failed   int           `json:"failed" doc:"Of ended: the device failed or rejected the task, or its lease ended. Some of the tasks are tried again"`
+	Errors   []RecentError `json:"errors" doc:"The five most frequent errors of the failed attempts, the most frequent first"`
+	ManyFail bool          `json:"many_fail" doc:"true: at least 5 attempts failed, and at least a fifth of those that ended"`
+	IsSample bool          `json:"is_sample" doc:"true: more attempts ended; only the latest were counted"`
+}
+
+// RecentError is an error of failed attempts.
+type RecentError struct {
+	Error    string `json:"error" doc:"Empty: the lease ended, and the device sent no error"`
+	Attempts int    `json:"attempts" doc:"Number of failed attempts with this error"`
+}
+
+// Text returns the summary in words, such as: failed 98 % of 125 in the last 5 min: connection refused (122). It is empty unless many attempts
+// failed.
+func (r *RecentAttempts) Text() string {
+	if r == nil || !r.ManyFail {
+		return ""
+	}
+	scope := "in the last 5 min"
+	if r.IsSample {
+		scope = "that ended last"
+	}
+	text := fmt.Sprintf("failed %.0f %% of %d %s", 100*float64(r.Failed)/float64(r.Ended), r.Ended, scope)
+	for i, e := range r.Errors {
+		separator := ", "
+		if i == 0 {
+			separator = ": "
+		}
+		text += fmt.Sprintf("%s%s (%d)", separator, e.Words(), e.Attempts)
+	}
+	return text
+}
+
+// Words returns the error in words.
+func (e RecentError) Words() string {
+	if e.Error == "" {
+		return "lease ended without a result"
+	}
+	return e.Error
+}
