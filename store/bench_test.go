@@ -141,3 +141,23 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSealEvents measures the sealing of events like those of grants and results, in blocks of 1,000, and their check.
+func BenchmarkSealEvents(b *testing.B) {
+	for _, events := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("events=%d", events), func(b *testing.B) {
+			l := openPostgres(b)
+			l.exec(`INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+				SELECT clock_timestamp(), 'task.granted', 'dev-' || n, 'device', 'ar:330100', 31, n, 'dev-' || n, n, 'slot=17' FROM generate_series(1, $1) AS n`, events)
+			for b.Loop() {
+				l.sealBlocks(int64(events), 1000)
+				b.StopTimer()
+				if page, broken := l.checkSeals(); len(broken) > 0 || len(page.Seals) != events/1000+1 {
+					b.Fatalf("%d broken, %d seals", len(broken), len(page.Seals))
+				}
+				l.exec(`DELETE FROM event_seals WHERE last > 0`)
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -60,6 +60,14 @@ func (s events) RecordRefusal(ctx context.Context, event Event) error {
 	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, event) })
 }
 
+// eventColumns are all columns of the event e.
+const eventColumns = `e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail`
+
+// eventDest returns the destinations in event for eventColumns.
+func eventDest(e *Event) []any {
+	return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
+}
+
 // EventPosition is a position in the order of the events. All events with an id up to Last can be read when every transaction with an id
 // below xidBound has ended.
 type EventPosition struct {

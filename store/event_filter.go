@@ -146,7 +146,7 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	if f.isIndexed() {
 		maxRows = clampLimit(f.Limit)
 	}
-	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
+	q.text = `SELECT ` + eventColumns + ` FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
 	f.where(q)
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
@@ -187,7 +187,5 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 		return nil, err
 	}
 	text, args := search.eventsSQL()
-	return collect(ctx, s.customPlanSession(), func(e *Event) []any {
-		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
-	}, text, args...)
+	return collect(ctx, s.customPlanSession(), eventDest, text, args...)
 }

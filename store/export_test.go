@@ -48,10 +48,10 @@ func FoldTexts() []string { return append(foldStatements(), foldedBatches) }
 // OldRatesText is the statement with which Fold deletes old rows of batch_rates.
 const OldRatesText = deleteOldRates
 
-// RetainTexts returns the statements with which Retain deletes rows. The key names the kind of rows that a
-// statement deletes.
+// RetainTexts returns the statements with which Retain deletes rows, or finds the blocks of events to delete. The key names the kind of
+// rows.
 func RetainTexts() map[string]string {
-	texts := map[string]string{}
+	texts := map[string]string{"blocks of events": oldBlocksSQL}
 	for _, old := range new(DeletedCounts).retentionRules(0) {
 		texts[old.name] = old.deleteSQL
 	}

@@ -56,6 +56,7 @@ func backlogSQL() string {
 	INSERT INTO batch_deltas (batch, pool, state, n) SELECT id, pool, 'failed', 1 FROM batches;
 	INSERT INTO batch_rates (batch, at, n) SELECT id, now() - interval '1 hour' - id * interval '1 second', 1 FROM batches;
 	INSERT INTO events (at, kind, pool, batch, device, token) SELECT now() - interval '1 hour', 'task.granted', pool, id, 'd' || id, id FROM batches;
+	INSERT INTO event_seals (last, after, events, at, hash) SELECT id, id - 1, 1, now() - interval '1 hour', '' FROM batches;
 	INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by) SELECT id, id, 1, 'd' || id, pool, 1, '', now() - interval '1 hour', now() - interval '1 hour', 'success' FROM batches;
 	INSERT INTO late_results (device, task, token, known, cause, received_at) SELECT 'd' || id, id, id, true, 'success', now() - interval '1 hour' - id * interval '1 second' FROM batches;
 	INSERT INTO answers (owner, key, request, answer, answered_at) SELECT id, 'k', '', '{}', now() - interval '1 hour' - id * interval '1 second' FROM batches;
@@ -64,7 +65,7 @@ func backlogSQL() string {
 	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) SELECT pool, id, 1, 1, 1, 1 FROM batches`, 10*rowsPerPart)
 }
 
-const clearSQL = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM attempts; DELETE FROM late_results;
+const clearSQL = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM event_seals; DELETE FROM attempts; DELETE FROM late_results;
 	DELETE FROM answers; DELETE FROM token_changes; DELETE FROM news; DELETE FROM pool_minutes; DELETE FROM batches`
 
 type passStatement struct {

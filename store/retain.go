@@ -33,8 +33,6 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
-		{&r.Events, "events", `
-			DELETE FROM events WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM events ORDER BY id LIMIT $2)` + old + `) AND at` + before, keepFor},
 		{&r.Attempts, "attempts", `
 			DELETE FROM attempts WHERE token <= (SELECT max(token) FROM (SELECT token, ended_at AS at FROM attempts ORDER BY token LIMIT $2)` + old + `) AND ended_at` + before, keepFor},
 		{&r.Results, "late results", `
@@ -55,9 +53,10 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 }
 
 // Retain deletes old rows, oldest first. It uses one transaction per kind of rows and deletes at most limit rows of each kind. It deletes
-// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. Four kinds
-// have retention times of their own: answers to idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor
-// is 0, Retain deletes only these four kinds. Replicas may call it concurrently.
+// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. It deletes
+// events in whole blocks (see EventSeal); the last block may exceed the limit. Four kinds have retention times of their own: answers to
+// idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor is 0, Retain deletes only these four kinds.
+// Replicas may call it concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {
@@ -73,6 +72,9 @@ func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (d
 	}
 	if keepFor == 0 {
 		return deleted, nil
+	}
+	if deleted.Events, err = s.retainEvents(ctx, keepFor, limit); err != nil {
+		return deleted, fmt.Errorf("removing old events: %w", err)
 	}
 	if deleted.Tasks, deleted.Batches, err = s.retainBatches(ctx, keepFor, limit); err != nil {
 		return deleted, fmt.Errorf("removing old batches: %w", err)

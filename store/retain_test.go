@@ -39,9 +39,10 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 		_, err := l.CreateToken(ctx, "op", store.Token{Name: "n"}, []byte("n"))
 		l.must(err)
 		before := l.countRows("events")
+		l.sealBlocks(int64(before), 1)
 
 		l.wantRetained(90*day, 3, store.DeletedCounts{})
-		l.exec(`UPDATE events SET at = at - $1 * {ms} WHERE id <= 4`, (91 * day).Milliseconds())
+		l.exec(`UPDATE event_seals SET at = at - $1 * {ms} WHERE last <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE attempts SET ended_at = ended_at - $1 * {ms} WHERE token <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE late_results SET received_at = received_at - $1 * {ms}`, (91 * day).Milliseconds())
 		l.exec(`UPDATE answers SET answered_at = answered_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())

@@ -92,17 +92,18 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach runs query within a session and calls handle with each row, one after another, until handle returns false. For each row, dest
-// returns a pointer or scanner for each column.
+// forEach runs query within a session and calls handle with each row, one after another, until handle returns false. dest is called once,
+// and returns a pointer or scanner for each column.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	var one T
+	columns := dest(&one)
 	for rows.Next() {
-		var one T
-		if err := rows.Scan(dest(&one)...); err != nil {
+		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
 		if !handle(one) {

@@ -8,11 +8,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minuteLedger counts the events of each pool by minute.
+// minuteLedger counts the events of each pool by minute, and seals them.
 type minuteLedger interface {
 	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
 	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
 	CountMinutes(ctx context.Context, lastEvent int64, limit int) (int, error)
+	SealEvents(ctx context.Context, lastEvent int64, limit int) (int, error)
 }
 
 // minuteProgress records which events of the log this replica knows to be counted.
@@ -25,6 +26,11 @@ type minuteProgress struct {
 
 // minutesPart is the number of events that one transaction counts.
 const minutesPart = 20_000
+
+const (
+	eventsPerSeal = 1000 // maximum number of events in one sealed block
+	sealsPerPass  = 50   // maximum number of blocks that one call of SealEvents seals: if 100,000 events wait, it reads a part of them
+)
 
 // CountMinutes counts the events of the log by minute, for the charts that show days. All replicas
 // together count each event once. CountMinutes stops at an id below which no event can appear any more,
@@ -54,4 +60,19 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// SealEvents seals the events of the log in blocks, so that a later change of the log can be found. It seals the events up to the id that
+// CountMinutes of this replica has reached, because no event can appear below that id any more.
+func (k *Keeper) SealEvents(ctx context.Context) error {
+	m := k.minutes
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range sealsPerPass {
+		n, err := k.config.Ledger.SealEvents(ctx, m.counted, eventsPerSeal)
+		if err != nil || n < eventsPerSeal {
+			return err //nolint:wrapcheck // says what it sealed
+		}
+	}
+	return nil
 }

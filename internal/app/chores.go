@@ -44,6 +44,7 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
+		&pass{name: "seal", every: 5 * time.Second, limit: limit, run: keep.SealEvents},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
 		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyWatch(servers.store).record, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},

@@ -605,6 +605,23 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER events_begin BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION events_begin();
 
+-- Seals of the events, used to find a change of the log. A seal covers a block of events, and the hash of the seal
+-- before. The first row is the start of the chain: retention has deleted its events, or it never had any.
+-- after: the last event of the seal before; the block has the events with after < id <= last. Because the column is
+--   unique, no seal has two successors.
+-- events: the number of events in the block; 0 in the first row.
+-- at: the time of the sealing.
+-- hash: SHA-256 in hexadecimal digits; EventSeal in the package store says what it covers.
+CREATE TABLE event_seals (
+    last   bigint PRIMARY KEY,
+    after  bigint NOT NULL UNIQUE,
+    events bigint NOT NULL,
+    at     timestamptz NOT NULL,
+    hash   text NOT NULL
+);
+INSERT INTO event_seals (last, after, events, at, hash)
+VALUES (0, -1, 0, date_trunc('milliseconds', now()), '0000000000000000000000000000000000000000000000000000000000000000');
+
 -- Heartbeats of replicas. Each replica updates its own row every few seconds. If a row is no longer updated,
 -- its replica has crashed or cannot reach the database.
 -- reaped_at: the time at which the replica last ran the background job that ends grants whose leases are over;
@@ -658,7 +675,7 @@ CREATE TABLE restores (
 CREATE INDEX restores_until ON restores (until);
 
 -- +goose Down
-DROP TABLE restores, clock_pair, idle_time, replicas, events, answers, web_sessions, news, token_changes, token_uses, tokens, account_changes, deleted_devices, devices,
+DROP TABLE restores, clock_pair, idle_time, replicas, event_seals, events, answers, web_sessions, news, token_changes, token_uses, tokens, account_changes, deleted_devices, devices,
     profiles, limit_sets, late_results, attempts, grants, tasks, batch_progress, batch_rates, batch_deltas, minutes_counted, pool_minutes, pool_counts, batch_counts, batches, pools;
 DROP FUNCTION events_begin, note_tokens, count_tasks, count_queued;
 DROP SEQUENCE grant_token;

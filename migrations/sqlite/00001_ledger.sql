@@ -582,6 +582,23 @@ CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
+-- Seals of the events, used to find a change of the log. A seal covers a block of events, and the hash of the seal
+-- before. The first row is the start of the chain: retention has deleted its events, or it never had any.
+-- after: the last event of the seal before; the block has the events with after < id <= last. Because the column is
+--   unique, no seal has two successors.
+-- events: the number of events in the block; 0 in the first row.
+-- at: the time of the sealing.
+-- hash: SHA-256 in hexadecimal digits; EventSeal in the package store says what it covers.
+CREATE TABLE event_seals (
+    last   INTEGER PRIMARY KEY,
+    after  INTEGER NOT NULL UNIQUE,
+    events INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    hash   TEXT NOT NULL
+);
+INSERT INTO event_seals (last, after, events, at, hash)
+VALUES (0, -1, 0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), '0000000000000000000000000000000000000000000000000000000000000000');
+
 -- Heartbeats of replicas. Each replica updates its own row every few seconds. If a row is no longer updated,
 -- its replica has crashed or cannot reach the database.
 -- reaped_at: the time at which the replica last ran the background job that ends grants whose leases are over;
@@ -638,6 +655,7 @@ DROP TABLE restores;
 DROP TABLE clock_pair;
 DROP TABLE idle_time;
 DROP TABLE replicas;
+DROP TABLE event_seals;
 DROP TABLE events;
 DROP TABLE answers;
 DROP TABLE web_sessions;

@@ -1,0 +1,196 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"math"
+	"strconv"
+	"time"
+)
+
+// EventSeal is the seal of a block of events: the events with After < id <= Last. Seals form a chain: the hash of a seal covers the hash of
+// the seal before it, every column of its events, and the other fields of the seal. The first seal of the table is the start of the chain:
+// retention has deleted its events, or it never had any.
+type EventSeal struct {
+	After, Last int64
+	Events      int       // number of events of the block when it was sealed; 0 for the first seal
+	At          time.Time // time of the sealing, in whole ms
+	Hash        string    // SHA-256 in hexadecimal digits
+}
+
+// CheckedSeal is a seal together with what the ledger has now in its place. The zero time as At means that the events are not sealed yet.
+type CheckedSeal struct {
+	EventSeal
+	Found    int    // number of events after the seal before this one, up to Last; it stops at Events + 1, or at searchLimit if not sealed
+	Computed string // the hash of these events; it equals Hash if nothing was changed
+}
+
+const (
+	sealEvery   = time.Minute // a block with fewer events than the limit is sealed if the seal before it is at least this old
+	sealColumns = `after, last, events, at, hash`
+)
+
+// sealDest returns the destinations in seal for sealColumns.
+func sealDest(seal *EventSeal) []any {
+	return []any{&seal.After, &seal.Last, &seal.Events, instant{&seal.At}, &seal.Hash}
+}
+
+// SealEvents seals the next block: at most limit events after the last seal, up to the id lastEvent. A block of fewer events is sealed only
+// if the last seal is a minute old. All events up to lastEvent must be complete (see EventsComplete). It returns the number of events in
+// the block, 0 if no block is due. Replicas may call it concurrently: one of them seals the block.
+func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sealed int, err error) {
+	var previous EventSeal
+	var now time.Time
+	if err := s.readSession().scanRow(ctx, `SELECT `+sealColumns+`, {now} FROM event_seals ORDER BY last DESC LIMIT 1`, append(sealDest(&previous), instant{&now})...); err != nil {
+		return 0, fmt.Errorf("reading the last seal of the events: %w", err)
+	}
+	left := lastEvent - previous.Last
+	if left <= 0 || left < int64(limit) && now.Sub(previous.At) < sealEvery {
+		return 0, nil
+	}
+	b, err := s.readSession().readBlock(ctx, previous, lastEvent, limit)
+	if err != nil || b.events == 0 {
+		return 0, err
+	}
+	seal := EventSeal{After: previous.Last, Last: b.last, Events: b.events, At: now.Truncate(time.Millisecond)}
+	err = s.write(ctx, func(tx session) error {
+		// If another replica has sealed this block, its row has the same value in the unique column after. The condition covers the case
+		// that retention has deleted that row already: it keeps the last one.
+		_, err := tx.exec(ctx, `
+			INSERT INTO event_seals (`+sealColumns+`) SELECT $1, $2, $3, {epoch} + $4 * {ms}, $5
+			WHERE NOT EXISTS (SELECT 1 FROM event_seals WHERE last > $1) ON CONFLICT DO NOTHING`,
+			seal.After, seal.Last, seal.Events, seal.At.UnixMilli(), b.sum(seal))
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("sealing the events after %d: %w", seal.After, err)
+	}
+	return b.events, nil
+}
+
+// CheckSeals reads at most limit seals with Last > after and compares them with the events. If after is -1, it begins with the first seal.
+// It stops early with the block in which it has read 50,000 events. If more is false, there are no later seals, and the last entry has the
+// events that are not sealed yet, if there are any.
+func (s events) CheckSeals(ctx context.Context, after int64, limit int) (seals []CheckedSeal, more bool, err error) {
+	err = s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { // retention deletes seals and events together
+		seals, more, err = s.readSession().checkSeals(ctx, after, limit)
+		return err
+	})
+	return seals, more, err
+}
+
+// checkSeals does the work of CheckSeals within one snapshot.
+func (s session) checkSeals(ctx context.Context, after int64, limit int) (checked []CheckedSeal, more bool, err error) {
+	previous, err := queryOne(ctx, s, sealDest, `SELECT `+sealColumns+` FROM event_seals WHERE last <= $1 ORDER BY last DESC LIMIT 1`, after)
+	isFirst := errors.Is(err, ErrNotFound)
+	if isFirst {
+		previous.Last = math.MinInt64 // also finds events that were inserted before all others
+	} else if err != nil {
+		return nil, false, fmt.Errorf("reading a seal of the events: %w", err)
+	}
+	seals, err := collect(ctx, s, sealDest, `SELECT `+sealColumns+` FROM event_seals WHERE last > $1 ORDER BY last LIMIT $2`, after, limit)
+	if err != nil {
+		return nil, false, fmt.Errorf("reading the seals of the events: %w", err)
+	}
+	read := 0
+	for _, seal := range seals {
+		if read >= searchLimit {
+			return checked, true, nil
+		}
+		b, err := s.readBlock(ctx, previous, seal.Last, seal.Events+1)
+		if err != nil {
+			return nil, false, err
+		}
+		now := CheckedSeal{seal, b.events, b.sum(seal)}
+		if isFirst && b.events == 0 {
+			now.Computed = now.Hash
+		}
+		checked, read = append(checked, now), read+b.events
+		previous, isFirst = seal, false
+	}
+	if len(seals) == limit {
+		return checked, true, nil
+	}
+	rest := CheckedSeal{EventSeal: EventSeal{After: previous.Last}}
+	err = s.scanRowArgs(ctx, `SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT $2) AS unsealed`,
+		[]any{previous.Last, searchLimit}, &rest.Found, &rest.Last)
+	if rest.Found > 0 {
+		checked = append(checked, rest)
+	}
+	return checked, false, err
+}
+
+// eventBlock is what the hash of a seal needs of the events in a block.
+type eventBlock struct {
+	hash   hash.Hash
+	events int
+	last   int64 // id of the last event; 0 if there are no events
+}
+
+// readBlock reads at most limit events, in the order of their ids: the events after the last one of the seal previous, up to the id
+// lastEvent.
+func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (eventBlock, error) {
+	b := eventBlock{hash: sha256.New()}
+	_, _ = fmt.Fprintln(b.hash, previous.Hash)
+	var line []byte
+	err := forEach(ctx, s, eventDest, func(e Event) bool {
+		line = e.appendLine(line[:0])
+		_, _ = b.hash.Write(line)
+		b.events, b.last = b.events+1, e.ID
+		return true
+	}, `SELECT `+eventColumns+` FROM events e WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3`, previous.Last, lastEvent, limit)
+	if err != nil {
+		return b, fmt.Errorf("reading the events after %d: %w", previous.Last, err)
+	}
+	return b, nil
+}
+
+// sum returns the hash of seal if the block has these events. It may be called once.
+func (b eventBlock) sum(seal EventSeal) string {
+	_, _ = fmt.Fprintln(b.hash, seal.After, seal.Last, seal.Events, seal.At.UnixMicro())
+	return hex.EncodeToString(b.hash.Sum(nil))
+}
+
+// appendLine appends to line every column of the event, as its hash covers them. Two different events never have the same line: before each
+// text stands its length in bytes.
+func (e Event) appendLine(line []byte) []byte {
+	for _, number := range [...]int64{e.ID, e.At.UnixMicro(), e.Batch, e.Task, e.Token} {
+		line = append(strconv.AppendInt(line, number, 10), ' ')
+	}
+	for _, text := range [...]string{e.Kind, e.Actor, string(e.ActorKind), e.Pool, e.Device, e.Detail} {
+		line = append(strconv.AppendInt(line, int64(len(text)), 10), ':')
+		line = append(line, text...)
+	}
+	return append(line, '\n')
+}
+
+// oldBlocksSQL selects the last event of the oldest blocks that were sealed more than $1 ms ago and together have at least $2 events, or of
+// all blocks that are that old. If there is none, it selects 0.
+const oldBlocksSQL = `
+	SELECT coalesce(max(last), 0) FROM (
+		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest
+	WHERE before < $2 AND at < (SELECT {now}) - $1 * {ms}`
+
+// retainEvents deletes, oldest first, the blocks of events that were sealed more than keepFor ago, until it has deleted limit events. The
+// last seal whose events it deletes stays as the start of the chain. Events that are not sealed are kept.
+func (s events) retainEvents(ctx context.Context, keepFor time.Duration, limit int) (deleted int64, err error) {
+	err = s.write(ctx, func(tx session) error {
+		last, err := queryOne(ctx, tx, singleColumn[int64], oldBlocksSQL, keepFor.Milliseconds(), limit)
+		if deleted = 0; err != nil || last == 0 {
+			return err
+		}
+		if _, err := tx.exec(ctx, `DELETE FROM event_seals WHERE last < $1`, last); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, `UPDATE event_seals SET events = 0 WHERE last = $1`, last); err != nil {
+			return err
+		}
+		deleted, err = tx.exec(ctx, `DELETE FROM events WHERE id <= $1`, last)
+		return err
+	})
+	return deleted, err
+}
