@@ -184,6 +184,9 @@ func (c *checkedClient) checkDeletions(batch int64) {
 	if _, err := c.Devices.Get(c.ctx, "c-1"); !operators.HasStatus(err, 404) {
 		c.Errorf("a deleted device: %v", err)
 	}
+	if seals := collectAll(c.T, c.Events.Seals(c.ctx, -1)); len(seals) == 0 || seals[0].Hash != seals[0].Computed {
+		c.Errorf("seals %+v", seals)
+	}
 	events := collectAll(c.T, c.Events.List(c.ctx, operators.EventFilter{Pool: "c"}))
 	c.expectResponse("Events", events, nil)
 	enough := errors.New("enough")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -73,4 +74,27 @@ func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePos
 		}
 		return handle(e)
 	})
+}
+
+// EventSeal is the seal of a block of events, with what the ledger has now in its place. If nothing was changed, Computed equals Hash. The
+// last entry of the list may have the events that are not sealed yet: then SealedAt is nil, and Hash and Computed are empty.
+type EventSeal struct {
+	After    int64  `json:"after" doc:"The block has the events with after < id <= last"`
+	Last     int64  `json:"last"`
+	Events   int    `json:"events" doc:"Number of events in the block when it was sealed; 0 for the first seal: its events were deleted"`
+	SealedAt *Time  `json:"sealed_at" nullable:"true" doc:"Null, only in the last entry: these events are not sealed yet"`
+	Hash     string `json:"hash" doc:"SHA-256 over the hash of the seal before, the events and the seal, in hexadecimal digits"`
+	Found    int    `json:"found" doc:"Number of events now, at most events + 1; not sealed yet: at most 50,000"`
+	Computed string `json:"computed" doc:"The hash of what was found; if it differs from the hash of the seal, the log was changed"`
+}
+
+// EventSealList is a page of seals.
+type EventSealList struct {
+	Seals         []EventSeal `json:"seals"`
+	NextPageToken string      `json:"next_page_token,omitempty"`
+}
+
+// Seals yields all seals with Last > after, in their order. If after is -1, it begins with the first seal.
+func (c Events) Seals(ctx context.Context, after int64) iter.Seq2[EventSeal, error] {
+	return listEntries[EventSeal](ctx, c.client, Path("events", "seals"), Query("after", strconv.FormatInt(after, 10)))
 }

@@ -27,7 +27,7 @@ func newEvents() *cobra.Command {
 		c.Flags().Var(new(timeFlag), "until", "only events before this time")
 		complete(c, "order", "newest", "oldest")
 	})
-	command := o.newGroup("events", "Read the audit log", append(verbs, watchEvents(o))...)
+	command := o.newGroup("events", "Read the audit log", append(verbs, watchEvents(o), newVerifyEvents(o))...)
 	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
 	showHelp := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {

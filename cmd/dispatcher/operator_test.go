@@ -23,13 +23,15 @@ type operatorDesk struct {
 	url, token, fleetToken string
 	environ                []string
 	dir                    string // folder in which commands run
+	data                   string // data folder of the dispatcher dev
 }
 
 // newOperatorDesk starts a dispatcher dev for one test.
 func newOperatorDesk(t *testing.T) *operatorDesk {
 	t.Helper()
-	_, environ := startDev(t, t.TempDir(), "--report-period", "1s")
-	d := &operatorDesk{T: t, dir: t.TempDir()}
+	data := t.TempDir()
+	_, environ := startDev(t, data, "--report-period", "1s")
+	d := &operatorDesk{T: t, dir: t.TempDir(), data: data}
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
 		switch name {

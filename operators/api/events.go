@@ -25,6 +25,7 @@ type eventStore interface {
 	EventSearchBound(ctx context.Context, filter store.EventFilter) (store.SearchBound, error)
 	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
 	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
+	CheckSeals(ctx context.Context, after int64, limit int) ([]store.CheckedSeal, bool, error)
 }
 
 // events has the operations on the audit log.
@@ -47,6 +48,10 @@ func (e *events) register(r *routes) {
 		func(p listPage[operators.Event]) operators.EventList {
 			return operators.EventList{Events: p.entries, NextPageToken: p.next}
 		}, e.streamLive)
+	registerList(r, newOperation("GET", eventsPath+"/seals", "listEventSeals", "Compare the events with their seals", roleViewer, 200), e.listSeals,
+		func(p listPage[operators.EventSeal]) operators.EventSealList {
+			return operators.EventSealList{Seals: p.entries, NextPageToken: p.next}
+		})
 }
 
 // list answers a request for a page of events that match.
@@ -112,6 +117,29 @@ func showEvent(event store.Event) operators.Event {
 		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
 		Device: event.Device, Token: event.Token, Detail: event.Detail, ActorKind: string(event.ActorKind),
 	}
+}
+
+// sealQuery is a request for a page of seals.
+type sealQuery struct {
+	Page
+	After int64 `query:"after" minimum:"-1" maximum:"9007199254740991" default:"-1" doc:"Only seals whose last is above this event id; -1: all"`
+}
+
+// listSeals answers a request for a page of seals, compared with their events.
+func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
+	after := in.After
+	if in.Token != "" {
+		if after, err = in.afterNumber(); err != nil {
+			return page, err
+		}
+	}
+	found, more, err := e.ledger.CheckSeals(ctx, after, in.Size)
+	return newPage(found, more, showSeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err
+}
+
+// showSeal converts a seal of the ledger to the form of the API.
+func showSeal(s store.CheckedSeal) operators.EventSeal {
+	return operators.EventSeal{After: s.After, Last: s.Last, Events: s.Events, SealedAt: apiTimeIfSet(s.At), Hash: s.Hash, Found: s.Found, Computed: s.Computed}
 }
 
 const (

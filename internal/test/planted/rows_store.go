@@ -91,6 +91,26 @@ func storeMistakes() []Mistake {
 			Breaks: "retention deletes tasks of a batch that has an open task", Tests: ledger,
 		},
 		{
+			Package: "dispatcher/upkeep", Func: "Keeper.SealEvents",
+			Old: `m.counted, eventsPerSeal`, New: `m.position.Last, eventsPerSeal`,
+			Breaks: "a block is sealed while a transaction can still add an event to it, so the log looks changed",
+		},
+		{
+			Package: "store", Func: "session.checkSeals",
+			Old: `seal.Events+1`, New: `seal.Events`,
+			Breaks: "an event that is inserted before the first block is not found", Tests: ledger,
+		},
+		{
+			Package: "store", Func: "Event.appendLine",
+			Old: `e.Task, e.Token`, New: `e.Task`,
+			Breaks: "a changed fencing token in the log of events is not found", Tests: ledger,
+		},
+		{
+			Package: "store", Func: "events.retainEvents",
+			Old: `WHERE last < $1`, New: `WHERE last <= $1`,
+			Breaks: "after retention, the chain of seals has no start", Tests: ledger,
+		},
+		{
 			Package: "store", Func: "batches.Fold",
 			Old:    `if mine, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil || !mine {`,
 			New:    `if _, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil {`,

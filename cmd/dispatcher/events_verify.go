@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// verification is the result of `events verify`.
+type verification struct {
+	Blocks   int                  `json:"blocks"` // number of blocks that were compared
+	Events   int64                `json:"events"` // number of events that these blocks had when they were sealed
+	Unsealed int                  `json:"unsealed"`
+	First    *operators.EventSeal `json:"first_seal"` // the first of these blocks; nil if there is none
+	Last     *operators.EventSeal `json:"last_seal"`
+	Faults   []sealFault          `json:"faults"`
+}
+
+// sealFault is a block whose events do not match their seal, or a seal that is missing.
+type sealFault struct {
+	operators.EventSeal
+
+	Problem string `json:"problem"`
+}
+
+// newVerifyEvents returns the command `events verify`.
+func newVerifyEvents(operator *operatorFlags) *cobra.Command {
+	file := ""
+	command := &cobra.Command{
+		Use: "verify", Short: "Find events that were changed, removed or inserted after they were sealed", Args: cobra.NoArgs,
+		Long: `Compare the events with their seals, block by block. The output names each block whose
+events or seal were changed, and the number of events that are not sealed yet.
+
+Somebody who can write into the database can also make all seals anew. To find this, keep
+the output of "events verify --output json" elsewhere, and give it to a later run with
+--since-seal: the run begins with the last seal in this file, which the ledger must still
+have.
+
+Exit status 1 if something was changed, else 0.`,
+		RunE: operator.withSession(func(s *session, _ []string) error {
+			kept, err := readKeptSeal(file)
+			if err != nil {
+				return usageError{fmt.Errorf("--since-seal: %w", err)}
+			}
+			v, err := s.verifyEvents(kept)
+			if err == nil {
+				err = v.write(s.console)
+			}
+			if n := int64(len(v.Faults)); err == nil && n > 0 {
+				err = errors.New("the log of events was changed: " + countText(n, "fault", "faults"))
+			}
+			return err
+		}),
+	}
+	command.Flags().StringVar(&file, "since-seal", "", "file with the output of an earlier verify --output json: begin with its last seal")
+	return command
+}
+
+// readKeptSeal returns the last seal in a file with the JSON output of `events verify`. If file is empty, it returns nil.
+func readKeptSeal(file string) (*operators.EventSeal, error) {
+	if file == "" {
+		return nil, nil //nolint:nilnil // no file, no seal
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var kept verification
+	if err := json.Unmarshal(text, &kept); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if kept.Last == nil || kept.Last.SealedAt == nil {
+		return nil, fmt.Errorf("%s: has no last_seal", file)
+	}
+	return kept.Last, nil
+}
+
+// verifyEvents compares the events with their seals, from the seal kept on. If kept is nil, it begins with the first seal.
+func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) {
+	v, after := verification{Faults: []sealFault{}}, int64(-1)
+	if kept != nil {
+		after = kept.Last - 1
+	}
+	for seal, err := range s.Events.Seals(s.cmd.Context(), after) {
+		switch {
+		case err != nil:
+			return v, err
+		case seal.SealedAt == nil:
+			v.Unsealed = seal.Found
+		default:
+			if v.Last == nil && kept != nil && (seal.Last != kept.Last || seal.Hash != kept.Hash) {
+				v.Faults = append(v.Faults, sealFault{*kept, "the ledger does not have this seal any more"})
+			}
+			v.add(seal)
+		}
+	}
+	if v.Last == nil {
+		return v, errors.New("the ledger does not have these seals any more")
+	}
+	return v, nil
+}
+
+// add adds the comparison of one block.
+func (v *verification) add(seal operators.EventSeal) {
+	v.Last = &seal
+	if seal.Events > 0 {
+		v.Blocks, v.Events, v.First = v.Blocks+1, v.Events+int64(seal.Events), cmp.Or(v.First, &seal)
+	}
+	if seal.Hash == seal.Computed {
+		return
+	}
+	problem := "an event or the seal was changed"
+	switch {
+	case seal.Found > seal.Events:
+		problem = "events were inserted, or the seal before was removed"
+	case seal.Found < seal.Events:
+		problem = fmt.Sprintf("%d of %d events are missing", seal.Events-seal.Found, seal.Events)
+	}
+	v.Faults = append(v.Faults, sealFault{seal, problem})
+}
+
+// write writes the faults as a table, and notes what was compared. With --output json it writes everything as JSON.
+func (v *verification) write(output *console) error {
+	if output.isJSON {
+		return writeJSON(output.out, v, jsonIndent)
+	}
+	table := terminal.NewTable(output.out, "EVENTS", "SEALED", "PROBLEM")
+	for _, f := range v.Faults {
+		table.AddRow(fmt.Sprintf("%d to %d", f.After+1, f.Last), f.SealedAt.UTC().Format(time.RFC3339), f.Problem)
+	}
+	if v.First != nil {
+		output.note("The first block was sealed at %s.", v.First.SealedAt.UTC().Format(time.RFC3339))
+	}
+	output.note("Compared %s in %s. Not sealed yet: %s.", countText(v.Events, "event", "events"), countText(int64(v.Blocks), "block", "blocks"), countText(int64(v.Unsealed), "event", "events"))
+	return table.Flush()
+}
