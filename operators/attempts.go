@@ -17,17 +17,16 @@ type RecentError struct {
 	Attempts int    `json:"attempts" doc:"Number of failed attempts with this error"`
 }
 
-// Text returns the summary in words, such as: failed 98 % of 125 in the last 5 min: connection refused (122). It is empty unless many attempts
-// failed.
+// Text returns the summary in words, such as: 98 % of 125 attempts failed within the last 5 min: connection refused (122). It is empty
+// unless many attempts failed.
 func (r *RecentAttempts) Text() string {
 	if r == nil || !r.ManyFail {
 		return ""
 	}
-	scope := "in the last 5 min"
+	text := fmt.Sprintf("%.0f %% of %d attempts failed within the last 5 min", 100*float64(r.Failed)/float64(r.Ended), r.Ended)
 	if r.IsSample {
-		scope = "that ended last"
+		text = fmt.Sprintf("%.0f %% of the latest %d attempts failed", 100*float64(r.Failed)/float64(r.Ended), r.Ended)
 	}
-	text := fmt.Sprintf("failed %.0f %% of %d %s", 100*float64(r.Failed)/float64(r.Ended), r.Ended, scope)
 	for i, e := range r.Errors {
 		separator := ", "
 		if i == 0 {

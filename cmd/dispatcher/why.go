@@ -46,7 +46,7 @@ func (w waitingTasks) writeReasons(output *console) error {
 		text += fmt.Sprintf("; the counts are from a sample of %d tasks", w.Judged)
 	}
 	if failing := w.Recent.Text(); failing != "" {
-		text += "\nattempts " + terminal.EscapeUnprintable(failing)
+		text += "\n" + terminal.EscapeUnprintable(failing)
 	}
 	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err

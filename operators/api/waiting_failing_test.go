@@ -40,7 +40,7 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 		}
 		report("d-5", "failed", "connection refused")
 		for _, path := range paths {
-			if r := read(path); !r.ManyFail || r.Text() != "failed 83 % of 6 in the last 5 min: connection refused (4), no such server (1)" {
+			if r := read(path); !r.ManyFail || r.Text() != "83 % of 6 attempts failed within the last 5 min: connection refused (4), no such server (1)" {
 				b.Errorf("%s: %+v: %s", path, r, r.Text())
 			}
 		}

@@ -24,11 +24,11 @@ const (
 // point is the state of one pool at one time, and its counts since the previous point. The state is read from the ledger, so it does not
 // include the slots that Redis offers to waiters. A point is small, because 3,000 pools have more than two million points.
 type point struct {
-	at                    int64 // ms since 1970
-	grants                uint32
-	held, capacity        uint16
-	reaps, denied, failed uint16 // limited to 65,535
-	conflicts, drift      uint8  // limited to 255
+	at               int64 // ms since 1970
+	grants, failed   uint32
+	held, capacity   uint16
+	reaps, denied    uint16 // limited to 65,535
+	conflicts, drift uint16
 }
 
 // time returns the time of the point.
@@ -108,8 +108,8 @@ func (h *history) addPoints(now time.Time, uses []poolUse) {
 		s := h.sinceLast[u.Pool]
 		points := append(h.pools[u.Pool], point{
 			at: now.UnixMilli(), held: toUint16(u.Held), capacity: toUint16(u.Capacity),
-			grants: uint32(max(s.Grants, 0)), reaps: toUint16(s.Reaps), denied: toUint16(s.Denied), failed: toUint16(s.Failed),
-			conflicts: toUint8(s.Conflicts), drift: toUint8(s.Drift),
+			grants: uint32(max(s.Grants, 0)), reaps: toUint16(s.Reaps), denied: toUint16(s.Denied), failed: uint32(max(s.Failed, 0)),
+			conflicts: toUint16(s.Conflicts), drift: toUint16(s.Drift),
 		})
 		if len(points) > pointsKept+pointsKept/8 { // done rarely, so that adding is cheap
 			points = slices.Clone(points[len(points)-pointsKept:])
@@ -124,9 +124,6 @@ func (h *history) addPoints(now time.Time, uses []poolUse) {
 
 // toUint16 returns n, limited to 0 to 65,535.
 func toUint16(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
-
-// toUint8 returns n, limited to 0 to 255.
-func toUint8(n int) uint8 { return uint8(min(max(n, 0), math.MaxUint8)) } //nolint:gosec // it is in the range
 
 // lastHour returns the last hour of a pool, oldest point first.
 func (h *history) lastHour(pool string) []point {
@@ -247,7 +244,7 @@ func pointsFromLog(now time.Time, current poolUse, back time.Duration, steps []s
 		}
 		p := point{at: now.Add(-ago).UnixMilli(), held: toUint16(current.Held), capacity: toUint16(current.Capacity)}
 		for len(steps) > 0 && steps[0].Step <= n {
-			p.grants, p.reaps, p.failed = uint32(max(steps[0].Granted, 0)), toUint16(steps[0].Lapsed), toUint16(steps[0].Failed)
+			p.grants, p.reaps, p.failed = uint32(max(steps[0].Granted, 0)), toUint16(steps[0].Lapsed), uint32(max(steps[0].Failed, 0))
 			current.Held += steps[0].Ended - steps[0].Granted
 			steps = steps[1:]
 		}

@@ -115,8 +115,8 @@ func seriesPoints(series operators.Series) []point {
 	points := []point{{at: series.From.UnixMilli(), held: toUint16(first.Held - int(first.Granted-first.Ended)), capacity: toUint16(first.Capacity)}}
 	for _, p := range series.Points {
 		points = append(points, point{
-			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), //nolint:gosec // no pool grants so many in an hour
-			reaps: toUint16(int(p.Lapsed)), failed: toUint16(int(p.Failed)),
+			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), failed: uint32(max(0, p.Failed)), //nolint:gosec // no pool grants so many in an hour
+			reaps: toUint16(int(p.Lapsed)),
 		})
 	}
 	return points

@@ -1,0 +1,45 @@
+package web_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestPagesShowFailingAttempts checks a pool whose attempts fail and are tried again. The pages of the pool and of the batch name the most
+// frequent error, their link leads to the failed attempts with the error of each, and the first page marks the pool.
+func TestPagesShowFailingAttempts(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	const devices = 6
+	b.createPool("p", devices)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 9, "retry_backoff_ms": 3_600_000, "devices": deviceIDs(devices)}, nil)
+	for _, page := range []string{"/pools/p", "/batches/1", "/"} {
+		if _, text, _ := b.getPage(page); strings.Contains(text, "attempts failed") || strings.Contains(text, "many attempts fail") {
+			t.Errorf("%s: attempts fail although nothing was tried: %s", page, text)
+		}
+	}
+	for _, device := range deviceIDs(devices) {
+		granted := b.reportUntilGranted(device)
+		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed", "error": "connection refused"}}})
+	}
+	for page, filter := range map[string]string{"/pools/p": "pool=p", "/batches/1": "batch=1"} {
+		link := "/activity?kind=task.failed&amp;" + filter
+		b.waitUntil("the failures on "+page, func() bool {
+			_, text, _ := b.getPage(page)
+			return strings.Contains(text, fmt.Sprintf("100 %% of %d attempts failed within the last 5 min: connection refused (%d).", devices, devices)) && strings.Contains(text, `href="`+link+`"`)
+		})
+		_, text, _ := b.getPage(strings.ReplaceAll(link, "&amp;", "&"))
+		if n := strings.Count(text, "pending: connection refused"); n != devices {
+			t.Errorf("%s: %d failed attempts with their error, want %d", link, n, devices)
+		}
+	}
+	b.waitUntil("the mark on the first page", func() bool {
+		_, text, _ := b.getPage("/")
+		return strings.Contains(text, ">many attempts fail</a>")
+	})
+	b.waitUntil("the bars of the chart", func() bool {
+		_, text, _ := b.getPage("/pools/p?range=24h")
+		return strings.Contains(text, fmt.Sprintf("%d failed in 10 min", devices))
+	})
+}
