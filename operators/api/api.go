@@ -38,7 +38,6 @@ type Options struct {
 // Store has the ledger methods that the operators' API needs. The product uses *store.Store.
 type Store interface {
 	poolStore
-	recentAttemptsReader
 	leaseStore
 	factStore
 	batchStore
