@@ -173,8 +173,11 @@ func (c *checkedClient) checkPools() {
 	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
 		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
 	}
-	if _, err := c.Pools.Resume(c.ctx, "c"); err != nil {
-		c.Fatal(err)
+	if n, err := c.Pools.ResumeMine(c.ctx, false); err != nil || n != 1 {
+		c.Fatalf("%d pools resumed, %v", n, err)
+	}
+	if n, err := c.Pools.PauseAll(c.ctx, "a look first", true); err != nil || n != 1 {
+		c.Errorf("%d pools would be paused, %v", n, err)
 	}
 	pool, err := c.Pools.Get(c.ctx, "c")
 	c.expectResponse("Pool", pool, err)

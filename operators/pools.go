@@ -92,6 +92,12 @@ type PoolChanged struct {
 	WarningList
 }
 
+// PoolsChanged has the number of pools that one request changed.
+type PoolsChanged struct {
+	Pools         int    `json:"pools" doc:"Number of pools that were changed, or would be; other pools needed no change"`
+	NextPageToken string `json:"next_page_token,omitempty" doc:"Present if there are more pools: repeat the request with it"`
+}
+
 // PoolList is a page of pools.
 type PoolList struct {
 	Pools         []PoolState `json:"pools"`
@@ -228,6 +234,29 @@ func (c Pools) Pause(ctx context.Context, name, reason string) (Pool, error) {
 // Resume ends the pause of a pool.
 func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
 	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
+}
+
+// PauseAll pauses all pools that are not paused, one page in each request. It returns the number of pools that it paused, even if it returns
+// an error. If dryRun is true, it only counts them.
+func (c Pools) PauseAll(ctx context.Context, reason string, dryRun bool) (paused int, err error) {
+	return c.changeAll(ctx, "pause", PauseReason{reason}, dryRun)
+}
+
+// ResumeMine ends the pauses of all pools that the owner of the token paused. The results and dryRun are as in PauseAll.
+func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (resumed int, err error) {
+	return c.changeAll(ctx, "resume", nil, dryRun)
+}
+
+// changeAll sends the requests of an operation on all pools, and returns the number of changed pools.
+func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun bool) (sum int, err error) {
+	q := Query("dry_run", strconv.FormatBool(dryRun))
+	for {
+		done, err := callJSON[PoolsChanged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("pools", operation), Query: q, Body: body})
+		if sum += done.Pools; err != nil || done.NextPageToken == "" {
+			return sum, err
+		}
+		q.Set("page_token", done.NextPageToken)
+	}
 }
 
 // Slots returns the slots of a pool and their holders.

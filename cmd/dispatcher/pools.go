@@ -35,8 +35,7 @@ func newPools() *cobra.Command {
 	}}, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
 	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
-		p.pauseCommand("Pause a pool: grant no more of its slots; running tasks continue"),
-		p.requestCommand("resume", "End the pause of a pool", http.MethodPost, "/resume"),
+		pausePool(p), resumePool(p),
 		explainWaiting(p, "Show why the tasks of a pool wait, with the number of tasks per reason"),
 		showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
 	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)

@@ -117,6 +117,7 @@ func validBodies() map[string]string {
 		"POST /v1/pools/{pool}/leases":               `{"lease_ms":60000,"metadata":{"branch":"main"}}`,
 		"POST /v1/pools/{pool}/leases/{lease}/renew": `{"token":{token},"lease_ms":60000}`,
 		"POST /v1/pools/{pool}/pause":                `{"reason":"a look first"}`,
+		"POST /v1/pools/pause":                       `{"reason":"a look first"}`,
 		"POST /v1/devices":                           `{"id":"d-new","tags":{"city":"hangzhou"}}`,
 		"PATCH /v1/devices/{id}":                     `{"tags":{"city":null,"area":"330100"}}`,
 		"POST /v1/devices/retag":                     `{"set":{"model":"x2"},"unset":["old"]}`,
@@ -135,6 +136,9 @@ func addRequiredFilter(path string) string {
 		return path + "?prefix=d"
 	case "/v1/devices/delete", "/v1/devices/block", "/v1/devices/unblock":
 		return path + "?prefix=none"
+	}
+	if path == "/v1/pools/pause" || path == "/v1/pools/resume" {
+		return path + "?dry_run=true"
 	}
 	if path == "/v1/find" {
 		return path + "?q=1"

@@ -104,6 +104,8 @@ func (p *pools) register(r *routes) {
 	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "Read how many slots of a pool were held over time", roleViewer, 200), p.series)
 	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null restores the default", roleAdmin, 200), p.patch)
 	registerResponse(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool that has no open tasks", roleAdmin, 204), p.delete)
+	register(r, newOperation("POST", "/v1/pools/pause", "pausePools", "Pause all pools, one page per request; running tasks continue", roleAdmin, 200), p.pauseAll)
+	register(r, newOperation("POST", "/v1/pools/resume", "resumePools", "End the pauses of all pools that this operator paused, one page per request", roleAdmin, 200), p.resumeAll)
 	register(r, newOperation("POST", "/v1/pools/{pool}/pause", "pausePool", "Pause a pool: it makes no new grants; running tasks continue", roleAdmin, 200), p.pause)
 	register(r, newOperation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
 	register(r, newOperation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)

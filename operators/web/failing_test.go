@@ -2,8 +2,12 @@ package web_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // TestPagesShowFailingAttempts checks a pool whose attempts fail and are tried again. The pages of the pool and of the batch name the most
@@ -42,4 +46,38 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 		_, text, _ := b.getPage("/pools/p?range=24h")
 		return strings.Contains(text, fmt.Sprintf("%d failed in 10 min", devices))
 	})
+}
+
+// TestAllPoolsArePausedOnOnePage checks that an admin pauses all pools on one page, and resumes the pools that this admin paused.
+func TestAllPoolsArePausedOnOnePage(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	b.createPool("p", 1)
+	b.createPool("q", 1)
+	isPaused := func() (paused int) {
+		var list operators.PoolList
+		b.callAPI("GET", "/v1/pools", nil, &list)
+		for _, pool := range list.Pools {
+			if pool.Paused {
+				paused++
+			}
+		}
+		return paused
+	}
+	_, text, _ := b.getPage("/pause-all")
+	expectContains(t, text, "2 pools are not paused", "You paused 0 pools")
+	if status, text, _ := b.postForm("/pause-all", url.Values{"reason": {"the server is down"}}, nil); status != http.StatusSeeOther {
+		t.Errorf("%d %s", status, text)
+	}
+	if n := isPaused(); n != 2 {
+		t.Errorf("%d pools paused, want 2", n)
+	}
+	_, text, _ = b.getPage("/pause-all")
+	expectContains(t, text, "0 pools are not paused", "You paused 2 pools")
+	if status, text, _ := b.postForm("/resume-mine", nil, nil); status != http.StatusSeeOther {
+		t.Errorf("%d %s", status, text)
+	}
+	if n := isPaused(); n != 0 {
+		t.Errorf("%d pools paused after the resumption", n)
+	}
 }

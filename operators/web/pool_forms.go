@@ -147,6 +147,33 @@ func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	}}, err
 }
 
+// pauseAllPage returns the page with the forms to pause all pools, and to resume the pools that the visitor paused.
+func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
+	shown := page{title: "Pause all pools", section: "pools", template: "pause-all", data: map[string]any{"Admin": false}}
+	if !p.may(r, "admin") {
+		return shown, nil
+	}
+	pausable, err := p.api.Pools.PauseAll(r.Context(), "", true)
+	if err != nil {
+		return page{}, err
+	}
+	mine, err := p.api.Pools.ResumeMine(r.Context(), true)
+	shown.data = map[string]any{"Admin": true, "Pausable": pausable, "Mine": mine}
+	return shown, err
+}
+
+// pauseAll pauses all pools, with the reason in the submitted form.
+func (p *poolPages) pauseAll(r *http.Request) (next, messageKey string, err error) {
+	_, err = p.api.Pools.PauseAll(r.Context(), r.PostFormValue("reason"), false)
+	return "/", "paused", err
+}
+
+// resumeMine resumes the pools that the visitor paused.
+func (p *poolPages) resumeMine(r *http.Request) (next, messageKey string, err error) {
+	_, err = p.api.Pools.ResumeMine(r.Context(), false)
+	return "/", "resumed", err
+}
+
 // releasePage returns the page that asks for confirmation of a forced release and shows its effects.
 func (p *poolPages) releasePage(r *http.Request) (page, error) {
 	name := r.PathValue("id")

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAllPoolsArePausedByOneCommand checks that --all pauses all pools after a confirmation, and resumes those that the same token paused.
+func TestAllPoolsArePausedByOneCommand(t *testing.T) {
+	t.Parallel()
+	d := newOperatorDesk(t)
+	d.run("pools create a --capacity 1")
+	d.run("pools create b --capacity 1")
+	d.runCommand("", "pools", "pause", "--all").expectExit(2).expectErrors("Pause 2 pools: --yes is required")
+	d.expectOutput("pools pause --all --yes --reason down", "2 pools paused\n")
+	d.expectOutput("pools pause --all", "0 pools paused\n")
+	d.expectOutput("pools resume --all --yes", "2 pools resumed\n")
+	for _, wrong := range []string{"pools pause", "pools resume a --all"} {
+		d.runCommand("", strings.Fields(wrong)...).expectExit(2).expectErrors("give either a pool or --all")
+	}
+}
