@@ -1,0 +1,292 @@
+package devices_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// step is a moment at which a trial disturbs a device, once in each trial.
+type step string
+
+// The steps.
+const (
+	killOnGrant      step = "kill after the grant was delivered"
+	killInside       step = "kill while the task runs"
+	killOnLeave      step = "kill when the task has ended"
+	killOnResult     step = "kill when the result is sent, and lose it"
+	killBeforeAck    step = "kill when the result is recorded, and lose the reply"
+	killOnAck        step = "kill after the acknowledgement was delivered"
+	isolate          step = "deliver a grant late, then cut the network until the task has ended"
+	replayGrant      step = "deliver a grant again after its result was acknowledged"
+	restartWhileIdle step = "kill without work"
+)
+
+func allSteps() []step {
+	return []step{isolate, killOnGrant, killInside, killOnLeave, killOnResult, killBeforeAck, killOnAck, replayGrant, restartWhileIdle}
+}
+
+// Times of the faults.
+const (
+	grantDelay     = 1500 * time.Millisecond // of the step isolate: most of a lease
+	longestCut     = 8 * time.Second         // of the step isolate, if the task does not start
+	longestDelay   = 300 * time.Millisecond
+	retryAfter     = time.Second // of a refused report
+	clockTolerance = 50 * time.Millisecond
+)
+
+// maxCutAttempts is the number of attempts to report during one cut that is taken for a loop without pauses.
+const maxCutAttempts = 40
+
+// longWait is a time of ten seconds or more. A device gets half a second instead, so that a trial is short.
+var longWait = regexp.MustCompile(`"report_after_ms":[0-9]{5,}`) //nolint:gochecknoglobals // a constant
+
+// verdict says what the network does with one message.
+type verdict struct {
+	delay    time.Duration // before anything else
+	body     []byte        // what is delivered; a reply may get fields and words that the device does not know
+	isLost   bool          // the connection is closed instead
+	kills    bool          // the device is killed: by its report before the report is lost, by a reply after its delivery or loss
+	isTwice  bool          // a report arrives twice at the server
+	isBusy   bool          // the proxy answers the report: report again after retryAfter
+	replayed []byte        // the proxy answers the report with this old reply
+	cuts     bool          // the network is cut after the delivery of a reply
+}
+
+// flags describes the verdict for the log of a trial.
+func (v verdict) flags() string {
+	text := ""
+	for name, is := range map[string]bool{"lost": v.isLost, "twice": v.isTwice, "busy": v.isBusy, "replayed": v.replayed != nil, "delayed": v.delay > 0} {
+		if is {
+			text += " [" + name + "]"
+		}
+	}
+	return text
+}
+
+// faults decides by a seed what happens to the messages and processes of the devices of one trial.
+type faults struct {
+	traffic *traffic
+	mu      sync.Mutex
+	dice    *rand.Rand
+	devices map[string]*deviceFaults
+}
+
+// deviceFaults is the state of one device.
+type deviceFaults struct {
+	name        string
+	note        func(format string, values ...any)
+	steps       []step // still to come; only the first can happen next
+	isCut       bool
+	cutAttempts int
+	cutGrant    grantKey
+	busyUntil   time.Time // when the device may report again after it was told to wait; zero: at any time
+	grant       []byte    // the last delivered reply with a grant
+	grantKey    grantKey
+	grantedAt   time.Time // when it was delivered
+	replayed    []byte    // the reply of the step replayNow
+	replayUntil time.Time // after this time its lease would be over
+}
+
+// newFaults distributes the steps over the devices. The last device gets the step isolate first.
+func newFaults(seed uint64, record *traffic, devices []string) *faults {
+	f := &faults{traffic: record, dice: rand.New(rand.NewPCG(seed, 0)), devices: map[string]*deviceFaults{}}
+	steps := allSteps()
+	f.dice.Shuffle(len(steps)-1, func(i, j int) { steps[i+1], steps[j+1] = steps[j+1], steps[i+1] })
+	for _, device := range devices {
+		f.devices[device] = &deviceFaults{name: device, note: record.note}
+	}
+	for i, s := range steps {
+		d := f.devices[devices[len(devices)-1-i%len(devices)]]
+		d.steps = append(d.steps, s)
+	}
+	return f
+}
+
+// next returns the next step of a device, or "".
+func (f *faults) next(device string) step {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d := f.devices[device]; len(d.steps) > 0 {
+		return d.steps[0]
+	}
+	return ""
+}
+
+// take reports whether it is time for the step s of the device, and removes the step then.
+func (f *faults) take(device string, s step) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.devices[device].take(s)
+}
+
+func (d *deviceFaults) take(s step) bool {
+	if d.isCut || len(d.steps) == 0 || d.steps[0] != s {
+		return false
+	}
+	d.note("%s: %s", d.name, s)
+	d.steps = d.steps[1:]
+	return true
+}
+
+// forget is called when the device is killed: it does not know any more that it was told to wait.
+func (f *faults) forget(device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].busyUntil = time.Time{}
+}
+
+// isCut reports whether the network of the device is cut. Each call counts as an attempt to report.
+func (f *faults) isCut(device string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.devices[device]
+	if d.isCut {
+		d.cutAttempts++
+	}
+	return d.isCut
+}
+
+// endCut ends the cut of a device that works on the grant. The zero grant ends any cut.
+func (f *faults) endCut(device string, grant grantKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.devices[device]
+	if !d.isCut || grant != d.cutGrant && grant != (grantKey{}) {
+		return
+	}
+	d.isCut = false
+	if d.cutAttempts > maxCutAttempts {
+		f.traffic.violate("%s made %d attempts to report without a network", device, d.cutAttempts)
+	}
+}
+
+// onReport decides what happens to a report.
+func (f *faults) onReport(device string, r report, body []byte) verdict {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, v := f.devices[device], verdict{body: body}
+	if early := time.Until(d.busyUntil); early > clockTolerance {
+		f.traffic.violate("%s reported %s earlier than it was told to", device, early)
+	}
+	d.busyUntil = time.Time{}
+	isIdle := len(r.Results)+len(r.Running) == 0
+	defer func() { f.traffic.note("%s sends %.300s%s", device, body, v.flags()) }()
+	switch chance := f.dice.Float64(); {
+	case d.isCut:
+		v.isLost = true
+	case r.isFirst && d.take(killOnResult):
+		v.isLost, v.kills = true, true
+	case isIdle && d.take(restartWhileIdle):
+		v.isLost, v.kills = true, true
+	case len(r.Running) == 0 && d.takeReplay():
+		v.replayed = d.replayed
+	case chance < 0.06:
+		v.isLost = true
+	case chance < 0.14:
+		v.isTwice = true
+	case chance < 0.22:
+		v.delay = f.delay()
+	case chance < 0.28 && isIdle:
+		v.isBusy = true
+	}
+	return v
+}
+
+// told is called when a report of the device was answered with the request to wait for retryAfter.
+func (f *faults) told(device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].busyUntil = time.Now().Add(retryAfter)
+}
+
+// woken is called when the device gets a message that asks it to report now.
+func (f *faults) woken(device string) { f.forget(device) }
+
+// onReply decides what happens to a reply.
+func (f *faults) onReply(device string, r reply, body []byte) verdict {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, v := f.devices[device], verdict{body: body}
+	chance := f.dice.Float64()
+	isAck := r.records()
+	defer func() { f.traffic.note("%s gets %.300s%s", device, v.body, v.flags()) }()
+	switch {
+	case d.isCut:
+		v.isLost = true
+	case r.Task != nil && r.Task.Payload.Seconds >= longWork && d.take(isolate):
+		v.delay, d.cutGrant = grantDelay, grantKey{r.Task.ID, r.Task.Token}
+		v.cuts = true
+	case r.Task != nil && d.take(killOnGrant):
+		v.kills = true
+	case isAck && d.take(killBeforeAck):
+		v.kills, v.isLost = true, true
+	case isAck && d.take(killOnAck):
+		v.kills = true
+	case d.acknowledges(r) && d.take(replayGrant):
+		d.steps = append([]step{replayNow}, d.steps...)
+		d.replayed, d.replayUntil = d.grant, d.grantedAt.Add(grantDelay)
+	case chance < 0.06:
+		v.isLost = true
+	case chance < 0.16:
+		v.delay = f.delay()
+	case chance < 0.30:
+		v.body = withUnknownWords(body)
+	}
+	v.body = longWait.ReplaceAll(v.body, []byte(`"report_after_ms":500`))
+	if r.Task != nil && !v.isLost {
+		d.grant, d.grantKey, d.grantedAt = body, grantKey{r.Task.ID, r.Task.Token}, time.Now()
+	}
+	return v
+}
+
+// replayNow is the second half of the step replayGrant: the next report without a running task is answered with the grant.
+const replayNow step = "deliver the grant now"
+
+// takeReplay is take for replayNow. If it is too late for this grant, the step begins again with another grant.
+func (d *deviceFaults) takeReplay() bool {
+	if len(d.steps) > 0 && d.steps[0] == replayNow && time.Now().After(d.replayUntil) {
+		d.steps[0] = replayGrant
+	}
+	return d.take(replayNow)
+}
+
+// records reports whether the reply acknowledges a result that was not acknowledged before.
+func (r reply) records() bool {
+	for _, a := range r.Acks {
+		if a.Outcome == "recorded" {
+			return true
+		}
+	}
+	return false
+}
+
+// acknowledges reports whether the reply acknowledges the result of the last delivered grant.
+func (d *deviceFaults) acknowledges(r reply) bool {
+	for _, a := range r.Acks {
+		if (grantKey{a.Task, a.Token}) == d.grantKey {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *faults) delay() time.Duration { return time.Duration(f.dice.Int64N(int64(longestDelay))) }
+
+// cut cuts the network of a device until endCut, at most for longestCut.
+func (f *faults) cut(device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].isCut, f.devices[device].cutAttempts = true, 0
+	time.AfterFunc(longestCut, func() { f.endCut(device, grantKey{}) })
+}
+
+// withUnknownWords returns a reply with a field, a reason and an outcome of later versions. A device ignores the field,
+// treats the reason as none, and the outcome as final.
+func withUnknownWords(body []byte) []byte {
+	body = bytes.Replace(body, []byte(`"reason":"none"`), []byte(`"reason":"later"`), 1)
+	body = bytes.ReplaceAll(body, []byte(`"outcome":"recorded"`), []byte(`"outcome":"archived"`))
+	return bytes.Replace(body, []byte(`{`), []byte(`{"added":{"list":[1,null,"x"]},`), 1)
+}

@@ -1,0 +1,137 @@
+// Package devices_test runs each device program of this folder against the dispatcher, through a network that loses,
+// repeats and delays messages, and kills the programs at each step.
+package devices_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// Transports of the device protocol.
+const (
+	overHTTP = "http"
+	overMQTT = "mqtt"
+)
+
+// deviceProgram is a row of the table of programs. In build and command, {dir} is a copy of the program's folder.
+type deviceProgram struct {
+	name      string            // its folder
+	source    string            // the file with task()
+	maxLines  int               // of all its source files
+	build     []string          // nil: there is nothing to build
+	command   []string          // the command line without the options
+	transport string            // overHTTP or overMQTT
+	needs     map[string]string // by Debian package: a program in PATH or a file that shows that it is installed
+}
+
+// programs returns the table of programs.
+func programs() []deviceProgram {
+	return []deviceProgram{
+		{
+			name: "python-http", source: "device.py", maxLines: 250, transport: overHTTP,
+			command: []string{"/usr/bin/python3", "{dir}/device.py"},
+			needs:   map[string]string{"python3": "/usr/bin/python3"},
+		},
+	}
+}
+
+// seeds returns the seeds of a test: one for each change, many in the long tests.
+func seeds() []uint64 {
+	if testing.Short() {
+		return []uint64{1}
+	}
+	return []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+}
+
+// TestKit checks that each program keeps the rules of the protocol while the network is bad and the program is killed:
+// never two devices inside an external system with one slot, no result is lost, and none is counted twice.
+//
+// All programs run at the same time, also on a machine with few cores: they wait most of the time.
+func TestKit(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	var running sync.WaitGroup
+	for _, program := range programs() {
+		running.Go(func() {
+			t.Run(program.name, func(t *testing.T) {
+				command := program.install(t)
+				for _, seed := range seeds() {
+					t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { newTrial(t, server, program, command, seed).run() })
+				}
+			})
+		})
+	}
+	running.Wait()
+}
+
+// install builds the program in a copy of its folder, and returns its command line without the options.
+func (p deviceProgram) install(t *testing.T) []string {
+	t.Helper()
+	for name, file := range p.needs {
+		requireInstalled(t, name, file)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(p.name)); err != nil {
+		t.Fatal(err)
+	}
+	if build := inDir(p.build, dir); build != nil {
+		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", build, err, out)
+		}
+	}
+	return inDir(p.command, dir)
+}
+
+func inDir(words []string, dir string) []string {
+	filled := slices.Clone(words)
+	for i, word := range filled {
+		filled[i] = strings.ReplaceAll(word, "{dir}", dir)
+	}
+	return filled
+}
+
+// requireInstalled skips the test if a Debian package is not installed, and fails it under CI. Its sign is a program or
+// the path of a file.
+func requireInstalled(t *testing.T, name, sign string) {
+	t.Helper()
+	if !filepath.IsAbs(sign) {
+		servers.RequireProgram(t, sign)
+		return
+	}
+	if _, err := os.Stat(sign); err == nil {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s is not installed; tests need it (make deps)", name)
+	}
+	t.Skipf("%s is not installed (make deps)", name)
+}
+
+// TestProgramsAreShort checks that a program stays short enough to be read before it is used.
+func TestProgramsAreShort(t *testing.T) {
+	t.Parallel()
+	for _, p := range programs() {
+		lines := 0
+		for _, pattern := range []string{"*.py", "*.sh", "*.go", "*.c", "*.h"} {
+			files, _ := filepath.Glob(filepath.Join(p.name, pattern))
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lines += strings.Count(string(text), "\n")
+			}
+		}
+		if lines == 0 || lines > p.maxLines {
+			t.Errorf("%s has %d lines, want 1 to %d", p.name, lines, p.maxLines)
+		}
+	}
+}

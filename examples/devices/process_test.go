@@ -1,0 +1,91 @@
+package devices_test
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// bootTime is the time from the end of a killed program to its next start.
+const bootTime = 100 * time.Millisecond
+
+// deviceProcess runs a device program, and starts it again after each kill.
+type deviceProcess struct {
+	command   func() *exec.Cmd
+	onFailure func(problem string) // called if the program ends by itself
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd     // nil between a kill and the next start
+	exited chan struct{} // closed when cmd has ended
+	isOver bool          // no further start
+	output bytes.Buffer  // of all its runs
+}
+
+// start starts the program, unless it runs or is over.
+func (d *deviceProcess) start() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.isOver || d.cmd != nil {
+		return
+	}
+	cmd, exited := d.command(), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = d, d
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that kill also ends the processes that it started
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		d.onFailure(err.Error())
+		return
+	}
+	d.cmd, d.exited = cmd, exited
+	go func() {
+		err := cmd.Wait()
+		close(exited)
+		d.mu.Lock()
+		endedAlone := d.cmd == cmd
+		d.mu.Unlock()
+		if endedAlone {
+			d.onFailure(fmt.Sprintf("ended by itself: %v", err))
+		}
+	}()
+}
+
+// kill ends the program and all processes that it started (SIGKILL), as a power cut would. The program starts again after
+// bootTime. Without a running program, kill does nothing.
+func (d *deviceProcess) kill() {
+	d.mu.Lock()
+	cmd, exited := d.cmd, d.exited
+	d.cmd = nil
+	d.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	<-exited
+	time.AfterFunc(bootTime, d.start)
+}
+
+// end kills the program for good.
+func (d *deviceProcess) end() {
+	d.mu.Lock()
+	d.isOver = true
+	d.mu.Unlock()
+	d.kill()
+}
+
+// Write collects the output of the program.
+func (d *deviceProcess) Write(text []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.output.Write(text)
+}
+
+// outputEnd returns the last part of the output.
+func (d *deviceProcess) outputEnd() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	text := d.output.Bytes()
+	return string(text[max(0, len(text)-4000):])
+}

@@ -1,0 +1,198 @@
+package devices_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// report is what the tests read of a report.
+type report struct {
+	ID      string
+	Results []struct {
+		Task, Token int64
+		Status      string
+	}
+	Running []struct{ Task, Token int64 }
+
+	isFirst bool // it has a result that no earlier report had
+}
+
+// reply is what the tests read of a reply.
+type reply struct {
+	Re     string
+	Reason string
+	HeldMS int64 `json:"held_ms"`
+	Acks   []struct {
+		Task, Token int64
+		Outcome     string
+	}
+	Renewed []struct {
+		Task, Token int64
+		LeaseMS     int64 `json:"lease_ms"`
+	}
+	Task *struct {
+		ID, Token int64
+		LeaseMS   int64 `json:"lease_ms"`
+		Payload   struct{ Seconds float64 }
+	}
+}
+
+// maxReportRate is the number of reports of one device in a second that is taken for a loop without a pause.
+const maxReportRate = 20
+
+// traffic records what devices and the server say to each other, and what violates the protocol.
+type traffic struct {
+	mu       sync.Mutex
+	arrived  map[string]time.Time // when a report arrived at the proxy, by device and report id
+	bodies   map[string][]byte    // the first report with an id
+	recent   map[string][]time.Time
+	statuses map[grantKey]string    // of the reported results
+	unacked  map[grantKey]bool      // reported, and no outcome was delivered since
+	outcomes map[grantKey][]string  // what the server answered to a result
+	leases   map[grantKey]time.Time // the latest end of the lease by delivered replies
+	problems []string
+	began    time.Time
+	log      []string // what happened, printed if the trial fails
+}
+
+func newTraffic() *traffic {
+	return &traffic{
+		began:   time.Now(),
+		arrived: map[string]time.Time{}, bodies: map[string][]byte{}, recent: map[string][]time.Time{}, statuses: map[grantKey]string{},
+		unacked: map[grantKey]bool{}, outcomes: map[grantKey][]string{}, leases: map[grantKey]time.Time{},
+	}
+}
+
+// note adds a line to the log.
+func (t *traffic) note(format string, values ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.log = append(t.log, fmt.Sprintf("%6.2f "+format, append([]any{time.Since(t.began).Seconds()}, values...)...))
+}
+
+// violate records that a rule was violated.
+func (t *traffic) violate(format string, values ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.add(format, values...)
+}
+
+func (t *traffic) add(format string, values ...any) {
+	t.problems = append(t.problems, fmt.Sprintf(format, values...))
+}
+
+// recordReport records a report that arrives at the proxy.
+func (t *traffic) recordReport(device string, body []byte) report {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var r report
+	if err := json.Unmarshal(body, &r); err != nil || r.ID == "" {
+		t.add("%s sent a report that is not JSON or has no id (%v): %.100s", device, err, body)
+		return r
+	}
+	id, now := device+"/"+r.ID, time.Now()
+	if first, repeated := t.bodies[id]; !repeated {
+		t.arrived[id], t.bodies[id] = now, body
+	} else if !bytes.Equal(first, body) {
+		t.add("%s used the report id %s twice", device, r.ID)
+	}
+	last := append(t.recent[device], now)
+	if len(last) > maxReportRate {
+		last = last[1:]
+		if now.Sub(last[0]) < time.Second {
+			t.add("%s sent %d reports in %s", device, maxReportRate, now.Sub(last[0]))
+			last = nil
+		}
+	}
+	t.recent[device] = last
+	for _, result := range r.Results {
+		grant := grantKey{result.Task, result.Token}
+		if earlier := t.statuses[grant]; earlier != "" && earlier != result.Status {
+			t.add("%s reported token %d as %s, and later as %s", device, result.Token, earlier, result.Status)
+		}
+		r.isFirst = r.isFirst || t.statuses[grant] == ""
+		t.statuses[grant], t.unacked[grant] = result.Status, true
+	}
+	return r
+}
+
+// recordAnswer records a reply that the server has sent. It may still be lost.
+func (t *traffic) recordAnswer(body []byte) reply {
+	var r reply
+	_ = json.Unmarshal(body, &r) // the body of an error is no reply
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range r.Acks {
+		grant := grantKey{a.Task, a.Token}
+		t.outcomes[grant] = append(t.outcomes[grant], a.Outcome)
+	}
+	return r
+}
+
+// recordDelivery records a reply just before it is delivered to the device.
+func (t *traffic) recordDelivery(device string, r reply) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range r.Acks {
+		delete(t.unacked, grantKey{a.Task, a.Token})
+	}
+	sent, isKnown := t.arrived[device+"/"+r.Re]
+	if !isKnown {
+		return
+	}
+	extend := func(grant grantKey, leaseMS int64) {
+		if end := sent.Add(time.Duration(leaseMS+r.HeldMS) * time.Millisecond); end.After(t.leases[grant]) {
+			t.leases[grant] = end
+		}
+	}
+	for _, n := range r.Renewed {
+		extend(grantKey{n.Task, n.Token}, n.LeaseMS)
+	}
+	if r.Task != nil {
+		extend(grantKey{r.Task.ID, r.Task.Token}, r.Task.LeaseMS)
+	}
+}
+
+// unackedResults returns the results that were reported and for which no outcome was delivered since.
+func (t *traffic) unackedResults() []grantKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.unacked))
+}
+
+// status returns the status under which a grant was reported, and the outcomes that the server answered.
+func (t *traffic) status(grant grantKey) (status string, outcomes []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.statuses[grant], slices.Clone(t.outcomes[grant])
+}
+
+// leavingDelay is the longest time after the end of its lease that a device may be inside. It covers a busy machine, and
+// is shorter than the delay of a grant by the step isolate.
+const leavingDelay = 500 * time.Millisecond
+
+// violations returns the recorded violations, and the stays that lasted longer than their lease.
+func (t *traffic) violations(stays []stay) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := slices.Clone(t.problems)
+	for _, s := range stays {
+		end, isGranted := t.leases[s.grant]
+		if !isGranted {
+			found = append(found, fmt.Sprintf("%s entered with the token %d, which it was not granted", s.device, s.grant.token))
+		} else if late := s.left.Sub(end); late > leavingDelay {
+			found = append(found, fmt.Sprintf("%s (token %d) left %s after the end of its lease", s.device, s.grant.token, late))
+		}
+	}
+	for grant, outcomes := range t.outcomes {
+		if recorded := len(outcomes) - len(slices.DeleteFunc(slices.Clone(outcomes), func(o string) bool { return o == "recorded" })); recorded > 1 {
+			found = append(found, fmt.Sprintf("the server recorded token %d %d times", grant.token, recorded))
+		}
+	}
+	return found
+}

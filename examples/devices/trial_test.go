@@ -1,0 +1,288 @@
+package devices_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	lease    = 3 * time.Second // of the pools; a device gets four fifths of it
+	longWork = 3.5             // seconds: longer than a lease
+	period   = "1"             // seconds between reports
+	patience = 3 * time.Minute
+)
+
+var program servers.Program //nolint:gochecknoglobals // built once
+
+// devServer is a `dispatcher dev`, which all programs of the kit use.
+type devServer struct {
+	url, mqtt, fleetToken string // fleetToken is the path of the file
+	admin                 *operators.Client
+}
+
+func startServer(t *testing.T) devServer {
+	t.Helper()
+	addr, mqtt, data := servers.FreeAddr(t), servers.FreeAddr(t), t.TempDir()
+	servers.StartProcess(t, func() *exec.Cmd {
+		cmd := exec.Command(program.Path(t), "dev", "--listen", addr, "--mqtt-listen", mqtt, "--data", data, "--report-period", period+"s")
+		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+data)
+		return cmd
+	}, func() error {
+		response, err := http.Get("http://" + addr + "/readyz")
+		if err != nil {
+			return err
+		}
+		if response.Body.Close(); response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		return nil
+	})
+	token, err := os.ReadFile(filepath.Join(data, "admin-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := operators.New(operators.Config{URL: "http://" + addr, Token: strings.TrimSpace(string(token))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return devServer{url: "http://" + addr, mqtt: mqtt, fleetToken: filepath.Join(data, "fleet-token"), admin: admin}
+}
+
+// trial runs two devices of one program on a pool with one slot, with the faults of one seed.
+type trial struct {
+	*testing.T
+	server  devServer
+	pool    string
+	seed    uint64
+	traffic *traffic
+	faults  *faults
+	judge   *judge
+	devices map[string]*deviceProcess
+
+	mu    sync.Mutex
+	kinds map[int64]string // of the tasks
+}
+
+func newTrial(t *testing.T, server devServer, program deviceProgram, command []string, seed uint64) *trial {
+	t.Helper()
+	pool := fmt.Sprintf("%s-%d", program.name, seed)
+	r := &trial{T: t, server: server, pool: pool, seed: seed, traffic: newTraffic(), devices: map[string]*deviceProcess{}, kinds: map[int64]string{}}
+	names := []string{pool + "-a", pool + "-b"}
+	r.faults = newFaults(seed, r.traffic, names)
+	r.judge = newJudge(t, r.onEnter, r.onLeave)
+	var url string
+	if program.transport == overHTTP {
+		url = newHTTPProxy(r, server.url)
+	} else {
+		url = newMQTTProxy(r, server.mqtt)
+	}
+	dir := t.TempDir()
+	for _, name := range names {
+		args := slices.Concat(command[1:], []string{
+			"--server", url, "--device", name, "--token-file", server.fleetToken, "--journal", filepath.Join(dir, name), "--period", period,
+		})
+		r.devices[name] = &deviceProcess{
+			command:   func() *exec.Cmd { return exec.Command(command[0], args...) },
+			onFailure: func(problem string) { r.traffic.violate("%s %s", name, problem) },
+		}
+	}
+	return r
+}
+
+// run queues the tasks, starts the devices, and waits until everything has ended. Then it checks what happened.
+func (r *trial) run() {
+	r.queueAll()
+	began := time.Now()
+	for _, d := range r.devices {
+		d.start()
+	}
+	r.Cleanup(r.endDevices)
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	missing := "everything"
+	for missing != "" {
+		select {
+		case <-tick.C:
+			missing = r.missing()
+		case <-ctx.Done():
+			r.Errorf("after %s: %s", patience, missing)
+			missing = ""
+		}
+	}
+	r.endDevices()
+	r.Logf("%d stays in %s", len(r.judge.stays()), time.Since(began).Round(time.Millisecond))
+	r.check()
+	if r.Failed() {
+		r.Logf("seed %d:\n%s", r.seed, strings.Join(r.traffic.log, "\n"))
+		for name, d := range r.devices {
+			r.Logf("%s said:\n%s", name, d.outputEnd())
+		}
+	}
+}
+
+func (r *trial) endDevices() {
+	for name, d := range r.devices {
+		d.end()
+		r.faults.endCut(name, grantKey{})
+	}
+}
+
+// Kinds of tasks.
+const (
+	kindShort    = "short"    // ends within its lease
+	kindLong     = "long"     // needs renewals
+	kindFailing  = "failing"  // fails, and is tried twice
+	kindLarge    = "large"    // has an output that the server drops
+	kindTooLarge = "toolarge" // has an output that makes the report too large
+	kindCancel   = "cancel"   // is cancelled while it runs
+)
+
+const failingAttempts = 2
+
+func (r *trial) queueAll() {
+	r.Helper()
+	settings := operators.PoolSettings{Capacity: 1, LeaseMS: new(lease.Milliseconds())}
+	if _, err := r.server.admin.Pools.Put(r.Context(), r.pool, settings); err != nil {
+		r.Fatal(err)
+	}
+	for name := range r.devices {
+		r.queue(name, kindShort, `"seconds":0.3`)
+		r.queue(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))
+		r.queue(name, kindFailing, `"seconds":0.2,"fail":"broken"`)
+		r.queue(name, kindLarge, `"seconds":0.2,"output_bytes":40000`)
+		r.queue(name, kindTooLarge, `"seconds":0.2,"output_bytes":100000`)
+	}
+	r.queue(r.pool+"-a", kindCancel, `"seconds":60`)
+}
+
+func (r *trial) queue(device, kind, payload string) {
+	r.Helper()
+	attempts := 100
+	if kind == kindFailing {
+		attempts = failingAttempts
+	}
+	made, err := r.server.admin.Batches.Create(r.Context(), operators.NewBatch{
+		Pool: r.pool, Kind: kind, Devices: []string{device}, MaxAttempts: attempts, RetryBackoffMS: new(int64(10)),
+		Payload: json.RawMessage(fmt.Sprintf(`{"system":%q,%s}`, r.judge.addr, payload)),
+	}, operators.QueueMode{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	for task, err := range r.server.admin.Tasks.List(r.Context(), operators.TaskFilter{Batch: made.ID}) {
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.mu.Lock()
+		r.kinds[task.ID] = kind
+		r.mu.Unlock()
+	}
+}
+
+// kind returns the kind of a task.
+func (r *trial) kind(task int64) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kinds[task]
+}
+
+// missing returns what the trial still waits for, or "". If a device has no task left for its next step, missing queues one.
+func (r *trial) missing() string {
+	open := map[string]int{}
+	for task, err := range r.server.admin.Tasks.List(r.Context(), operators.TaskFilter{Pool: r.pool}) {
+		if err != nil {
+			return err.Error()
+		}
+		if task.IsOpen() {
+			open[task.Device]++
+		}
+	}
+	for name := range r.devices {
+		next := r.faults.next(name)
+		if next != "" && next != restartWhileIdle && open[name] == 0 {
+			kind, seconds := kindShort, 0.3
+			if next == isolate {
+				kind, seconds = kindLong, longWork
+			}
+			r.queue(name, kind, fmt.Sprintf(`"seconds":%v`, seconds))
+		}
+		if next != "" {
+			return name + ": " + string(next)
+		}
+	}
+	if len(open) > 0 {
+		return fmt.Sprintf("open tasks: %v", open)
+	}
+	if unacked := r.traffic.unackedResults(); len(unacked) > 0 {
+		return fmt.Sprintf("results without an acknowledgement: %v", unacked)
+	}
+	pool, err := r.server.admin.Pools.Slots(r.Context(), r.pool)
+	if err != nil {
+		return err.Error()
+	}
+	for _, slot := range pool.Slots {
+		if slot.State == "held" {
+			return "a slot is held by " + slot.Device
+		}
+	}
+	return ""
+}
+
+// onEnter is called when a device enters the external system.
+func (r *trial) onEnter(s stay) {
+	r.traffic.note("%s enters with %v (%s)", s.device, s.grant, r.kind(s.grant.task))
+	if r.devices[s.device] == nil {
+		r.traffic.violate("the external system read the device %s", s.device)
+		return
+	}
+	if r.kind(s.grant.task) == kindCancel {
+		_, _ = r.server.admin.Tasks.Cancel(r.Context(), s.grant.task) // a conflict: it was cancelled before
+	}
+	if r.faults.take(s.device, killInside) {
+		r.kill(s.device)
+	}
+}
+
+// onLeave is called when a device has left the external system.
+func (r *trial) onLeave(s stay) {
+	r.traffic.note("%s leaves with %v after %s", s.device, s.grant, s.left.Sub(s.entered))
+	if r.devices[s.device] == nil {
+		return
+	}
+	r.faults.endCut(s.device, s.grant)
+	if r.faults.take(s.device, killOnLeave) {
+		r.kill(s.device)
+	}
+}
+
+// kill kills a device, which starts again.
+func (r *trial) kill(device string) {
+	r.traffic.note("%s is killed", device)
+	r.devices[device].kill()
+	r.faults.forget(device)
+}
+
+// afterDelivery does what the verdict plans for the time after the delivery of a reply.
+func (r *trial) afterDelivery(device string, v verdict) {
+	if v.kills {
+		r.kill(device)
+	}
+	if v.cuts {
+		r.faults.cut(device)
+	}
+}
