@@ -40,6 +40,11 @@ func programs() []deviceProgram {
 			command: []string{"/usr/bin/python3", "{dir}/device.py"},
 			needs:   map[string]string{"python3": "/usr/bin/python3"},
 		},
+		{
+			name: "go-http", source: "task.go", maxLines: 400, transport: overHTTP,
+			build:   []string{"go", "build", "-o", "{dir}/device", "./go-http"},
+			command: []string{"{dir}/device"},
+		},
 	}
 }
 
