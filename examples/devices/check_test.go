@@ -65,8 +65,8 @@ func (r *trial) checkAttempts(task operators.TaskDetail, kind string, worked map
 				r.Errorf("task %d (%s): token %d succeeded, but was reported as %q", task.ID, kind, attempt.Token, status)
 			}
 		}
-		if full := workOf(kind); status == operators.Succeeded && worked[grant] < full-readingDelay.Seconds() {
-			r.Errorf("task %d (%s): token %d succeeded after %.2f s inside, want %.2f s", task.ID, kind, attempt.Token, worked[grant], full)
+		if least := leastWork(kind); status == operators.Succeeded && worked[grant] <= least {
+			r.Errorf("task %d (%s): token %d succeeded after %.2f s inside, want more than %.2f s", task.ID, kind, attempt.Token, worked[grant], least)
 		}
 	}
 	if succeeded > 1 {
@@ -74,10 +74,11 @@ func (r *trial) checkAttempts(task operators.TaskDetail, kind string, worked map
 	}
 }
 
-// workOf returns the shortest time, in seconds, that the work of a kind takes.
-func workOf(kind string) float64 {
+// leastWork returns how many seconds a device is inside for a task of a kind, at least. For a shell on a busy machine, making the connection
+// is a part of the work.
+func leastWork(kind string) float64 {
 	if kind == kindLong {
-		return longWork
+		return longWork / 2
 	}
-	return 0.2
+	return 0
 }

@@ -37,6 +37,9 @@ const (
 	clockTolerance = 50 * time.Millisecond
 )
 
+// maxReplays limits how often the step replayGrant begins again.
+const maxReplays = 5
+
 // maxCutAttempts is the number of attempts to report during one cut that is taken for a loop without pauses.
 const maxCutAttempts = 40
 
@@ -88,6 +91,7 @@ type deviceFaults struct {
 	grantedAt   time.Time // when it was delivered
 	replayed    []byte    // the reply of the step replayNow
 	replayUntil time.Time // after this time its lease would be over
+	replays     int       // how often it was too late
 }
 
 // newFaults distributes the steps over the devices. The last device gets the step isolate first.
@@ -173,7 +177,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	}
 	d.busyUntil = time.Time{}
 	isIdle := len(r.Results)+len(r.Running) == 0
-	defer func() { f.traffic.note("%s sends %.300s%s", device, body, v.flags()) }()
+	defer func() { f.traffic.note("%s sends%s %.300s", device, v.flags(), body) }()
 	switch chance := f.dice.Float64(); {
 	case d.isCut:
 		v.isLost = true
@@ -212,7 +216,7 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 	d, v := f.devices[device], verdict{body: body}
 	chance := f.dice.Float64()
 	isAck := r.records()
-	defer func() { f.traffic.note("%s gets %.300s%s", device, v.body, v.flags()) }()
+	defer func() { f.traffic.note("%s gets%s %.300s", device, v.flags(), v.body) }()
 	switch {
 	case d.isCut:
 		v.isLost = true
@@ -227,7 +231,7 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.kills = true
 	case d.acknowledges(r) && d.take(replayGrant):
 		d.steps = append([]step{replayNow}, d.steps...)
-		d.replayed, d.replayUntil = d.grant, d.grantedAt.Add(grantDelay)
+		d.replayed, d.replayUntil = d.grant, d.grantedAt.Add(lease/2)
 	case chance < 0.06:
 		v.isLost = true
 	case chance < 0.16:
@@ -245,10 +249,12 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 // replayNow is the second half of the step replayGrant: the next report without a running task is answered with the grant.
 const replayNow step = "deliver the grant now"
 
-// takeReplay is take for replayNow. If it is too late for this grant, the step begins again with another grant.
+// takeReplay is take for replayNow. If the lease of the old grant is about to end, the step begins again with another grant, at most
+// maxReplays times: a program may be too slow on a busy machine.
 func (d *deviceFaults) takeReplay() bool {
-	if len(d.steps) > 0 && d.steps[0] == replayNow && time.Now().After(d.replayUntil) {
+	if len(d.steps) > 0 && d.steps[0] == replayNow && time.Now().After(d.replayUntil) && d.replays < maxReplays {
 		d.steps[0] = replayGrant
+		d.replays++
 	}
 	return d.take(replayNow)
 }

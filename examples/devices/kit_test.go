@@ -45,6 +45,11 @@ func programs() []deviceProgram {
 			build:   []string{"go", "build", "-o", "{dir}/device", "./go-http"},
 			command: []string{"{dir}/device"},
 		},
+		{
+			name: "shell-http", source: "device.sh", maxLines: 250, transport: overHTTP,
+			command: []string{"sh", "{dir}/device.sh"},
+			needs:   map[string]string{"jq": "jq", "curl": "curl"},
+		},
 	}
 }
 

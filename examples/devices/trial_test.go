@@ -162,11 +162,11 @@ func (r *trial) queueAll() {
 		r.Fatal(err)
 	}
 	for name := range r.devices {
-		r.queue(name, kindShort, `"seconds":0.3`)
+		r.queue(name, kindShort, `"seconds":0.4`)
 		r.queue(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))
-		r.queue(name, kindFailing, `"seconds":0.2,"fail":"broken"`)
-		r.queue(name, kindLarge, `"seconds":0.2,"output_bytes":40000`)
-		r.queue(name, kindTooLarge, `"seconds":0.2,"output_bytes":100000`)
+		r.queue(name, kindFailing, `"seconds":0.4,"fail":"broken"`)
+		r.queue(name, kindLarge, `"seconds":0.4,"output_bytes":40000`)
+		r.queue(name, kindTooLarge, `"seconds":0.4,"output_bytes":100000`)
 	}
 	r.queue(r.pool+"-a", kindCancel, `"seconds":60`)
 }
@@ -215,7 +215,7 @@ func (r *trial) missing() string {
 	for name := range r.devices {
 		next := r.faults.next(name)
 		if next != "" && next != restartWhileIdle && open[name] == 0 {
-			kind, seconds := kindShort, 0.3
+			kind, seconds := kindShort, 0.4
 			if next == isolate {
 				kind, seconds = kindLong, longWork
 			}
