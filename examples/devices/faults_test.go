@@ -44,7 +44,7 @@ const maxReplays = 5
 const maxCutAttempts = 40
 
 // longWait is a time of ten seconds or more. A device gets half a second instead, so that a trial is short.
-var longWait = regexp.MustCompile(`"report_after_ms":[0-9]{5,}`) //nolint:gochecknoglobals // a constant
+var longWait = regexp.MustCompile(`"report_after_ms":[0-9]{5,}`)
 
 // verdict says what the network does with one message.
 type verdict struct {

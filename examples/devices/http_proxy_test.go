@@ -50,17 +50,17 @@ func (p *httpProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		first.Header.Del("Prefer") // a parked report would only end with the second one
 		p.forward(first, body)
 	}
-	response, answer := p.forward(r, body)
+	status, header, answer := p.forward(r, body)
 	decoded := p.traffic.recordAnswer(answer)
 	v = p.faults.onReply(device, decoded, answer)
 	p.disturb(r, device, v)
 	p.traffic.recordDelivery(device, decoded)
 	for _, name := range []string{"Content-Type", "Retry-After", "Preference-Applied"} {
-		if value := response.Header.Get(name); value != "" {
+		if value := header.Get(name); value != "" {
 			w.Header().Set(name, value)
 		}
 	}
-	w.WriteHeader(response.StatusCode)
+	w.WriteHeader(status)
 	_, _ = w.Write(v.body)
 	_ = http.NewResponseController(w).Flush()
 	p.afterDelivery(device, v)
@@ -83,7 +83,7 @@ func (p *httpProxy) disturb(r *http.Request, device string, v verdict) {
 }
 
 // forward sends the report to the server. If the device closes its connection meanwhile, the proxy does so, too.
-func (p *httpProxy) forward(r *http.Request, body []byte) (*http.Response, []byte) {
+func (p *httpProxy) forward(r *http.Request, body []byte) (status int, header http.Header, answer []byte) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, p.target+r.URL.Path, bytes.NewReader(body))
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -97,9 +97,9 @@ func (p *httpProxy) forward(r *http.Request, body []byte) (*http.Response, []byt
 		panic(http.ErrAbortHandler)
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
+	answer, err = io.ReadAll(response.Body)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	return response, answer
+	return response.StatusCode, response.Header, answer
 }

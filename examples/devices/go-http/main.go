@@ -89,11 +89,12 @@ func (d *device) report() {
 	delete(d.sent, fmt.Sprintf("%d-%d", d.journal.Boot, d.counter-8))
 	d.sent[id] = now()          // the lease counts from here, not from the reply
 	d.nextReport = now() + wait // if nothing arrives, the device reports again
-	ctx, giveUp := context.WithTimeout(context.Background(), time.Duration(wait*1e9))
+	ctx, giveUp := context.WithTimeout(context.Background(), time.Duration((wait+10)*1e9))
 	d.giveUp = giveUp
+	counter := d.counter
 	go func() {
 		status, after, answer := d.exchange(ctx, header, body)
-		d.events <- func() { d.onAnswer(ctx.Err() == nil, len(results), status, after, answer) }
+		d.events <- func() { d.onAnswer(counter, len(results), status, after, answer) } //nolint:contextcheck // a task outlives the report
 	}()
 }
 
@@ -121,9 +122,9 @@ func (d *device) exchange(ctx context.Context, header http.Header, body []byte) 
 	return response.StatusCode, after, r
 }
 
-func (d *device) onAnswer(isCurrent bool, results, status int, after float64, r reply) {
-	again := status == http.StatusOK && d.onReply(r) // also of a report that was given up: it is valid
-	if !isCurrent {
+func (d *device) onAnswer(counter, results, status int, after float64, r reply) {
+	again := status == http.StatusOK && d.onReply(r)
+	if counter != d.counter { // the answer to a report that was given up; its reply is valid
 		return
 	}
 	switch status {
