@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -22,10 +23,16 @@ const (
 	isolate          step = "deliver a grant late, then cut the network until the task has ended"
 	replayGrant      step = "deliver a grant again after its result was acknowledged"
 	restartWhileIdle step = "kill without work"
+	wakeUp           step = "tell it to report in ten minutes, then wake it"
 )
 
-func allSteps() []step {
-	return []step{isolate, killOnGrant, killInside, killOnLeave, killOnResult, killBeforeAck, killOnAck, replayGrant, restartWhileIdle}
+// stepsOf returns the steps of a program. Only MQTT has messages that wake a device.
+func stepsOf(transport string) []step {
+	steps := []step{isolate, killOnGrant, killInside, killOnLeave, killOnResult, killBeforeAck, killOnAck, replayGrant, restartWhileIdle}
+	if transport == overMQTT {
+		steps = append(steps, wakeUp)
+	}
+	return steps
 }
 
 // Times of the faults.
@@ -52,16 +59,18 @@ type verdict struct {
 	body     []byte        // what is delivered; a reply may get fields and words that the device does not know
 	isLost   bool          // the connection is closed instead
 	kills    bool          // the device is killed: by its report before the report is lost, by a reply after its delivery or loss
+	hangs    bool          // there is no answer, and the connection stays open
 	isTwice  bool          // a report arrives twice at the server
 	isBusy   bool          // the proxy answers the report: report again after retryAfter
 	replayed []byte        // the proxy answers the report with this old reply
+	wakes    bool          // the proxy answers the report: report in ten minutes. Then it wakes the device
 	cuts     bool          // the network is cut after the delivery of a reply
 }
 
 // flags describes the verdict for the log of a trial.
 func (v verdict) flags() string {
 	text := ""
-	for name, is := range map[string]bool{"lost": v.isLost, "twice": v.isTwice, "busy": v.isBusy, "replayed": v.replayed != nil, "delayed": v.delay > 0} {
+	for name, is := range map[string]bool{"lost": v.isLost, "twice": v.isTwice, "busy": v.isBusy, "replayed": v.replayed != nil, "delayed": v.delay > 0, "hangs": v.hangs, "wakes": v.wakes} {
 		if is {
 			text += " [" + name + "]"
 		}
@@ -72,6 +81,7 @@ func (v verdict) flags() string {
 // faults decides by a seed what happens to the messages and processes of the devices of one trial.
 type faults struct {
 	traffic *traffic
+	mayHang bool // some messages get no answer; then a device waits for 10 to 35 s
 	mu      sync.Mutex
 	dice    *rand.Rand
 	devices map[string]*deviceFaults
@@ -86,6 +96,7 @@ type deviceFaults struct {
 	cutAttempts int
 	cutGrant    grantKey
 	busyUntil   time.Time // when the device may report again after it was told to wait; zero: at any time
+	isAwaited   bool      // it was woken, and has not reported since
 	grant       []byte    // the last delivered reply with a grant
 	grantKey    grantKey
 	grantedAt   time.Time // when it was delivered
@@ -95,9 +106,9 @@ type deviceFaults struct {
 }
 
 // newFaults distributes the steps over the devices. The last device gets the step isolate first.
-func newFaults(seed uint64, record *traffic, devices []string) *faults {
-	f := &faults{traffic: record, dice: rand.New(rand.NewPCG(seed, 0)), devices: map[string]*deviceFaults{}}
-	steps := allSteps()
+func newFaults(seed uint64, transport string, record *traffic, devices []string) *faults {
+	f := &faults{traffic: record, mayHang: !testing.Short(), dice: rand.New(rand.NewPCG(seed, 0)), devices: map[string]*deviceFaults{}}
+	steps := stepsOf(transport)
 	f.dice.Shuffle(len(steps)-1, func(i, j int) { steps[i+1], steps[j+1] = steps[j+1], steps[i+1] })
 	for _, device := range devices {
 		f.devices[device] = &deviceFaults{name: device, note: record.note}
@@ -109,11 +120,15 @@ func newFaults(seed uint64, record *traffic, devices []string) *faults {
 	return f
 }
 
-// next returns the next step of a device, or "".
+// next returns the next step of a device. "" means that all have happened.
 func (f *faults) next(device string) step {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if d := f.devices[device]; len(d.steps) > 0 {
+	d := f.devices[device]
+	if d.isAwaited {
+		return wakeUp
+	}
+	if len(d.steps) > 0 {
 		return d.steps[0]
 	}
 	return ""
@@ -175,7 +190,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	if early := time.Until(d.busyUntil); early > clockTolerance {
 		f.traffic.violate("%s reported %s earlier than it was told to", device, early)
 	}
-	d.busyUntil = time.Time{}
+	d.busyUntil, d.isAwaited = time.Time{}, false
 	isIdle := len(r.Results)+len(r.Running) == 0
 	defer func() { f.traffic.note("%s sends%s %.300s", device, v.flags(), body) }()
 	switch chance := f.dice.Float64(); {
@@ -187,6 +202,10 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 		v.isLost, v.kills = true, true
 	case len(r.Running) == 0 && d.takeReplay():
 		v.replayed = d.replayed
+	case isIdle && d.take(wakeUp):
+		v.wakes, d.isAwaited = true, true
+	case chance < 0.01:
+		v.hangs = f.mayHang
 	case chance < 0.06:
 		v.isLost = true
 	case chance < 0.14:
@@ -232,6 +251,8 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 	case d.acknowledges(r) && d.take(replayGrant):
 		d.steps = append([]step{replayNow}, d.steps...)
 		d.replayed, d.replayUntil = d.grant, d.grantedAt.Add(lease/2)
+	case chance < 0.01:
+		v.hangs = f.mayHang
 	case chance < 0.06:
 		v.isLost = true
 	case chance < 0.16:
@@ -240,7 +261,7 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.body = withUnknownWords(body)
 	}
 	v.body = longWait.ReplaceAll(v.body, []byte(`"report_after_ms":500`))
-	if r.Task != nil && !v.isLost {
+	if r.Task != nil && !v.isLost && !v.hangs {
 		d.grant, d.grantKey, d.grantedAt = body, grantKey{r.Task.ID, r.Task.Token}, time.Now()
 	}
 	return v

@@ -77,7 +77,10 @@ func (p *httpProxy) disturb(r *http.Request, device string, v verdict) {
 		case <-r.Context().Done():
 		}
 	}
-	if v.isLost {
+	if v.hangs {
+		<-r.Context().Done()
+	}
+	if v.isLost || v.hangs {
 		panic(http.ErrAbortHandler)
 	}
 }

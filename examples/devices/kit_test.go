@@ -67,7 +67,7 @@ func seeds() []uint64 {
 // All programs run at the same time, also on a machine with few cores: they wait most of the time.
 func TestKit(t *testing.T) {
 	t.Parallel()
-	server := startServer(t)
+	server := startServer(t, t.TempDir())
 	var running sync.WaitGroup
 	for _, program := range programs() {
 		running.Go(func() {

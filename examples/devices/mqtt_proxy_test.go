@@ -105,6 +105,11 @@ func (s *mqttSession) onReport(p packet) error {
 	switch err := s.disturb(device, v); {
 	case err != nil:
 		return err
+	case v.hangs:
+		return nil
+	case v.wakes:
+		rest := fmt.Appendf(nil, `{"re":%q,"reason":"none","report_after_ms":600000}`, decoded.ID)
+		return errors.Join(s.answer(device, p, rest), s.push(device, []byte(`{"reason":"wake","hold_ms":5000}`)))
 	case v.isBusy:
 		err := s.answer(device, p, fmt.Appendf(nil, `{"re":%q,"reason":"busy_server","report_after_ms":%d}`, decoded.ID, retryAfter.Milliseconds()))
 		t.faults.told(device)
@@ -133,7 +138,7 @@ func (s *mqttSession) onReply(p packet) error {
 		t.faults.woken(device)
 	}
 	v := t.faults.onReply(device, decoded, p.payload)
-	if err := s.disturb(device, v); err != nil {
+	if err := s.disturb(device, v); err != nil || v.hangs {
 		return err
 	}
 	t.traffic.recordDelivery(device, decoded)
@@ -148,10 +153,16 @@ func (s *mqttSession) onReply(p packet) error {
 // answer answers a report in place of the broker and the dispatcher.
 func (s *mqttSession) answer(device string, report packet, reply []byte) error {
 	s.toDevice.Lock()
+	err := packet{header: mqttPuback, body: report.id}.writeTo(s.device)
+	s.toDevice.Unlock()
+	return errors.Join(err, s.push(device, reply))
+}
+
+// push sends a message to the device with QoS 0.
+func (s *mqttSession) push(device string, message []byte) error {
+	s.toDevice.Lock()
 	defer s.toDevice.Unlock()
-	puback := packet{header: mqttPuback, body: report.id}
-	answer := packet{header: mqttPublish, topic: "fleet/v1/" + device + "/reply", payload: reply}
-	return errors.Join(puback.writeTo(s.device), answer.writeTo(s.device))
+	return packet{header: mqttPublish, topic: "fleet/v1/" + device + "/reply", payload: message}.writeTo(s.device)
 }
 
 // disturb delays a message, and returns an error if it is lost.

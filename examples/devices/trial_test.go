@@ -23,8 +23,15 @@ const (
 	lease    = 3 * time.Second // of the pools; a device gets four fifths of it
 	longWork = 3.5             // seconds: longer than a lease
 	period   = "1"             // seconds between reports
-	patience = 3 * time.Minute
 )
+
+// patience returns how long a trial may take. In the long tests, some messages get no answer.
+func patience() time.Duration {
+	if testing.Short() {
+		return 3 * time.Minute
+	}
+	return 10 * time.Minute
+}
 
 var program servers.Program //nolint:gochecknoglobals // built once
 
@@ -34,9 +41,10 @@ type devServer struct {
 	admin                 *operators.Client
 }
 
-func startServer(t *testing.T) devServer {
+// startServer starts a dispatcher whose ledger and tokens are in the folder data.
+func startServer(t *testing.T, data string) devServer {
 	t.Helper()
-	addr, mqtt, data := servers.FreeAddr(t), servers.FreeAddr(t), t.TempDir()
+	addr, mqtt := servers.FreeAddr(t), servers.FreeAddr(t)
 	servers.StartProcess(t, func() *exec.Cmd {
 		cmd := exec.Command(program.Path(t), "dev", "--listen", addr, "--mqtt-listen", mqtt, "--data", data, "--report-period", period+"s")
 		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+data)
@@ -82,7 +90,7 @@ func newTrial(t *testing.T, server devServer, program deviceProgram, command []s
 	pool := fmt.Sprintf("%s-%d", program.name, seed)
 	r := &trial{T: t, server: server, pool: pool, seed: seed, traffic: newTraffic(), devices: map[string]*deviceProcess{}, kinds: map[int64]string{}}
 	names := []string{pool + "-a", pool + "-b"}
-	r.faults = newFaults(seed, r.traffic, names)
+	r.faults = newFaults(seed, program.transport, r.traffic, names)
 	r.judge = newJudge(t, r.onEnter, r.onLeave)
 	var url string
 	if program.transport == overHTTP {
@@ -111,7 +119,7 @@ func (r *trial) run() {
 		d.start()
 	}
 	r.Cleanup(r.endDevices)
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -121,7 +129,7 @@ func (r *trial) run() {
 		case <-tick.C:
 			missing = r.missing()
 		case <-ctx.Done():
-			r.Errorf("after %s: %s", patience, missing)
+			r.Errorf("after %s: %s", patience(), missing)
 			missing = ""
 		}
 	}
@@ -214,7 +222,7 @@ func (r *trial) missing() string {
 	}
 	for name := range r.devices {
 		next := r.faults.next(name)
-		if next != "" && next != restartWhileIdle && open[name] == 0 {
+		if next != "" && !slices.Contains([]step{restartWhileIdle, wakeUp}, next) && open[name] == 0 {
 			kind, seconds := kindShort, 0.4
 			if next == isolate {
 				kind, seconds = kindLong, longWork
