@@ -150,11 +150,13 @@ func (d *deviceFaults) take(s step) bool {
 	return true
 }
 
-// forget is called when the device is killed: it does not know any more that it was told to wait.
+// forget is called when the device is killed: it does not know any more that it was told to wait. A grant of before is not
+// delivered again by the step replayGrant: the device would drop it, because it answers no report of this boot.
 func (f *faults) forget(device string) {
+	f.woken(device)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.devices[device].busyUntil = time.Time{}
+	f.devices[device].grantKey = grantKey{}
 }
 
 // isCut reports whether the network of the device is cut. Each call counts as an attempt to report.
@@ -226,7 +228,11 @@ func (f *faults) told(device string) {
 }
 
 // woken is called when the device gets a message that asks it to report now.
-func (f *faults) woken(device string) { f.forget(device) }
+func (f *faults) woken(device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].busyUntil = time.Time{}
+}
 
 // onReply decides what happens to a reply.
 func (f *faults) onReply(device string, r reply, body []byte) verdict {

@@ -45,6 +45,10 @@ type reply struct {
 // maxReportRate is the number of reports of one device in a second that is taken for a loop without a pause.
 const maxReportRate = 20
 
+// maxOutcomes is the number of delivered outcomes after which a device no longer reports a result. The first ones may not
+// reach it: it is killed then, or has closed the connection.
+const maxOutcomes = 4
+
 // traffic records what devices and the server say to each other, and what violates the protocol.
 type traffic struct {
 	mu       sync.Mutex
@@ -54,6 +58,7 @@ type traffic struct {
 	statuses map[grantKey]string    // of the reported results
 	unacked  map[grantKey]bool      // reported, and no outcome was delivered since
 	outcomes map[grantKey][]string  // what the server answered to a result
+	received map[grantKey]int       // how many outcomes of a result were delivered
 	leases   map[grantKey]time.Time // the latest end of the lease by delivered replies
 	problems []string
 	began    time.Time
@@ -64,7 +69,8 @@ func newTraffic() *traffic {
 	return &traffic{
 		began:   time.Now(),
 		arrived: map[string]time.Time{}, bodies: map[string][]byte{}, recent: map[string][]time.Time{}, statuses: map[grantKey]string{},
-		unacked: map[grantKey]bool{}, outcomes: map[grantKey][]string{}, leases: map[grantKey]time.Time{},
+		unacked: map[grantKey]bool{}, outcomes: map[grantKey][]string{}, received: map[grantKey]int{},
+		leases: map[grantKey]time.Time{},
 	}
 }
 
@@ -115,6 +121,9 @@ func (t *traffic) recordReport(device string, body []byte) report {
 		if earlier := t.statuses[grant]; earlier != "" && earlier != result.Status {
 			t.add("%s reported token %d as %s, and later as %s", device, result.Token, earlier, result.Status)
 		}
+		if t.received[grant] == maxOutcomes {
+			t.add("%s still reports token %d after %d outcomes: %v", device, result.Token, maxOutcomes, t.outcomes[grant])
+		}
 		r.isFirst = r.isFirst || t.statuses[grant] == ""
 		t.statuses[grant], t.unacked[grant] = result.Status, true
 	}
@@ -140,6 +149,7 @@ func (t *traffic) recordDelivery(device string, r reply) {
 	defer t.mu.Unlock()
 	for _, a := range r.Acks {
 		delete(t.unacked, grantKey{a.Task, a.Token})
+		t.received[grantKey{a.Task, a.Token}]++
 	}
 	sent, isKnown := t.arrived[device+"/"+r.Re]
 	if !isKnown {
