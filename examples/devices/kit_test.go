@@ -3,6 +3,7 @@
 package devices_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,8 +24,10 @@ const (
 
 // deviceProgram is a row of the table of programs. In build and command, {dir} is a copy of the program's folder.
 type deviceProgram struct {
-	name      string            // its folder
+	name      string
+	folder    string            // empty: its name
 	source    string            // the file with task()
+	others    []string          // its other source files, if it shares the folder; nil: all files of the folder
 	maxLines  int               // of all its source files
 	build     []string          // nil: there is nothing to build
 	command   []string          // the command line without the options
@@ -50,7 +53,29 @@ func programs() []deviceProgram {
 			command: []string{"sh", "{dir}/device.sh"},
 			needs:   map[string]string{"jq": "jq", "curl": "curl"},
 		},
+		{
+			name: "python-mqtt", source: "device.py", maxLines: 250, transport: overMQTT,
+			command: []string{"/usr/bin/python3", "{dir}/device.py"},
+			needs:   map[string]string{"python3-paho-mqtt": "/usr/lib/python3/dist-packages/paho/mqtt/client.py"},
+		},
+		{
+			name: "c-http", folder: "c", source: "task.c", others: []string{"device.c", "device.h", "journal.c", "http.c"}, maxLines: 500,
+			transport: overHTTP, build: makeSanitized("device-http"), command: []string{"{dir}/device-http"},
+			needs: map[string]string{"gcc": "gcc", "make": "make", "libcjson-dev": "/usr/include/cjson/cJSON.h"},
+		},
+		{
+			name: "c-mqtt", folder: "c", source: "task.c", others: []string{"device.c", "device.h", "journal.c", "mqtt.c"}, maxLines: 510,
+			transport: overMQTT, build: makeSanitized("device-mqtt"), command: []string{"{dir}/device-mqtt"},
+			needs: map[string]string{
+				"gcc": "gcc", "make": "make", "libcjson-dev": "/usr/include/cjson/cJSON.h", "libmosquitto-dev": "/usr/include/mosquitto.h",
+			},
+		},
 	}
+}
+
+// makeSanitized returns the command that builds a C program of which a wrong access to memory ends the process.
+func makeSanitized(program string) []string {
+	return []string{"make", "-C", "{dir}", program, "EXTRA=-fsanitize=address,undefined -fno-sanitize-recover"}
 }
 
 // seeds returns the seeds of a test: one for each change, many in the long tests.
@@ -89,7 +114,7 @@ func (p deviceProgram) install(t *testing.T) []string {
 		requireInstalled(t, name, file)
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(p.name)); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(p.dir())); err != nil {
 		t.Fatal(err)
 	}
 	if build := inDir(p.build, dir); build != nil {
@@ -99,6 +124,9 @@ func (p deviceProgram) install(t *testing.T) []string {
 	}
 	return inDir(p.command, dir)
 }
+
+// dir returns the folder of the program.
+func (p deviceProgram) dir() string { return cmp.Or(p.folder, p.name) }
 
 func inDir(words []string, dir string) []string {
 	filled := slices.Clone(words)
@@ -130,18 +158,29 @@ func TestProgramsAreShort(t *testing.T) {
 	t.Parallel()
 	for _, p := range programs() {
 		lines := 0
-		for _, pattern := range []string{"*.py", "*.sh", "*.go", "*.c", "*.h"} {
-			files, _ := filepath.Glob(filepath.Join(p.name, pattern))
-			for _, file := range files {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				lines += strings.Count(string(text), "\n")
+		for _, file := range p.sources() {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
 			}
+			lines += strings.Count(string(text), "\n")
 		}
 		if lines == 0 || lines > p.maxLines {
 			t.Errorf("%s has %d lines, want 1 to %d", p.name, lines, p.maxLines)
 		}
 	}
+}
+
+// sources returns the paths of the source files of the program.
+func (p deviceProgram) sources() []string {
+	patterns := []string{"*.py", "*.sh", "*.go", "*.c", "*.h"}
+	if p.others != nil {
+		patterns = append([]string{p.source}, p.others...)
+	}
+	var files []string
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(filepath.Join(p.dir(), pattern))
+		files = append(files, found...)
+	}
+	return files
 }
