@@ -23,12 +23,13 @@ const (
 	isolate          step = "deliver a grant late, then cut the network until the task has ended"
 	replayGrant      step = "deliver a grant again after its result was acknowledged"
 	restartWhileIdle step = "kill without work"
+	refuse           step = "refuse a report, with a time to wait"
 	wakeUp           step = "tell it to report in ten minutes, then wake it"
 )
 
 // stepsOf returns the steps of a program. Only MQTT has messages that wake a device.
 func stepsOf(transport string) []step {
-	steps := []step{isolate, killOnGrant, killInside, killOnLeave, killOnResult, killBeforeAck, killOnAck, replayGrant, restartWhileIdle}
+	steps := []step{isolate, killOnGrant, killInside, killOnLeave, killOnResult, killBeforeAck, killOnAck, replayGrant, restartWhileIdle, refuse}
 	if transport == overMQTT {
 		steps = append(steps, wakeUp)
 	}
@@ -52,6 +53,8 @@ const maxCutAttempts = 40
 
 // longWait is a time of ten seconds or more. A device gets half a second instead, so that a trial is short.
 var longWait = regexp.MustCompile(`"report_after_ms":[0-9]{5,}`)
+
+var anyWait = regexp.MustCompile(`"report_after_ms":[0-9]+`)
 
 // verdict says what the network does with one message.
 type verdict struct {
@@ -193,7 +196,8 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 		f.traffic.violate("%s reported %s earlier than it was told to", device, early)
 	}
 	d.busyUntil, d.isAwaited = time.Time{}, false
-	isIdle := len(r.Results)+len(r.Running) == 0
+	isAtRest := len(r.Running) == 0
+	isIdle := isAtRest && len(r.Results) == 0
 	defer func() { f.traffic.note("%s sends%s %.300s", device, v.flags(), body) }()
 	switch chance := f.dice.Float64(); {
 	case d.isCut:
@@ -202,7 +206,9 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 		v.isLost, v.kills = true, true
 	case isIdle && d.take(restartWhileIdle):
 		v.isLost, v.kills = true, true
-	case len(r.Running) == 0 && d.takeReplay():
+	case isAtRest && d.take(refuse):
+		v.isBusy = true
+	case isAtRest && d.takeReplay():
 		v.replayed = d.replayed
 	case isIdle && d.take(wakeUp):
 		v.wakes, d.isAwaited = true, true
@@ -214,7 +220,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 		v.isTwice = true
 	case chance < 0.22:
 		v.delay = f.delay()
-	case chance < 0.28 && isIdle:
+	case chance < 0.26 && isAtRest:
 		v.isBusy = true
 	}
 	return v
@@ -267,6 +273,10 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.body = withUnknownWords(body)
 	}
 	v.body = longWait.ReplaceAll(v.body, []byte(`"report_after_ms":500`))
+	if r.Task != nil && r.Task.LeaseMS < lease.Milliseconds() || len(r.Renewed) > 0 && r.Renewed[0].LeaseMS < lease.Milliseconds() {
+		// A device renews its lease by its own rule, also if it is asked to report later.
+		v.body = anyWait.ReplaceAll(v.body, []byte(`"report_after_ms":9000`))
+	}
 	if r.Task != nil && !v.isLost && !v.hangs {
 		d.grant, d.grantKey, d.grantedAt = body, grantKey{r.Task.ID, r.Task.Token}, time.Now()
 	}

@@ -35,7 +35,8 @@ type reply struct {
 		Task, Token int64
 		LeaseMS     int64 `json:"lease_ms"`
 	}
-	Task *struct {
+	Cancel []struct{ Task, Token int64 }
+	Task   *struct {
 		ID, Token int64
 		LeaseMS   int64 `json:"lease_ms"`
 		Payload   struct{ Seconds float64 }
@@ -60,6 +61,7 @@ type traffic struct {
 	outcomes map[grantKey][]string  // what the server answered to a result
 	received map[grantKey]int       // how many outcomes of a result were delivered
 	leases   map[grantKey]time.Time // the latest end of the lease by delivered replies
+	cancels  map[grantKey]time.Time // when the first cancel was delivered
 	problems []string
 	began    time.Time
 	log      []string // what happened, printed if the trial fails
@@ -70,7 +72,7 @@ func newTraffic() *traffic {
 		began:   time.Now(),
 		arrived: map[string]time.Time{}, bodies: map[string][]byte{}, recent: map[string][]time.Time{}, statuses: map[grantKey]string{},
 		unacked: map[grantKey]bool{}, outcomes: map[grantKey][]string{}, received: map[grantKey]int{},
-		leases: map[grantKey]time.Time{},
+		leases: map[grantKey]time.Time{}, cancels: map[grantKey]time.Time{},
 	}
 }
 
@@ -151,6 +153,11 @@ func (t *traffic) recordDelivery(device string, r reply) {
 		delete(t.unacked, grantKey{a.Task, a.Token})
 		t.received[grantKey{a.Task, a.Token}]++
 	}
+	for _, c := range r.Cancel {
+		if grant := (grantKey{c.Task, c.Token}); t.cancels[grant].IsZero() {
+			t.cancels[grant] = time.Now()
+		}
+	}
 	sent, isKnown := t.arrived[device+"/"+r.Re]
 	if !isKnown {
 		return
@@ -186,7 +193,10 @@ func (t *traffic) status(grant grantKey) (status string, outcomes []string) {
 // is shorter than the delay of a grant by the step isolate.
 const leavingDelay = 500 * time.Millisecond
 
-// violations returns the recorded violations, and the stays that lasted longer than their lease.
+// stoppingDelay is the longest time from a cancel until the device has left: a task looks once a second whether it must stop.
+const stoppingDelay = 2 * time.Second
+
+// violations returns the recorded violations, and the stays that lasted longer than their lease or a cancel.
 func (t *traffic) violations(stays []stay) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,6 +207,11 @@ func (t *traffic) violations(stays []stay) []string {
 			found = append(found, fmt.Sprintf("%s entered with the token %d, which it was not granted", s.device, s.grant.token))
 		} else if late := s.left.Sub(end); late > leavingDelay {
 			found = append(found, fmt.Sprintf("%s (token %d) left %s after the end of its lease", s.device, s.grant.token, late))
+		}
+	}
+	for _, s := range stays {
+		if at := t.cancels[s.grant]; !at.IsZero() && s.left.Sub(at) > stoppingDelay {
+			found = append(found, fmt.Sprintf("%s (token %d) left %s after it was told to stop", s.device, s.grant.token, s.left.Sub(at)))
 		}
 	}
 	for grant, outcomes := range t.outcomes {

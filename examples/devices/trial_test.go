@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	lease    = 3 * time.Second // of the pools; a device gets four fifths of it
-	longWork = 3.5             // seconds: longer than a lease
-	period   = "1"             // seconds between reports
+	lease       = 3 * time.Second  // of the pools; a device gets four fifths of it
+	cancelLease = 20 * time.Second // of a task that is cancelled, so that it is not stopped by the end of its lease
+	longWork    = 3.5              // seconds: longer than a lease
+	period      = "1"              // seconds between reports
 )
 
 // patience returns how long a trial may take. In the long tests, some messages get no answer.
@@ -136,7 +137,7 @@ func (r *trial) run() {
 	r.endDevices()
 	r.Logf("%d stays in %s", len(r.judge.stays()), time.Since(began).Round(time.Millisecond))
 	r.check()
-	if r.Failed() {
+	if r.Failed() || testing.Verbose() {
 		r.Logf("seed %d:\n%s", r.seed, strings.Join(r.traffic.log, "\n"))
 		for name, d := range r.devices {
 			r.Logf("%s said:\n%s", name, d.outputEnd())
@@ -181,12 +182,15 @@ func (r *trial) queueAll() {
 
 func (r *trial) queue(device, kind, payload string) {
 	r.Helper()
-	attempts := 100
-	if kind == kindFailing {
+	attempts, leaseMS := 100, int64(0)
+	switch kind {
+	case kindFailing:
 		attempts = failingAttempts
+	case kindCancel:
+		leaseMS = cancelLease.Milliseconds()
 	}
 	made, err := r.server.admin.Batches.Create(r.Context(), operators.NewBatch{
-		Pool: r.pool, Kind: kind, Devices: []string{device}, MaxAttempts: attempts, RetryBackoffMS: new(int64(10)),
+		Pool: r.pool, Kind: kind, Devices: []string{device}, MaxAttempts: attempts, RetryBackoffMS: new(int64(10)), LeaseMS: leaseMS,
 		Payload: json.RawMessage(fmt.Sprintf(`{"system":%q,%s}`, r.judge.addr, payload)),
 	}, operators.QueueMode{})
 	if err != nil {
