@@ -99,6 +99,7 @@ type deviceFaults struct {
 	cutAttempts int
 	cutGrant    grantKey
 	busyUntil   time.Time // when the device may report again after it was told to wait; zero: at any time
+	killedAt    time.Time // the last time
 	isAwaited   bool      // it was woken, and has not reported since
 	grant       []byte    // the last delivered reply with a grant
 	grantKey    grantKey
@@ -159,7 +160,15 @@ func (f *faults) forget(device string) {
 	f.woken(device)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.devices[device].grantKey = grantKey{}
+	f.devices[device].grantKey, f.devices[device].killedAt = grantKey{}, time.Now()
+}
+
+// takeAfterWork is take for a step after work that began at a time. Work that ended because the device was killed does not count.
+func (f *faults) takeAfterWork(device string, s step, began time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.devices[device]
+	return d.killedAt.Before(began) && d.take(s)
 }
 
 // isCut reports whether the network of the device is cut. Each call counts as an attempt to report.

@@ -173,11 +173,12 @@ func (r *trial) queueAll() {
 	for name := range r.devices {
 		r.queue(name, kindShort, `"seconds":0.4`)
 		r.queue(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))
-		r.queue(name, kindFailing, `"seconds":0.4,"fail":"broken"`)
-		r.queue(name, kindLarge, `"seconds":0.4,"output_bytes":40000`)
-		r.queue(name, kindTooLarge, `"seconds":0.4,"output_bytes":100000`)
 	}
-	r.queue(r.pool+"-a", kindCancel, `"seconds":60`)
+	first, second := r.pool+"-a", r.pool+"-b"
+	r.queue(first, kindLarge, `"seconds":0.4,"output_bytes":40000`)
+	r.queue(first, kindCancel, `"seconds":60`)
+	r.queue(second, kindTooLarge, `"seconds":0.4,"output_bytes":100000`)
+	r.queue(second, kindFailing, `"seconds":0.4,"fail":"broken"`)
 }
 
 func (r *trial) queue(device, kind, payload string) {
@@ -277,7 +278,7 @@ func (r *trial) onLeave(s stay) {
 		return
 	}
 	r.faults.endCut(s.device, s.grant)
-	if r.faults.take(s.device, killOnLeave) {
+	if r.faults.takeAfterWork(s.device, killOnLeave, s.entered) {
 		r.kill(s.device)
 	}
 }
@@ -285,8 +286,9 @@ func (r *trial) onLeave(s stay) {
 // kill kills a device, which starts again.
 func (r *trial) kill(device string) {
 	r.traffic.note("%s is killed", device)
-	r.devices[device].kill()
 	r.faults.forget(device)
+	r.devices[device].kill()
+	r.faults.forget(device) // also what happened meanwhile
 }
 
 // afterDelivery does what the verdict plans for the time after the delivery of a reply.

@@ -34,5 +34,8 @@ func task(ctx context.Context, payload json.RawMessage, holder string) (status s
 	} else if p.Fail != "" {
 		return "failed", nil, p.Fail
 	}
+	if p.OutputBytes == 0 {
+		return "succeeded", nil, ""
+	}
 	return "succeeded", map[string]string{"data": strings.Repeat("x", p.OutputBytes)}, ""
 }
