@@ -2,6 +2,7 @@ package devices_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"sync"
@@ -44,9 +45,6 @@ const (
 	retryAfter     = time.Second // of a refused report
 	clockTolerance = 50 * time.Millisecond
 )
-
-// maxReplays limits how often the step replayGrant begins again.
-const maxReplays = 5
 
 // maxCutAttempts is the number of attempts to report during one cut that is taken for a loop without pauses.
 const maxCutAttempts = 40
@@ -103,10 +101,7 @@ type deviceFaults struct {
 	isAwaited   bool      // it was woken, and has not reported since
 	grant       []byte    // the last delivered reply with a grant
 	grantKey    grantKey
-	grantedAt   time.Time // when it was delivered
-	replayed    []byte    // the reply of the step replayNow
-	replayUntil time.Time // after this time its lease would be over
-	replays     int       // how often it was too late
+	replayed    []byte // the reply of the step replayNow
 }
 
 // newFaults distributes the steps over the devices. The last device gets the step isolate first.
@@ -154,13 +149,12 @@ func (d *deviceFaults) take(s step) bool {
 	return true
 }
 
-// forget is called when the device is killed: it does not know any more that it was told to wait. A grant of before is not
-// delivered again by the step replayGrant: the device would drop it, because it answers no report of this boot.
+// forget is called when the device is killed: it does not know any more that it was told to wait.
 func (f *faults) forget(device string) {
 	f.woken(device)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.devices[device].grantKey, f.devices[device].killedAt = grantKey{}, time.Now()
+	f.devices[device].killedAt = time.Now()
 }
 
 // takeAfterWork is take for a step after work that began at a time. Work that ended because the device was killed does not count.
@@ -217,8 +211,8 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 		v.isLost, v.kills = true, true
 	case isAtRest && d.take(refuse):
 		v.isBusy = true
-	case isAtRest && d.takeReplay():
-		v.replayed = d.replayed
+	case isAtRest && d.take(replayNow):
+		v.replayed = withRe(d.replayed, r.ID)
 	case isIdle && d.take(wakeUp):
 		v.wakes, d.isAwaited = true, true
 	case chance < 0.01:
@@ -271,7 +265,7 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.kills = true
 	case d.acknowledges(r) && d.take(replayGrant):
 		d.steps = append([]step{replayNow}, d.steps...)
-		d.replayed, d.replayUntil = d.grant, d.grantedAt.Add(lease/2)
+		d.replayed = d.grant
 	case chance < 0.01:
 		v.hangs = f.mayHang
 	case chance < 0.06:
@@ -287,22 +281,18 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.body = anyWait.ReplaceAll(v.body, []byte(`"report_after_ms":9000`))
 	}
 	if r.Task != nil && !v.isLost && !v.hangs {
-		d.grant, d.grantKey, d.grantedAt = body, grantKey{r.Task.ID, r.Task.Token}, time.Now()
+		d.grant, d.grantKey = body, grantKey{r.Task.ID, r.Task.Token}
 	}
 	return v
 }
 
-// replayNow is the second half of the step replayGrant: the next report without a running task is answered with the grant.
+// replayNow is the second half of the step replayGrant: the next report without a running task is answered with the grant. Two reports at
+// once can have such answers.
 const replayNow step = "deliver the grant now"
 
-// takeReplay is take for replayNow. If the lease of the old grant is about to end, the step begins again with another grant, at most
-// maxReplays times: a program may be too slow on a busy machine.
-func (d *deviceFaults) takeReplay() bool {
-	if len(d.steps) > 0 && d.steps[0] == replayNow && time.Now().After(d.replayUntil) && d.replays < maxReplays {
-		d.steps[0] = replayGrant
-		d.replays++
-	}
-	return d.take(replayNow)
+// withRe returns a reply as the answer to another report.
+func withRe(body []byte, id string) []byte {
+	return regexp.MustCompile(`"re":"[^"]*"`).ReplaceAllLiteral(body, fmt.Appendf(nil, `"re":%q`, id))
 }
 
 // records reports whether the reply acknowledges a result that was not acknowledged before.
