@@ -52,6 +52,8 @@ const maxCutAttempts = 40
 // longWait is a time of ten seconds or more. A device gets half a second instead, so that a trial is short.
 var longWait = regexp.MustCompile(`"report_after_ms":[0-9]{5,}`)
 
+var anyOutcome = regexp.MustCompile(`"outcome":"[a-z]+"`)
+
 var anyWait = regexp.MustCompile(`"report_after_ms":[0-9]+`)
 
 // verdict says what the network does with one message.
@@ -92,6 +94,7 @@ type faults struct {
 type deviceFaults struct {
 	name        string
 	note        func(format string, values ...any)
+	isNewer     bool   // its server is of a later version: all outcomes are words that it does not know
 	steps       []step // still to come; only the first can happen next
 	isCut       bool
 	cutAttempts int
@@ -112,6 +115,7 @@ func newFaults(seed uint64, transport string, record *traffic, devices []string)
 	for _, device := range devices {
 		f.devices[device] = &deviceFaults{name: device, note: record.note}
 	}
+	f.devices[devices[0]].isNewer = true
 	for i, s := range steps {
 		d := f.devices[devices[len(devices)-1-i%len(devices)]]
 		d.steps = append(d.steps, s)
@@ -149,9 +153,9 @@ func (d *deviceFaults) take(s step) bool {
 	return true
 }
 
-// forget is called when the device is killed: it does not know any more that it was told to wait.
-func (f *faults) forget(device string) {
-	f.woken(device)
+// recordKill is called when the device is killed: it does not know any more that it was told to wait.
+func (f *faults) recordKill(device string) {
+	f.recordWake(device)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.devices[device].killedAt = time.Now()
@@ -229,15 +233,15 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	return v
 }
 
-// told is called when a report of the device was answered with the request to wait for retryAfter.
-func (f *faults) told(device string) {
+// recordBusy is called when a report of the device was answered with the request to wait for retryAfter.
+func (f *faults) recordBusy(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.devices[device].busyUntil = time.Now().Add(retryAfter)
 }
 
-// woken is called when the device gets a message that asks it to report now.
-func (f *faults) woken(device string) {
+// recordWake is called when the device gets a message that asks it to report now.
+func (f *faults) recordWake(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.devices[device].busyUntil = time.Time{}
@@ -274,6 +278,9 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 		v.delay = f.delay()
 	case chance < 0.30:
 		v.body = withUnknownWords(body)
+	}
+	if d.isNewer {
+		v.body = anyOutcome.ReplaceAll(v.body, []byte(`"outcome":"archived"`))
 	}
 	v.body = longWait.ReplaceAll(v.body, []byte(`"report_after_ms":500`))
 	if r.Task != nil && r.Task.LeaseMS < lease.Milliseconds() || len(r.Renewed) > 0 && r.Renewed[0].LeaseMS < lease.Milliseconds() {
@@ -325,10 +332,8 @@ func (f *faults) cut(device string) {
 	time.AfterFunc(longestCut, func() { f.endCut(device, grantKey{}) })
 }
 
-// withUnknownWords returns a reply with a field, a reason and an outcome of later versions. A device ignores the field,
-// treats the reason as none, and the outcome as final.
+// withUnknownWords returns a reply with a field and a reason of later versions. A device ignores the field, and treats the reason as none.
 func withUnknownWords(body []byte) []byte {
 	body = bytes.Replace(body, []byte(`"reason":"none"`), []byte(`"reason":"later"`), 1)
-	body = bytes.ReplaceAll(body, []byte(`"outcome":"recorded"`), []byte(`"outcome":"archived"`))
 	return bytes.Replace(body, []byte(`{`), []byte(`{"added":{"list":[1,null,"x"]},`), 1)
 }

@@ -2,7 +2,9 @@ package devices_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -15,13 +17,19 @@ type httpProxy struct {
 	target string
 }
 
-// newHTTPProxy starts a proxy, and returns its URL.
-func newHTTPProxy(t *trial, target string) string {
+// newHTTPProxy starts a proxy, and returns its address. If certificate is nil, it has no TLS.
+func newHTTPProxy(t *trial, target string, certificate *tls.Config) string {
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/devices/{device}/report", &httpProxy{trial: t, target: target})
-	server := httptest.NewServer(mux)
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // handshakes of killed devices
+	if server.TLS = certificate; certificate != nil {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
 	t.Cleanup(server.Close)
-	return server.URL
+	return server.Listener.Addr().String()
 }
 
 // longestPark replaces what a device prefers, so that a trial is short.
@@ -40,7 +48,7 @@ func (p *httpProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case v.isBusy:
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		p.faults.told(device)
+		p.faults.recordBusy(device)
 		return
 	case v.replayed != nil:
 		_, _ = w.Write(v.replayed)

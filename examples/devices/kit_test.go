@@ -98,6 +98,7 @@ func TestKit(t *testing.T) {
 		running.Go(func() {
 			t.Run(program.name, func(t *testing.T) {
 				command := program.install(t)
+				t.Run("certificate", func(t *testing.T) { checkCertificate(t, program, command, server.fleetToken) })
 				for _, seed := range seeds() {
 					t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { newTrial(t, server, program, command, seed).run() })
 				}
@@ -134,6 +135,14 @@ func inDir(words []string, dir string) []string {
 		filled[i] = strings.ReplaceAll(word, "{dir}", dir)
 	}
 	return filled
+}
+
+// start returns a function that makes the command of a device. command is the command line without the options.
+func (p deviceProgram) start(command []string, url, device, tokenFile, journal string, more ...string) func() *exec.Cmd {
+	args := slices.Concat(command[1:], []string{
+		"--server", url, "--device", device, "--token-file", tokenFile, "--journal", journal, "--period", period,
+	}, more)
+	return func() *exec.Cmd { return exec.Command(command[0], args...) }
 }
 
 // requireInstalled skips the test if a Debian package is not installed, and fails it under CI. Its sign is a program or

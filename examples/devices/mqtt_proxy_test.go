@@ -2,6 +2,7 @@ package devices_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,11 +27,14 @@ type mqttProxy struct {
 	running sync.WaitGroup
 }
 
-// newMQTTProxy starts a proxy, and returns its URL.
-func newMQTTProxy(t *trial, target string) string {
+// newMQTTProxy starts a proxy, and returns its address. If certificate is nil, it has no TLS.
+func newMQTTProxy(t *trial, target string, certificate *tls.Config) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if certificate != nil {
+		listener = tls.NewListener(listener, certificate)
 	}
 	p := &mqttProxy{trial: t, target: target}
 	p.running.Go(func() {
@@ -46,7 +50,7 @@ func newMQTTProxy(t *trial, target string) string {
 		listener.Close()
 		p.running.Wait() // the devices have ended
 	})
-	return "mqtt://" + listener.Addr().String()
+	return listener.Addr().String()
 }
 
 // mqttSession is one connection of a device through the proxy.
@@ -112,7 +116,7 @@ func (s *mqttSession) onReport(p packet) error {
 		return errors.Join(s.answer(device, p, rest), s.push(device, []byte(`{"reason":"wake","hold_ms":5000}`)))
 	case v.isBusy:
 		err := s.answer(device, p, fmt.Appendf(nil, `{"re":%q,"reason":"busy_server","report_after_ms":%d}`, decoded.ID, retryAfter.Milliseconds()))
-		t.faults.told(device)
+		t.faults.recordBusy(device)
 		return err
 	case v.replayed != nil:
 		return s.answer(device, p, v.replayed)
@@ -135,7 +139,7 @@ func (s *mqttSession) onReply(p packet) error {
 	}
 	decoded := t.traffic.recordAnswer(p.payload)
 	if decoded.Reason == "wake" {
-		t.faults.woken(device)
+		t.faults.recordWake(device)
 	}
 	v := t.faults.onReply(device, decoded, p.payload)
 	if err := s.disturb(device, v); err != nil || v.hangs {

@@ -2,6 +2,7 @@ package devices_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,19 +94,23 @@ func newTrial(t *testing.T, server devServer, program deviceProgram, command []s
 	names := []string{pool + "-a", pool + "-b"}
 	r.faults = newFaults(seed, program.transport, r.traffic, names)
 	r.judge = newJudge(t, r.onEnter, r.onLeave)
-	var url string
+	var certificate *tls.Config // nil: without TLS
+	var more []string
+	url := program.transport
+	if seed%2 == 1 {
+		var path string
+		certificate, path = newCertificate(t)
+		url, more = url+"s", []string{"--ca-file", path}
+	}
 	if program.transport == overHTTP {
-		url = newHTTPProxy(r, server.url)
+		url += "://" + newHTTPProxy(r, server.url, certificate)
 	} else {
-		url = newMQTTProxy(r, server.mqtt)
+		url += "://" + newMQTTProxy(r, server.mqtt, certificate)
 	}
 	dir := t.TempDir()
 	for _, name := range names {
-		args := slices.Concat(command[1:], []string{
-			"--server", url, "--device", name, "--token-file", server.fleetToken, "--journal", filepath.Join(dir, name), "--period", period,
-		})
 		r.devices[name] = &deviceProcess{
-			command:   func() *exec.Cmd { return exec.Command(command[0], args...) },
+			command:   program.start(command, url, name, server.fleetToken, filepath.Join(dir, name), more...),
 			onFailure: func(problem string) { r.traffic.violate("%s %s", name, problem) },
 		}
 	}
@@ -286,9 +291,9 @@ func (r *trial) onLeave(s stay) {
 // kill kills a device, which starts again.
 func (r *trial) kill(device string) {
 	r.traffic.note("%s is killed", device)
-	r.faults.forget(device)
+	r.faults.recordKill(device)
 	r.devices[device].kill()
-	r.faults.forget(device) // also what happened meanwhile
+	r.faults.recordKill(device) // also what happened meanwhile
 }
 
 // afterDelivery does what the verdict plans for the time after the delivery of a reply.
