@@ -209,7 +209,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	switch chance := f.dice.Float64(); {
 	case d.isCut:
 		v.isLost = true
-	case r.isFirst && d.take(killOnResult):
+	case r.hasNewSuccess && d.take(killOnResult):
 		v.isLost, v.kills = true, true
 	case isIdle && d.take(restartWhileIdle):
 		v.isLost, v.kills = true, true
@@ -233,7 +233,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	return v
 }
 
-// recordBusy is called when a report of the device was answered with the request to wait for retryAfter.
+// recordBusy is called before a report of the device is answered with the request to wait for retryAfter.
 func (f *faults) recordBusy(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

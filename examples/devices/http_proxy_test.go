@@ -46,9 +46,9 @@ func (p *httpProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.disturb(r, device, v)
 	switch {
 	case v.isBusy:
+		p.faults.recordBusy(device)
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		p.faults.recordBusy(device)
 		return
 	case v.replayed != nil:
 		_, _ = w.Write(v.replayed)

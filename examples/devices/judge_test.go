@@ -91,7 +91,7 @@ func (j *judge) stays() []stay {
 }
 
 // readingDelay is the longest time by which the judge may see an event late, on a busy machine.
-const readingDelay = 50 * time.Millisecond
+const readingDelay = 150 * time.Millisecond
 
 // violations returns what the stays violate: two devices inside at the same time, or a grant that was started twice.
 func (j *judge) violations() []string {

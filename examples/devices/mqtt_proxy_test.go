@@ -115,9 +115,8 @@ func (s *mqttSession) onReport(p packet) error {
 		rest := fmt.Appendf(nil, `{"re":%q,"reason":"none","report_after_ms":600000}`, decoded.ID)
 		return errors.Join(s.answer(device, p, rest), s.push(device, []byte(`{"reason":"wake","hold_ms":5000}`)))
 	case v.isBusy:
-		err := s.answer(device, p, fmt.Appendf(nil, `{"re":%q,"reason":"busy_server","report_after_ms":%d}`, decoded.ID, retryAfter.Milliseconds()))
 		t.faults.recordBusy(device)
-		return err
+		return s.answer(device, p, fmt.Appendf(nil, `{"re":%q,"reason":"busy_server","report_after_ms":%d}`, decoded.ID, retryAfter.Milliseconds()))
 	case v.replayed != nil:
 		return s.answer(device, p, v.replayed)
 	case v.isTwice:

@@ -19,7 +19,7 @@ type report struct {
 	}
 	Running []struct{ Task, Token int64 }
 
-	isFirst bool // it has a result that no earlier report had
+	hasNewSuccess bool // it has a result of a successful task that no earlier report had
 }
 
 // reply is what the tests read of a reply.
@@ -126,7 +126,7 @@ func (t *traffic) recordReport(device string, body []byte) report {
 		if t.received[grant] == maxOutcomes {
 			t.add("%s still reports token %d after %d outcomes: %v", device, result.Token, maxOutcomes, t.outcomes[grant])
 		}
-		r.isFirst = r.isFirst || t.statuses[grant] == ""
+		r.hasNewSuccess = r.hasNewSuccess || t.statuses[grant] == "" && result.Status == "succeeded"
 		t.statuses[grant], t.unacked[grant] = result.Status, true
 	}
 	return r
@@ -191,7 +191,7 @@ func (t *traffic) status(grant grantKey) (status string, outcomes []string) {
 
 // leavingDelay is the longest time after the end of its lease that a device may be inside. It covers a busy machine, and
 // is shorter than the delay of a grant by the step isolate.
-const leavingDelay = 500 * time.Millisecond
+const leavingDelay = 800 * time.Millisecond
 
 // stoppingDelay is the longest time from a cancel until the device has left: a task looks once a second whether it must stop.
 const stoppingDelay = 2 * time.Second
