@@ -44,6 +44,7 @@ const (
 	longestDelay   = 300 * time.Millisecond
 	retryAfter     = time.Second // of a refused report
 	clockTolerance = 50 * time.Millisecond
+	crossing       = 300 * time.Millisecond // a report that a wake caused may cross the answer to the report before it
 )
 
 // maxCutAttempts is the number of attempts to report during one cut that is taken for a loop without pauses.
@@ -101,6 +102,7 @@ type deviceFaults struct {
 	cutGrant    grantKey
 	busyUntil   time.Time // when the device may report again after it was told to wait; zero: at any time
 	killedAt    time.Time // the last time
+	wokenAt     time.Time // when a wake was delivered
 	isAwaited   bool      // it was woken, and has not reported since
 	grant       []byte    // the last delivered reply with a grant
 	grantKey    grantKey
@@ -155,10 +157,9 @@ func (d *deviceFaults) take(s step) bool {
 
 // recordKill is called when the device is killed: it does not know any more that it was told to wait.
 func (f *faults) recordKill(device string) {
-	f.recordWake(device)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.devices[device].killedAt = time.Now()
+	f.devices[device].busyUntil, f.devices[device].killedAt = time.Time{}, time.Now()
 }
 
 // takeAfterWork is take for a step after work that began at a time. Work that ended because the device was killed does not count.
@@ -199,7 +200,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d, v := f.devices[device], verdict{body: body}
-	if early := time.Until(d.busyUntil); early > clockTolerance {
+	if early := time.Until(d.busyUntil); early > clockTolerance && time.Since(d.wokenAt) > crossing {
 		f.traffic.violate("%s reported %s earlier than it was told to", device, early)
 	}
 	d.busyUntil, d.isAwaited = time.Time{}, false
@@ -244,7 +245,7 @@ func (f *faults) recordBusy(device string) {
 func (f *faults) recordWake(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.devices[device].busyUntil = time.Time{}
+	f.devices[device].busyUntil, f.devices[device].wokenAt = time.Time{}, time.Now()
 }
 
 // onReply decides what happens to a reply.

@@ -137,14 +137,14 @@ func (s *mqttSession) onReply(p packet) error {
 		return p.writeTo(s.device)
 	}
 	decoded := t.traffic.recordAnswer(p.payload)
-	if decoded.Reason == "wake" {
-		t.faults.recordWake(device)
-	}
 	v := t.faults.onReply(device, decoded, p.payload)
 	if err := s.disturb(device, v); err != nil || v.hangs {
 		return err
 	}
 	t.traffic.recordDelivery(device, decoded)
+	if decoded.Reason == "wake" {
+		t.faults.recordWake(device)
+	}
 	p.payload = v.body
 	if err := p.writeTo(s.device); err != nil {
 		return err
