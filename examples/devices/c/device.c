@@ -30,10 +30,10 @@ static struct { /* the running task */
 
 void check(bool is_ok, const char *problem)
 {
-    if (!is_ok) {
-        fprintf(stderr, "%s\n", problem);
-        _exit(1);
-    }
+    if (is_ok)
+        return;
+    fprintf(stderr, "%s\n", problem);
+    _exit(1);
 }
 
 int64_t now(void)
@@ -46,7 +46,6 @@ int64_t now(void)
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t below(int64_t limit) { return limit > 0 ? random() % limit : 0; }
 static bool is(const char *text, const char *other) { return strcmp(text, other) == 0; }
-
 static bool stopped(void) /* a little before the lease ends, so that the task has left then */
 {
     return atomic_load(&work.is_cancelled) || now() >= atomic_load(&work.end) - least(1000, work.lease / 10);
@@ -285,9 +284,8 @@ int main(int argc, char **argv)
     check(c == -1 && options.server && options.device && options.token_file && options.journal && atof(seconds) > 0,
           "usage: --server URL --device ID --token-file FILE --journal FILE [--ca-file FILE] [--period SECONDS]");
     period = (int64_t)(atof(seconds) * 1000);
-    signal(SIGPIPE, SIG_IGN);
     srandom((unsigned)(now() ^ getpid()));
-    check(pipe(wake) == 0, "there is no pipe");
+    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR && pipe(wake) == 0, "there is no pipe");
     load();
     for (due = hold = now();;) {
         if (work.result != NULL && atomic_load(&work.is_done))
