@@ -256,6 +256,21 @@ func TestReplyEncode(t *testing.T) {
 	}
 }
 
+// The largest reply has at most 64 KiB: a task with the largest payload, and an entry for each result and running task of the largest report.
+func TestTheLargestReplyHas64KiB(t *testing.T) {
+	t.Parallel()
+	const largest, maxPayload = 1<<53 - 1, 32 << 10
+	task := devices.Task{ID: largest, Token: largest, Pool: strings.Repeat("p", 64), Slot: largest, Kind: strings.Repeat("k", 64), Payload: json.RawMessage(`"` + strings.Repeat("x", maxPayload-2) + `"`), Attempt: largest, Redelivered: largest, LeaseMS: largest}
+	reply := devices.Reply{Re: strings.Repeat("\x01", devices.MaxReportID), Task: &task, Reason: devices.ReasonGranted, Code: devices.CodeAttributesTooLarge, Detail: strings.Repeat("d", 200)}
+	for range devices.MaxResults {
+		reply.Acks = append(reply.Acks, devices.Ack{Task: largest, Token: largest, Outcome: devices.OutcomeDuplicate, Code: devices.CodeInvalidRetryAfter})
+		reply.Cancel = append(reply.Cancel, devices.Cancel{Task: largest, Token: largest, Why: devices.CancelCancelled})
+	}
+	if size := len(reply.Encode()); size > 64<<10 {
+		t.Errorf("%d bytes", size)
+	}
+}
+
 func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
 	t.Parallel()
 	reply := devices.Reply{

@@ -4,7 +4,7 @@
 //
 // The transports are the packages http and mqtt. Package line is a third transport, in a test, as an example. Over MQTT the broker
 // authenticates the devices. The broker is either package broker, the embedded broker, or mosquitto with the accounts that package dynsec
-// maintains.
+// maintains. Package check examines a real device.
 //
 // Decoding refuses a whole report that cannot be parsed or exceeds a limit. A single bad
 // entry is only marked, so that it does not affect the other entries.

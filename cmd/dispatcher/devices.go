@@ -26,7 +26,7 @@ func newDevices() *cobra.Command {
 			memberColumn("TAGS", "tags"), memberColumn("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id, or by their latest report", addDeviceFilters)
-	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
+	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), checkDevice(o), setDevice(d), retagDevices(o), newDeviceToken(d),
 		blockDevice(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
 		blockDevice(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
 		deleteDevice(d))

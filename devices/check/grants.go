@@ -1,0 +1,217 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
+)
+
+// playRepeatedGrant sends the same grant again: while the task runs, when the device has its result, and after the outcome.
+func playRepeatedGrant(r *run) {
+	const repeats = 4 // replies with the grant instead of the outcome
+	t := r.newTask(plan{seconds: 3})
+	t.isWithheld = true
+	reports := 0 // with the result
+	grantAgain := func(x *exchange) {
+		if x.result(t) != nil {
+			reports++
+		}
+		t.isWithheld = reports < repeats
+		r.send(x, r.reply(x).withGrant(t))
+	}
+	r.grant(t, r.send)
+	r.until(2*longEnough, grantAgain, t.isAcked)
+	if r.wait(3*replyPeriod, grantAgain); t.isEnded() {
+		r.check("started-once", true, nil, "") // a second start has failed the rule already
+	}
+}
+
+// tryForbidden sends a grant that the device must not start because of the rule, and waits for d.
+func (r *run) tryForbidden(t *task, rule string, d time.Duration, give func(*exchange, answer)) {
+	t.forbidden, t.leaseRule = rule, rule
+	r.grant(t, give)
+	r.wait(d, nil)
+	r.check(rule, true, nil, "") // a start has failed the rule already
+	if t.forbidden = ""; !t.isStarted && rule != "old-token" {
+		r.finish(t, "lost-reply", r.send) // the same grant in an ordinary reply
+	}
+}
+
+// playOldToken grants a task with a token below that of the task before it.
+func playOldToken(r *run) {
+	newer, t := r.newTask(plan{}), r.newTask(plan{})
+	r.finish(newer, "starts", r.send)
+	delete(r.tasks, t.Token)
+	t.Token = newer.Token - 1
+	r.tasks[t.Token] = t
+	if newer.isStarted { // else it is not known whether the device counts its token
+		r.tryForbidden(t, "old-token", 3*replyPeriod, r.send)
+	}
+}
+
+// playUnsentReport answers with a grant that names a report which the device never sent.
+func playUnsentReport(r *run) {
+	r.tryForbidden(r.newTask(plan{}), "unsent-report", 2*replyPeriod, func(x *exchange, a answer) {
+		a.Re = "never-sent-1"
+		r.send(x, a)
+	})
+}
+
+// playLateGrant sends a grant when its lease is over.
+func playLateGrant(r *run) {
+	const delay = 4 * time.Second
+	r.tryForbidden(r.newTask(plan{lease: 2 * time.Second}), "late-grant", delay+2*replyPeriod, r.sendAfter(delay))
+}
+
+// playParkedReport parks a report for longer than the lease that its answer grants.
+func playParkedReport(r *run) {
+	const parked = 3 * time.Second
+	t := r.newTask(plan{lease: 2 * time.Second})
+	t.leaseRule = "held"
+	r.finish(t, "held", func(x *exchange, a answer) {
+		a.HeldMS = parked.Milliseconds()
+		r.sendAfter(parked)(x, a)
+	})
+}
+
+// playCancel cancels a task while it runs.
+func playCancel(r *run) {
+	t := r.newTask(plan{seconds: 25, lease: longEnough, reportAfter: 3 * replyPeriod / 2})
+	r.grant(t, r.send)
+	r.until(longEnough, func(x *exchange) {
+		a := r.reply(x)
+		if x.lists(t) && t.cancelled.IsZero() {
+			a.Renewed, a.Cancel = nil, []devices.Cancel{{Task: t.ID, Token: t.Token, Why: devices.CancelCancelled}}
+		}
+		r.send(x, a)
+	}, t.isEnded)
+	if limit := t.cancelled.Add(promptly); !t.cancelled.IsZero() {
+		r.check("cancel", t.isEnded() && t.left.Before(limit) && t.reported.Before(limit), nil,
+			"task %d: within %s after the cancel, the device did not leave the external system and send a result", t.ID, promptly)
+	}
+}
+
+// playRenewals runs a task that takes longer than its lease. No reply asks for a report in time: the device must renew by itself.
+func playRenewals(r *run) {
+	const mostReports = 10 // 4 are right
+	t := r.newTask(plan{seconds: 9, lease: 4 * time.Second, reportAfter: time.Minute})
+	reports := 0
+	r.grant(t, r.send)
+	r.until(2*longEnough, func(x *exchange) {
+		if x.lists(t) {
+			reports++
+		}
+		r.send(x, r.reply(x))
+	}, t.isEnded)
+	if t.isStarted && t.isEnded() {
+		r.check("renews", t.result.Status == devices.StatusSucceeded && reports <= mostReports, nil,
+			"%d reports listed task %d, each renewed its lease, and the result is %q", reports, t.ID, t.result.Status)
+	}
+}
+
+// playLeaseEnd lets a lease end while the task runs.
+func playLeaseEnd(r *run) { r.letLeaseEnd(5*time.Second, "lease-end", r.send, func() {}) }
+
+// playSlowReply sends a grant late, but within its lease, and lets the lease end.
+func playSlowReply(r *run) {
+	r.letLeaseEnd(7*time.Second, "lease-start", r.sendAfter(4*time.Second), func() {})
+}
+
+// playClock lets a lease end after the wall clock of the device was set back.
+func playClock(r *run) {
+	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.ask("the clock of the device", r.ShiftClock) })
+}
+
+// letLeaseEnd grants a task that takes longer than its lease, and does not renew the lease. The rule is broken if the device works longer.
+// When the device has started, letLeaseEnd calls onStart.
+func (r *run) letLeaseEnd(lease time.Duration, rule string, give func(*exchange, answer), onStart func()) {
+	t := r.newTask(plan{seconds: 40, lease: lease})
+	t.leaseRule, t.isLapsing = rule, true
+	r.grant(t, give)
+	r.until(longEnough, nil, func() bool { return t.isStarted || t.isEnded() })
+	if !t.isStarted {
+		return
+	}
+	onStart()
+	r.until(lease+longEnough, nil, t.isEnded)
+	early := t.end.Sub(t.reported)
+	r.check(rule, t.isEnded() && -early < promptly, nil, "task %d: the device did not leave the external system and send a result within %s after the end of the lease", t.ID, promptly)
+	r.check("continues", early < 2*time.Second, nil, "task %d: the result arrived %s before the end of the lease", t.ID, early.Round(time.Millisecond))
+}
+
+// ask starts the command, which changes the device. *isDone becomes true when it has ended. If it fails, the check ends.
+func (r *run) ask(subject string, command func() error) (isDone *bool) {
+	isDone = new(bool)
+	rescue.Async(func() error {
+		err := command()
+		r.post(func() {
+			if *isDone = true; err != nil {
+				r.fault = fmt.Errorf("%s: %w", subject, err)
+			}
+		})
+		return nil
+	})
+	return isDone
+}
+
+// rebootDevice reboots the device, and waits until it has reported again. answerFirst answers its first report.
+func (r *run) rebootDevice(answerFirst func(*exchange)) {
+	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may be the command
+	isDone := r.ask("the reboot of the device", r.Reboot)
+	r.isRebooting, r.pace = true, pace{}
+	r.until(commandLimit, func(x *exchange) { r.send(x, answer{isLost: true}) }, func() bool { return *isDone })
+	for _, t := range r.tasks {
+		if t.isInside() { // a device without power closes no connection
+			t.left = time.Now()
+		}
+	}
+	r.boot++
+	before := r.last
+	r.until(bootLimit, answerFirst, func() bool { return r.last != before })
+	r.isRebooting = false
+}
+
+// playRebootAtWork reboots the device while a task runs. If the device does not report the task as failed, its grant is sent again, as a
+// short task.
+func playRebootAtWork(r *run) {
+	t := r.newTask(plan{seconds: 600, lease: 20 * time.Minute})
+	r.grant(t, r.send)
+	if !r.until(longEnough, nil, func() bool { return t.isStarted }) {
+		return
+	}
+	before := t.starts
+	r.rebootDevice(func(x *exchange) {
+		a := r.reply(x)
+		if !t.isEnded() {
+			t.Payload = r.payload(plan{seconds: 1})
+			a = a.withGrant(t)
+		}
+		r.send(x, a)
+	})
+	r.until(longEnough, nil, t.isEnded)
+	r.check("reboot-restart", t.isEnded(), nil, "task %d: neither failed nor started again within %s after its grant was sent again", t.ID, longEnough)
+	r.check("reboot-restart", t.result.Status != devices.StatusSucceeded || before == 0 || t.starts > before, nil, "task %d: succeeded, but was not started again after the reboot", t.ID)
+}
+
+// playRebootWithResult reboots the device after it has sent a result, and before an answer. Then it sends the grant again.
+func playRebootWithResult(r *run) {
+	t := r.newTask(plan{lease: 20 * time.Minute})
+	t.isWithheld = true
+	r.grant(t, r.send)
+	if !r.until(longEnough, func(x *exchange) {
+		if x.result(t) == nil {
+			r.send(x, r.reply(x))
+		}
+	}, t.isEnded) {
+		return
+	}
+	r.rebootDevice(func(x *exchange) {
+		kept := x.result(t)
+		r.check("reboot-journal", kept != nil && kept.Status == t.result.Status, x, "the first report after the reboot lacks the result %q of task %d, which got no outcome", t.result.Status, t.ID)
+		r.send(x, r.reply(x).withGrant(t)) // the device has the result, and must not start the task
+	})
+	t.isWithheld = false
+	r.until(longEnough, nil, t.isAcked)
+}

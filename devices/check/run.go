@@ -1,0 +1,222 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// Lengths of time.
+const (
+	replyPeriod = time.Second             // report_after_ms of ordinary replies
+	tolerance   = 1500 * time.Millisecond // for stopping the work: a task looks once a second whether it has to stop
+	promptly    = 2500 * time.Millisecond // within this time a device does what it has to do at once
+	crossing    = 500 * time.Millisecond  // by which a message may overtake one of another connection
+	longEnough  = 15 * time.Second        // for a task of one second
+	maxSilence  = 60 * time.Second        // longer than the longest wait of a correct device
+)
+
+// run is the state of one check. Only the goroutine of Run uses it, except inbox and done.
+type run struct {
+	Options
+	system   string          // address of the external system
+	inbox    chan func()     // work for the goroutine of Run
+	done     <-chan struct{} // closed when the context of Run ends
+	ended    func() error    // returns an error when the context of Run has ended
+	findings []Finding       // one for each rule
+	scenario string          // name
+	fault    error           // why the check cannot go on
+
+	answer      func(*exchange) // answers the reports of the scenario
+	last        *exchange       // latest report
+	ids         map[string]bool // of all reports
+	tasks       map[int64]*task // by token
+	boot        int             // number of reboots
+	isRebooting bool            // the device may be silent
+	mayRepeat   bool            // the next report may come at once, to repeat a result
+	pace        pace
+	delayed     func()    // sends an answer at delayedTo; nil: no answer is delayed
+	delayedTo   time.Time // see delayed
+}
+
+// pace is the demand on the time of the next report.
+type pace struct {
+	rule     string    // "": no demand
+	from     time.Time // earliest time of the report
+	isStrict bool      // also if the device has news
+}
+
+// newRun returns a run that has received nothing yet. system is the address of the external system.
+func newRun(ctx context.Context, options Options, system string) *run {
+	return &run{Options: options, system: system, inbox: make(chan func(), 256), done: ctx.Done(), ended: ctx.Err, findings: newFindings(options.ShiftClock != nil), ids: map[string]bool{}, tasks: map[int64]*task{}}
+}
+
+// post lets the goroutine of Run call do. It does nothing after the end of Run.
+func (r *run) post(do func()) {
+	select {
+	case r.inbox <- do:
+	case <-r.done:
+	}
+}
+
+// isOver reports whether the check cannot go on.
+func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
+
+// until handles what arrives until isReached returns true, and at most for limit. answer answers the reports; nil: as a server without
+// tasks. It returns the last value of isReached, or false if the check cannot go on.
+func (r *run) until(limit time.Duration, answer func(*exchange), isReached func() bool) bool {
+	if r.answer = answer; answer == nil {
+		r.answer = func(x *exchange) { r.send(x, r.reply(x)) }
+	}
+	end := time.Now().Add(limit)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for !r.isOver() {
+		if isReached() {
+			return true
+		}
+		select {
+		case do := <-r.inbox:
+			do()
+		case now := <-ticker.C:
+			if r.delayed != nil && now.After(r.delayedTo) {
+				r.delayed()
+				r.delayed = nil
+			}
+			if now.After(end) {
+				return false
+			}
+			if r.last != nil && !r.isRebooting && now.Sub(r.last.at) > maxSilence {
+				r.fault = fmt.Errorf("the device sent no report for %s; the scenario was: %s", maxSilence, r.scenario)
+			}
+		case <-r.done:
+		}
+	}
+	return false
+}
+
+// wait handles what arrives for d. answer is as for until.
+func (r *run) wait(d time.Duration, answer func(*exchange)) {
+	r.until(d, answer, func() bool { return false })
+}
+
+// settle waits until the device has nothing left of earlier scenarios.
+func (r *run) settle() {
+	r.until(2*longEnough, nil, func() bool {
+		for _, t := range r.tasks {
+			if t.isInside() || t.isPending() && !t.isWithheld {
+				return false
+			}
+		}
+		return len(r.last.Running) == 0
+	})
+}
+
+// reply returns the reply to x of a server without tasks: results get their outcomes, and leases are renewed.
+func (r *run) reply(x *exchange) answer {
+	a := answer{Reply: devices.Reply{Reason: devices.ReasonNone, ReportAfterMS: replyPeriod.Milliseconds()}}
+	for _, result := range x.Results {
+		ack := devices.Ack{Task: result.Task, Token: result.Token, Outcome: devices.OutcomeUnknown}
+		t := r.tasks[result.Token]
+		if t != nil {
+			ack.Outcome = t.outcome
+		}
+		if t == nil || !t.isWithheld {
+			a.Acks = append(a.Acks, ack)
+		}
+	}
+	for _, running := range x.Running {
+		a.Reason = devices.ReasonBusy
+		switch t := r.tasks[running.Token]; {
+		case t == nil || time.Now().After(t.end.Add(longEnough)):
+			a.Cancel = append(a.Cancel, devices.Cancel{Task: running.Task, Token: running.Token, Why: devices.CancelExpired})
+		case !t.isLapsing:
+			a.Renewed = append(a.Renewed, devices.Renewed{Task: t.ID, Token: t.Token, LeaseMS: t.LeaseMS})
+			a.ReportAfterMS = t.reportAfter.Milliseconds()
+		}
+	}
+	return a
+}
+
+// withGrant returns a with a grant of t.
+func (a answer) withGrant(t *task) answer {
+	granted := t.Task
+	a.Task, a.Reason, a.ReportAfterMS = &granted, devices.ReasonGranted, t.reportAfter.Milliseconds()
+	t.Redelivered++
+	return a
+}
+
+// grant waits for a report without running tasks, and calls give with the reply that grants t. give may be r.send.
+func (r *run) grant(t *task, give func(*exchange, answer)) {
+	isGiven := false
+	r.until(2*longEnough, func(x *exchange) {
+		if isGiven || len(x.Running) > 0 || !x.Accept {
+			r.send(x, r.reply(x))
+			return
+		}
+		isGiven = true
+		give(x, r.reply(x).withGrant(t))
+	}, func() bool { return isGiven })
+}
+
+// finish grants t and waits for the result. The device breaks the rule if there is no result.
+func (r *run) finish(t *task, rule string, give func(*exchange, answer)) {
+	r.grant(t, give)
+	r.until(longEnough, nil, t.isEnded)
+	r.check(rule, t.isEnded(), nil, "task %d: no result within %s of its grant", t.ID, longEnough)
+}
+
+// send answers x.
+func (r *run) send(x *exchange, a answer) {
+	if x.transmit == nil {
+		return
+	}
+	a.Re = cmp.Or(a.Re, x.ID)
+	from := func(d time.Duration) time.Time { return time.Now().Add(d * 9 / 10) } // the clock of the device may be a little fast
+	switch {
+	case a.isLost:
+		r.pace = pace{}
+	case a.status != 0:
+		r.pace = pace{map[int]string{413: "too-large-waits", 503: "refused-waits"}[a.status], from(a.after), true}
+	default:
+		r.record(x, a)
+		r.pace = pace{"paced", from(time.Duration(a.ReportAfterMS) * time.Millisecond), false}
+	}
+	x.transmit(a)
+	x.transmit = nil
+}
+
+// sendAfter returns a function that answers a report after d.
+func (r *run) sendAfter(d time.Duration) func(*exchange, answer) {
+	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(d), func() { r.send(x, a) } }
+}
+
+// record records what the device learns from the reply a to x. A lease counts from the arrival of x, however late the reply is.
+func (r *run) record(x *exchange, a answer) {
+	extend := func(t *task, leaseMS int64) {
+		if end := x.at.Add(time.Duration(a.HeldMS+leaseMS) * time.Millisecond); end.After(t.end) {
+			t.end = end
+		}
+	}
+	for _, ack := range a.Acks {
+		if t := r.tasks[ack.Token]; t != nil && !t.isAcked() {
+			t.acked = time.Now()
+		}
+	}
+	for _, renewed := range a.Renewed {
+		extend(r.tasks[renewed.Token], renewed.LeaseMS)
+	}
+	for _, cancel := range a.Cancel {
+		if t := r.tasks[cancel.Token]; t != nil && t.cancelled.IsZero() {
+			t.cancelled = time.Now()
+		}
+	}
+	if a.Task != nil {
+		t := r.tasks[a.Task.Token]
+		extend(t, a.Task.LeaseMS)
+		r.mayRepeat, t.isTold = t.isPending() && !t.isTold, t.isPending()
+	}
+}

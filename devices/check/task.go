@@ -1,0 +1,96 @@
+package check
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/rescue"
+)
+
+// plan describes a task of the check.
+type plan struct {
+	seconds     int           // for which the task holds its connection to the external system; default 1
+	lease       time.Duration // default 20 s
+	reportAfter time.Duration // of the reply with the grant; default replyPeriod
+	output      int           // bytes
+	padding     int           // bytes of the payload that are of no use
+}
+
+// task is a task that the check grants, and what the device did with it.
+type task struct {
+	devices.Task
+	plan
+
+	forbidden  string          // the rule that forbids to start the task; "": it may start
+	leaseRule  string          // the rule that is broken if the device works after end
+	isWithheld bool            // its result gets no outcome, and a report may lack it
+	isLapsing  bool            // its lease is not renewed
+	outcome    devices.Outcome // that its result gets
+
+	end           time.Time // end of the lease. The device computes the same end or an earlier one
+	isStarted     bool      // the device entered the external system, or listed the task as running
+	entered, left time.Time // of the latest connection to the external system; left is zero while it is open
+	starts        int       // number of these connections
+	boot          int       // of the latest of them
+	reported      time.Time // first report with its result
+	result        devices.Result
+	acked         time.Time // first reply with an outcome
+	cancelled     time.Time // first reply that cancels it
+	isTold        bool      // the grant was sent again when the device had the result
+}
+
+// newTask returns a task that is not granted yet. Its token is above the tokens of earlier tasks.
+func (r *run) newTask(p plan) *task {
+	const gap = 10 // leaves room for tokens between two tasks
+	p.seconds, p.lease, p.reportAfter = cmp.Or(p.seconds, 1), cmp.Or(p.lease, 20*time.Second), cmp.Or(p.reportAfter, replyPeriod)
+	outcomes := []devices.Outcome{devices.OutcomeRecorded, devices.OutcomeDuplicate, devices.OutcomeLate, devices.OutcomeUnknown, devices.OutcomeRejected}
+	n := int64(len(r.tasks) + 1)
+	t := &task{plan: p, leaseRule: "lease-end", outcome: outcomes[n%int64(len(outcomes))]}
+	t.Task = devices.Task{ID: n, Token: r.FirstToken + gap*n, Pool: "check", Slot: 1, Kind: "lab", Payload: r.payload(p), Attempt: 1, LeaseMS: p.lease.Milliseconds()}
+	r.tasks[t.Token] = t
+	return t
+}
+
+// payload returns the payload of the lab task.
+func (r *run) payload(p plan) []byte {
+	text, _ := json.Marshal(map[string]any{"system": r.system, "seconds": p.seconds, "output_bytes": p.output, "fail": "", "padding": strings.Repeat("x", p.padding)})
+	return text // plain values: Marshal cannot fail
+}
+
+func (t *task) isInside() bool  { return !t.entered.IsZero() && t.left.IsZero() }
+func (t *task) isEnded() bool   { return !t.reported.IsZero() && !t.isInside() }
+func (t *task) isPending() bool { return !t.reported.IsZero() && t.acked.IsZero() }
+func (t *task) isAcked() bool   { return !t.acked.IsZero() }
+
+// serveSystem serves the external system until ctx ends. The device is inside while a connection of it is open.
+func (r *run) serveSystem(ctx context.Context) error {
+	defer rescue.After(ctx, r.System.Close)()
+	for {
+		conn, err := r.System.Accept()
+		if err != nil {
+			return err
+		}
+		rescue.Async(func() error { r.serveVisit(ctx, conn); return nil })
+	}
+}
+
+// serveVisit records when the device enters and leaves the external system. The first line of conn is "DEVICE TASK TOKEN".
+func (r *run) serveVisit(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	defer rescue.After(ctx, conn.Close)()
+	line, _ := bufio.NewReader(io.LimitReader(conn, 512)).ReadString('\n')
+	token, _ := strconv.ParseInt(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 10, 64)
+	entered := time.Now()
+	r.post(func() { r.watchEntry(r.tasks[token], entered) })
+	_, _ = io.Copy(io.Discard, conn)
+	left := time.Now()
+	r.post(func() { r.watchExit(r.tasks[token], left) })
+}
