@@ -131,7 +131,8 @@ void on_ready(void) { due = now(); }
 void on_failure(bool is_forbidden)
 {
     int64_t pause = least(1000LL << least(failures, 20), period), refusal = 600000LL << least(refusals, 6);
-    due = hold = now() + (is_forbidden ? least(refusal, DAY / 4) : below(pause));
+    int64_t end = now() + (is_forbidden ? least(refusal, DAY / 4) : below(pause));
+    due = hold = end > hold ? end : hold;
     is_forbidden ? refusals++ : failures++;
 }
 
@@ -158,10 +159,12 @@ static void plan(long status, const char *reason, int64_t after)
     failures = after < 0 ? failures : 0;
     if (is_refused)
         refuse();
+    if (is_forbidden || (is_error && after < 0)) {
+        on_failure(is_forbidden);
+        return;
+    }
     due = now() + (after < 0 ? period : least(after, DAY));
     hold = is_error ? due : hold; /* an error also delays results and renewals */
-    if (is_forbidden || (is_error && after < 0))
-        on_failure(is_forbidden);
 }
 
 static int64_t number(const cJSON *object, const char *name, int64_t otherwise)

@@ -197,7 +197,7 @@ class Device:
         if is_forbidden:
             wait, self.refusals = min(600 * 2 ** min(self.refusals, 6), 6 * 3600), self.refusals + 1
         self.failures += not is_forbidden
-        self.next_report = self.not_before = now() + wait
+        self.next_report = self.not_before = max(self.not_before, now() + wait)
 
     def obey(self, reply, start):
         """Do what the reply says. Leases count from start; None: the reply answers no report of this boot."""
