@@ -24,7 +24,7 @@ type result struct {
 type journal struct {
 	path    string
 	Boot    int      // the number of starts; report ids begin with it, so that they are unique
-	Top     int64    // the highest token that was started
+	top     int64    // the highest token that was started since the boot, or of a result in the journal
 	Started *grant   // the running task
 	Results []result // each is kept until the server has acknowledged it
 }
@@ -40,12 +40,15 @@ func (j *journal) open() {
 		j.Results = append(j.Results, result{grant: *j.Started, Status: "failed", Error: "the device restarted"})
 		j.Started = nil
 	}
+	for _, r := range j.Results {
+		j.top = max(j.top, r.Token)
+	}
 	j.save()
 }
 
 // start is called before the task starts, so that its token is not started again after a restart.
 func (j *journal) start(g grant) {
-	j.Top, j.Started = g.Token, &g
+	j.top, j.Started = g.Token, &g
 	j.save()
 }
 

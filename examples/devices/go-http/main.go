@@ -195,7 +195,7 @@ func (d *device) onGrant(g grant, end float64, payload json.RawMessage) (again b
 		again, d.told = g != d.told, g // finished: the result goes again, at once only the first time
 	case d.work != nil && d.work.grant == g:
 		d.work.extend(end)
-	case d.work == nil && now() < end && g.Token > d.journal.Top: // never an older token or the same one
+	case d.work == nil && now() < end && g.Token > d.journal.top: // never an older token or the same one
 		d.journal.start(g)
 		ctx, cancel := context.WithCancel(context.Background())
 		w := &work{grant: g, lease: end - now()}
@@ -224,7 +224,7 @@ func main() {
 	flag.StringVar(&d.server, "server", "", "http(s)://host:port")
 	flag.StringVar(&d.id, "device", "", "device id")
 	flag.StringVar(&d.tokenFile, "token-file", "", "file with the token")
-	flag.StringVar(&d.journal.path, "journal", "", "file for the results and the highest started token")
+	flag.StringVar(&d.journal.path, "journal", "", "file for the results and the running task")
 	flag.Float64Var(&d.period, "period", 30, "seconds between reports if no answer names a time")
 	authorities := flag.String("ca-file", "", "certificates that the server's certificate is checked against")
 	flag.Parse()

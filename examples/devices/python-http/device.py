@@ -3,12 +3,11 @@
 
 Copy this file and fill in task(). The rest keeps the rules of docs/protocol.md ("A device in 40 lines").
 """
-import argparse, contextlib, http.client, json, os, queue, random, select, socket, ssl, threading, time, urllib.parse
+import argparse, contextlib, http.client, json, math, os, queue, random, select, socket, ssl, threading, time, urllib.parse
 
 PARKED = 25  # seconds for which the server may park a report while there is no task
 MOST_RESULTS = 100  # in one report; with 100 results in the journal the device accepts no task
 LARGEST_ANSWER = 128 * 1024  # bytes; no reply is larger
-NEVER = float("inf")
 
 
 def task(payload, stop, holder):
@@ -56,17 +55,18 @@ class Journal:
     """What survives a restart. When a method has returned, its change is on disk."""
 
     def __init__(self, path):
-        self.path, self.boot, self.top, self.started, self.results = path, 0, 0, None, []
+        self.path, self.boot, self.started, self.results = path, 0, None, []
         if os.path.exists(path):
             with open(path) as file:
-                self.boot, self.top, self.started, self.results = json.load(file)
+                self.boot, self.started, self.results = json.load(file)
         self.boot += 1  # report ids begin with it, so they are unique over restarts
         if self.started:  # its connection ended with the old process: the device has left the external system
             self.add(self.started, "failed", None, "the device restarted")
+        self.top = max((r["token"] for r in self.results), default=0)  # the highest token started; older grants are dropped
         self.save()
 
     def save(self):
-        save(self.path, json.dumps([self.boot, self.top, self.started, self.results]))
+        save(self.path, json.dumps([self.boot, self.started, self.results]))
 
     def start(self, key):  # before the task starts: its token is not started again after a restart
         self.top, self.started = key[1], key
@@ -93,13 +93,13 @@ class Work:
     def extend(self, end):  # a renewal is due at half of what is left, until that half is too short
         self.end = max(self.end, end)
         half = (self.end - now()) / 2
-        self.renew_at = now() + half if half >= min(1, self.lease / 4) and not self.why else NEVER
+        self.renew_at = now() + half if half >= min(1, self.lease / 4) and not self.why else math.inf
 
     def stop_at(self):  # the task gets a second to notice stop, so that it has left when the lease ends
-        return NEVER if self.why else self.end - min(1, self.lease / 10)
+        return math.inf if self.why else self.end - min(1, self.lease / 10)
 
     def cancel(self, why):
-        self.why, self.renew_at = self.why or why, NEVER
+        self.why, self.renew_at = self.why or why, math.inf
         self.stop.set()
 
 
@@ -126,7 +126,7 @@ class Device:
                 pass
             if self.work and now() >= self.work.stop_at():
                 self.work.cancel("lease ended")  # whatever happened to the network
-            if now() >= min(self.next_report, self.work.renew_at if self.work else NEVER):
+            if now() >= min(self.next_report, self.work.renew_at if self.work else math.inf):
                 self.report()
 
     def report(self):
@@ -243,7 +243,7 @@ class Device:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A device of the dispatcher over HTTP with long poll")
     for name, text in (("server", "http(s)://host:port"), ("device", "id"), ("token-file", "file with the token"),
-                       ("journal", "file for the results and the highest started token")):
+                       ("journal", "file for the results and the running task")):
         parser.add_argument("--" + name, required=True, help=text)
     parser.add_argument("--ca-file", help="certificates that the server's certificate is checked against")
     parser.add_argument("--period", type=float, default=30, help="seconds between reports if no answer names a time")

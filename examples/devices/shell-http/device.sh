@@ -218,7 +218,7 @@ exec 3<>"$run/events" # the answers, the end of the task and the timer
 [ -s "$journal" ] || echo '{"boot": 0, "top": 0, "started": null, "results": []}' >"$journal"
 # A task that ran when the program ended has failed: its connection ended with the program.
 change '.boot += 1 | if .started then .results += [.started + {status: "failed", error: "the device restarted"}] |
-	.started = null else . end'
+	.started = null else . end | .top = ([.results[].token] | max // 0)'
 boot=$(jq .boot "$journal") counter=0 most=100 sent="" task="" token="" told="" why="" pauses=0 forbidden=0 next=0 timer=""
 while :; do
 	clock
