@@ -62,7 +62,7 @@ func backlogSQL() string {
 	INSERT INTO answers (owner, key, request, answer, answered_at) SELECT id, 'k', '', '{}', now() - interval '1 hour' - id * interval '1 second' FROM batches;
 	INSERT INTO token_changes (hash, at) SELECT convert_to('h' || id, 'utf8'), now() - interval '1 hour' FROM batches;
 	INSERT INTO news (at, batch) SELECT now() - interval '1 hour', id FROM batches;
-	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) SELECT pool, id, 1, 1, 1, 1 FROM batches`, 10*rowsPerPart)
+	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity) SELECT pool, id, 1, 1, 1, 1, 1 FROM batches`, 10*rowsPerPart)
 }
 
 const clearSQL = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM event_seals; DELETE FROM attempts; DELETE FROM late_results;
