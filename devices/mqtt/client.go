@@ -16,7 +16,7 @@ import (
 const (
 	transport = "mqtt" // label in metrics
 
-	qosReport, qosReply, qosWake = 1, 1, 0
+	qosReport, qosReply, qosWake, qosExcess = 1, 1, 0, 0
 
 	// The pause before the next attempt to connect is random. Its upper bound begins at
 	// reconnectAfter and doubles up to reconnectMax. So replicas do not reconnect in

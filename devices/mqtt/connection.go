@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -19,6 +20,10 @@ const (
 	writeTimeout        = 5 * time.Second
 	brokerAnswerTimeout = 5 * time.Second // for a paho.Token, which is done with the broker's answer to a publish, subscribe or unsubscribe
 	disconnectWaitMS    = 250             // milliseconds
+
+	excessCheckEvery = 200 * time.Millisecond
+	excessReports    = 400 // excess reports in excessCheckEvery at which the subscription changes to qosExcess
+	calmChecks       = 50  // checks in a row with fewer excess reports after which the subscription changes back
 )
 
 // connection is one connection to the broker. Each connection has its own paho client, which starts without state. A paho client that
@@ -43,18 +48,50 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 		return false, err
 	}
 	c.current.Store(conn)
-	if err := conn.subscribe(ctx, c.filter); err != nil {
+	if err := conn.subscribe(ctx, c.filter, qosReport); err != nil {
 		conn.paho.Disconnect(disconnectWaitMS)
 		return false, err
 	}
 	conn.subscribed.Store(true)
 	c.options.OnConnected()
 	c.options.Logger.InfoContext(ctx, "subscribed to the reports of devices", "filter", c.filter)
-	select {
-	case err = <-conn.lost:
-	case <-ctx.Done():
+	return true, c.watchExcess(ctx, conn)
+}
+
+// watchExcess adapts the QoS of the subscription to the number of excess reports, until the connection is lost or ctx ends. It returns the
+// reason why the connection was lost, or nil if ctx has ended.
+//
+// With QoS 1 the broker sends at most a window of reports, and keeps further ones in a queue. If devices report far faster than that window
+// moves, their reports fill the queue, and the broker drops the reports of all devices. With QoS 0 it sends everything at once, and intake
+// drops the excess. A report that is lost then is sent again by its device, as after any lost report.
+func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
+	check := time.NewTicker(excessCheckEvery)
+	defer check.Stop()
+	qos, calm := byte(qosReport), 0
+	for {
+		select {
+		case err := <-conn.lost:
+			return err
+		case <-ctx.Done():
+			return nil
+		case <-check.C:
+		}
+		wanted := qos
+		if calm++; c.intake.excess.Swap(0) >= excessReports {
+			wanted, calm = byte(qosExcess), 0
+		} else if calm >= calmChecks {
+			wanted = qosReport
+		}
+		if wanted == qos {
+			continue
+		}
+		if err := conn.subscribe(ctx, c.filter, wanted); err != nil {
+			c.options.Logger.WarnContext(ctx, "QoS of the subscription not changed", "qos", wanted, "err", err)
+			continue
+		}
+		c.options.Logger.InfoContext(ctx, "changed the QoS of the subscription to the reports of devices", "qos", wanted)
+		qos = wanted
 	}
-	return true, err
 }
 
 // connect connects and waits for the broker's answer. It gives up after connectTimeout or when
@@ -161,16 +198,16 @@ func (b deadlineConn) Write(data []byte) (int, error) {
 	return b.Conn.Write(data)
 }
 
-// subscribe subscribes to topicFilter. It returns an error if the broker grants the subscription with another QoS than qosReport.
-func (c *connection) subscribe(ctx context.Context, topicFilter string) error {
-	token := c.paho.Subscribe(topicFilter, qosReport, nil)
+// subscribe subscribes to topicFilter with qos. It returns an error if the broker grants the subscription with another QoS.
+func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte) error {
+	token := c.paho.Subscribe(topicFilter, qos, nil)
 	if err := waitToken(token, brokerAnswerTimeout, ctx.Done()); err != nil {
 		return err
 	}
-	if granted, ok := token.(*paho.SubscribeToken); ok {
-		for _, qos := range granted.Result() {
-			if qos != qosReport {
-				return errors.New("the broker refused the subscription " + topicFilter + ", or offers no QoS 1 for it")
+	if answer, ok := token.(*paho.SubscribeToken); ok {
+		for _, granted := range answer.Result() {
+			if granted != qos {
+				return fmt.Errorf("the broker refused the subscription %s, or offers no QoS %d for it", topicFilter, qos)
 			}
 		}
 	}

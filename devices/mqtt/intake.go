@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
@@ -36,6 +37,7 @@ type intake struct {
 	seed    maphash.Seed
 	queues  []chan receivedReport // one for each worker
 	waiting *fair.Shares          // the reports in the queues, by device
+	excess  atomic.Int64          // reports above the rate of their devices since the last check of watchExcess
 	workers rescue.ReportingGroup
 	cancel  context.CancelFunc // cancels the contexts of the handler
 
@@ -116,6 +118,7 @@ func (in *intake) receive(received paho.Message) {
 		in.countUnhandled("retained") // was sent at an unknown time and may be outdated
 		received.Ack()
 	case !in.options.Pace.Take(device, devices.ViaSession):
+		in.excess.Add(1)
 		in.refuseOften(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
 	default:
 		in.enqueue(receivedReport{device: device, body: truncateBody(received.Payload()), ack: received.Ack})

@@ -3,6 +3,7 @@ package mqtt_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -78,4 +79,32 @@ func TestReportsAboveTheRateAreNotHandled(t *testing.T) {
 	if told[devices.ReasonNone] != 3 || len(d.replies) != 0 {
 		t.Errorf("within the rate: %v; %d more replies", told, len(d.replies))
 	}
+}
+
+// TestExcessIsReceivedWithoutAcknowledgements checks devices that report far above their rate: the client receives all reports with QoS 0 as
+// long as they do, so that their reports do not fill the queue of the broker. Reports of other devices are answered throughout.
+func TestExcessIsReceivedWithoutAcknowledgements(t *testing.T) {
+	t.Parallel()
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	clock, log := time.Unix(1000, 0), newLineLog()
+	limiter := pace.New(pace.Options{Rate: 1, Burst: 4, Now: func() time.Time { return clock }})
+	startConnected(t, mqtt.Options{URL: s.URL(), Pace: limiter, Logger: slog.New(log), Handler: newHandler(echoID)})
+	noisy, quiet := connectDevice(t, s, "noisy"), connectDevice(t, s, "quiet")
+	changes := func() int { return len(log.linesWith("changed the QoS of the subscription")) }
+	expectAnswer := func(when string) {
+		t.Helper()
+		quiet.sendReport(t, when)
+		if got := quiet.nextReply(t); got.Re != when {
+			t.Errorf("%s: %+v", when, got)
+		}
+	}
+	eventually(t, "the change to QoS 0", func() bool {
+		for range 2000 {
+			noisy.Publish(devices.ReportTopic("noisy"), 0, false, "{}")
+		}
+		return changes() == 1
+	})
+	expectAnswer("after the change to QoS 0")
+	eventually(t, "the change back to QoS 1", func() bool { return changes() == 2 })
+	expectAnswer("after the change back")
 }

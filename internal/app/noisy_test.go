@@ -296,8 +296,8 @@ type noisyCase struct {
 
 func (c noisyCase) String() string { return fmt.Sprintf("%s, %d over %s", c.site, c.noisy, c.via) }
 
-// check checks that all reports of quiet devices are answered, none with busy_server, and that the events name the noisy devices. It logs the
-// durations.
+// check checks that all reports of quiet devices are answered, none with busy_server, and that the events name the noisy devices. A few reports
+// at the beginning may be lost. It logs the durations.
 func (c noisyCase) check(t *testing.T) {
 	t.Helper()
 	start := serveNoisySite
@@ -311,8 +311,13 @@ func (c noisyCase) check(t *testing.T) {
 		t.Logf("%.0f reports a second", float64(stop())/time.Since(began).Seconds())
 	}()
 	during := s.reportQuietly(t)
-	t.Logf("p90 %s, during the excess %s, max %s", before.p90(), during.p90(), slices.Max(during.took))
-	if during.lost > 0 || during.reasons[devices.ReasonNone] != quietDevices*quietReports {
+	t.Logf("p90 %s, during the excess %s, max %s, %d lost", before.p90(), during.p90(), slices.Max(during.took), during.lost)
+	// With QoS 1 the queue of mosquitto is full for a moment, until the dispatcher receives the reports with QoS 0.
+	mayBeLost := 0
+	if c.via == "1" && c.noisy > 1 {
+		mayBeLost = 2 * quietDevices
+	}
+	if during.lost > mayBeLost || during.reasons[devices.ReasonNone] != quietDevices*quietReports-during.lost {
 		t.Errorf("%d reports of quiet devices were lost; the others were told %v", during.lost, during.reasons)
 	}
 	s.waitForNoisy(t, c.noisy)
@@ -342,6 +347,7 @@ func TestDevicesWithoutPauseHarmNobody(t *testing.T) { //nolint:paralleltest // 
 	}
 	for _, c := range []noisyCase{
 		{"mosquitto", "1", 1, 0},
+		{"mosquitto", "1", 20, 0},
 		{"mosquitto", "0", 1, 0},
 		{"mosquitto", "0", 20, 0},
 		{"mosquitto", "http", 1, 0},
