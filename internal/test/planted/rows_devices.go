@@ -44,6 +44,24 @@ func devicesMistakes() []Mistake {
 			Breaks: "a report over MQTT is acknowledged to the broker before it was handled",
 		},
 		{
+			Package: "devices/mqtt", Func: "Client.watchExcess",
+			Old:    `wanted, calm = byte(qosExcess), 0`,
+			New:    `calm = 0`,
+			Breaks: "devices that report without pause fill the queue of the broker",
+		},
+		{
+			Package: "devices/check", Func: "playOldToken",
+			Old:    `newer.Token - 1`,
+			New:    `newer.Token + 1`,
+			Breaks: "the check of a device does not find that it starts an older token",
+		},
+		{
+			Package: "devices/check", Func: "playCancel",
+			Old:    `t.isEnded() && t.left.Before(limit) && t.reported.Before(limit)`,
+			New:    `true`,
+			Breaks: "the check of a device does not find that it goes on after a cancel",
+		},
+		{
 			Package: "devices/mqtt", Func: "intake.decide",
 			Old:    `refusal.Reply(decoded.ID, `,
 			New:    `refusal.Reply("", `,

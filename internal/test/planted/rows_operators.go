@@ -11,6 +11,18 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an operator may release a slot by force",
 		},
 		{
+			Package: "operators/api", Func: "pools.resumeAll",
+			Old:    `pool.Paused && pool.PausedBy == actor(ctx)`,
+			New:    `pool.Paused`,
+			Breaks: "an operator who resumes his own pauses ends the pauses of others",
+		},
+		{
+			Package: "operators/api", Func: "waiting.summarize",
+			Old:    `p.Code == decision.CodeFull && recent != nil && recent.ManyFail`,
+			New:    `false`,
+			Breaks: "a higher capacity is advised while the external system fails",
+		},
+		{
 			Package: "operators/api", Func: "Operator.checkRights",
 			Old:    `store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set"))`,
 			New:    `store.Covers(o.poolPatterns, ctx.Param("pool")+ctx.Param("set")) || store.Covers(o.setPatterns, ctx.Param("pool")+ctx.Param("set"))`,
