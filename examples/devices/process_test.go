@@ -3,6 +3,7 @@ package devices_test
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -33,8 +34,8 @@ func (d *deviceProcess) start() {
 	}
 	cmd, exited := d.command(), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = d, d
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that kill also ends the processes that it started
-	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that end also ends the processes that it started
+	cmd.WaitDelay = bootTime // processes that outlive the program may hold its output open
 	if err := cmd.Start(); err != nil {
 		d.onFailure(err.Error())
 		return
@@ -52,9 +53,12 @@ func (d *deviceProcess) start() {
 	}()
 }
 
-// kill ends the program and all processes that it started (SIGKILL), as a power cut would. The program starts again after
-// bootTime. Without a running program, kill does nothing.
-func (d *deviceProcess) kill() {
+// kill ends the program alone (SIGKILL): processes that it started live on. The program starts again after bootTime. Without
+// a running program, kill does nothing.
+func (d *deviceProcess) kill() { d.killWith(func(p *os.Process) { _ = p.Kill() }) }
+
+// killWith ends the program by calling end.
+func (d *deviceProcess) killWith(end func(*os.Process)) {
 	d.mu.Lock()
 	cmd, exited := d.cmd, d.exited
 	d.cmd = nil
@@ -62,17 +66,17 @@ func (d *deviceProcess) kill() {
 	if cmd == nil {
 		return
 	}
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	end(cmd.Process)
 	<-exited
 	time.AfterFunc(bootTime, d.start)
 }
 
-// end kills the program for good.
+// end kills the program and all processes that it started for good.
 func (d *deviceProcess) end() {
 	d.mu.Lock()
 	d.isOver = true
 	d.mu.Unlock()
-	d.kill()
+	d.killWith(func(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) })
 }
 
 // Write collects the output of the program.

@@ -1,17 +1,16 @@
 #!/bin/sh
-# A device of the dispatcher over HTTP with long poll, in POSIX sh with curl, jq and mkfifo, on Linux.
+# A device of the dispatcher over HTTP with long poll, in POSIX sh with curl, jq and mkfifo, on Linux. Times are ms.
 #
 # Copy this file and fill in task. The rest keeps the rules of docs/protocol.md ("A device in 40 lines").
-# Times are milliseconds.
 set -eu
 umask 077
 usage="usage: device.sh --server URL --device ID --token-file FILE --journal FILE [--ca-file FILE] [--period SECONDS]"
 
 # task PAYLOAD STOP HOLDER is the work of the device: fill it in. This is the task of the tests: a connection to a TCP
 # server. PAYLOAD is a file with JSON. The task prints its output as JSON (or nothing) and its error on stderr. Its exit
-# status is 0 (succeeded), 1 (failed), 2 (rejected) or 3 (returned). It looks at least once a second whether the file
-# STOP exists, and leaves the external system before it returns. HOLDER is "DEVICE TASK TOKEN", for an external system
-# that refuses older tokens.
+# status is 0 (succeeded), 1 (failed), 2 (rejected) or 3 (returned). It calls "must_stop STOP" at least once a second, and
+# leaves the external system before it returns. HOLDER is "DEVICE TASK TOKEN", for an external system that refuses older
+# tokens. The shell option -e has no effect in this function.
 task() {
 	eval "$(jq -r '@sh "system=\(.system // "") length=\((.seconds // 0) * 1000 | floor) size=\(.output_bytes // 0)
 		fail=\(.fail // "")"' "$1")"
@@ -23,19 +22,22 @@ task() {
 	connection=$!
 	exec 4>"$run/line"
 	echo "$3" >&4
-	while [ "$now" -lt "$end" ] && [ ! -e "$2" ] && kill -0 "$connection" 2>/dev/null; do
+	while [ "$now" -lt "$end" ] && ! must_stop "$2" && kill -0 "$connection" 2>/dev/null; do
 		sleep 0.1
 		clock
 	done
 	kill "$connection" 2>/dev/null || fail="the external system closed the connection"
 	wait "$connection" 2>/dev/null || true # has left
-	if [ -e "$2" ]; then fail=stopped; fi
+	if must_stop "$2"; then fail=stopped; fi
 	if [ -n "$fail" ]; then
 		echo "$fail" >&2
 		return 1
 	fi
 	[ "$size" = 0 ] || { printf '{"data":"' && head -c "$size" /dev/zero | tr '\0' x && printf '"}'; }
 }
+
+# must_stop STOP tells the task to stop: the file STOP exists, or this program was killed, which does not kill its task.
+must_stop() { [ -e "$1" ] || ! kill -0 $$ 2>/dev/null; }
 
 # clock sets now by a clock that does not jump, and that runs while the machine sleeps.
 clock() {
@@ -177,6 +179,7 @@ on_grant() {
 			(task "$run/payload" "$run/stop" "$device $task $token") >"$run/output" 2>"$run/error" && status=0 || status=$?
 			echo "ended $status" >&3
 		} &
+		echo $! >"$run/task.$machine_boot"
 	fi
 }
 
@@ -191,6 +194,7 @@ on_end() {
 	change '.started = null | .results += [{$task, $token, $status, error: $error[:1000] | rtrimstr("\n")} +
 		if $output == [] then {} else {output: $output[0]} end]' --argjson task "$task" --argjson token "$token" \
 		--arg status $status --rawfile error "$run/error" --slurpfile output "$run/output"
+	rm -f "$run/task.$machine_boot"
 	task="" token=""
 	clock
 	next=$now
@@ -210,13 +214,16 @@ while [ $# -gt 0 ]; do
 	esac
 	shift 2
 done
-period=$((period * 1000)) run=$journal.run
+period=$((period * 1000)) run=$journal.run machine_boot=$(cat /proc/sys/kernel/random/boot_id)
+if [ -e "$run/task.$machine_boot" ]; then # the task of a killed program leaves before its failure is reported
+	while kill -0 "$(cat "$run/task.$machine_boot")" 2>/dev/null; do sleep 0.1; done
+fi
 rm -rf "$run"
 mkdir "$run"
 mkfifo "$run/events"
 exec 3<>"$run/events" # the answers, the end of the task and the timer
 [ -s "$journal" ] || echo '{"boot": 0, "top": 0, "started": null, "results": []}' >"$journal"
-# A task that ran when the program ended has failed: its connection ended with the program.
+# A task that ran when the program ended has failed.
 change '.boot += 1 | if .started then .results += [.started + {status: "failed", error: "the device restarted"}] |
 	.started = null else . end | .top = ([.results[].token] | max // 0)'
 boot=$(jq .boot "$journal") counter=0 most=100 sent="" task="" token="" told="" why="" pauses=0 forbidden=0 next=0 timer=""
