@@ -47,7 +47,8 @@ is a terminal. Erase its journal afterwards: the tokens of the check are higher
 than those of a dispatcher.
 
 Exit status 1 if the device broke a rule, never reported or fell silent, else 0.`,
-		Example: "  dispatcher devices check --listen 192.168.1.5:8090 --system-listen 192.168.1.5:9000",
+		Example: `  dispatcher devices check --reboot-command ./boot.sh
+  dispatcher devices check --listen 192.168.1.5:8090 --system-listen 192.168.1.5:9000`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.isJSON = f.isJSON || operator.output == outputJSON; !f.isJSON && operator.output != outputTable {
 				return usageError{fmt.Errorf("--output: %q is neither table nor json", operator.output)}
@@ -65,7 +66,7 @@ Exit status 1 if the device broke a rule, never reported or fell silent, else 0.
 	flags.StringVar(&f.tokenFile, "token-file", "", "file that contains the token of the device (default: any token is right)")
 	flags.StringVar(&f.rebootCommand, "reboot-command", "", "shell command that cuts the power of the device, or kills its program, and starts it again")
 	flags.StringVar(&f.clockCommand, "clock-command", "", "shell command that sets the wall clock of the device back by an hour")
-	flags.StringVar(&f.options.Only, "only", "", "play only the scenarios whose names contain this text: reboot")
+	flags.StringVar(&f.options.Only, "only", "", "play only the scenarios whose names contain this text, such as reboot; an unknown text lists the names")
 	flags.DurationVar(&f.options.JoinWait, "wait", 10*time.Minute, "longest wait for the first report")
 	flags.BoolVar(&f.isJSON, "json", false, "the same as --output json")
 	flags.StringVar(&f.junit, "junit", "", "file to which the findings are also written, as JUnit XML")
@@ -92,6 +93,9 @@ func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
 	c.note("Waiting for the first report of a device (%s)", strings.Join(f.addresses, ", "))
 	findings, err := check.Run(cmd.Context(), f.options)
 	bar.Clear()
+	if findings == nil {
+		return err
+	}
 	return cmp.Or(f.write(c, findings), f.writeJUnit(findings), err)
 }
 
@@ -168,6 +172,9 @@ func (f *checkFlags) write(c *console, findings []check.Finding) error {
 	table, counts := terminal.NewTable(c.out, "STATE", "RULE", "FOUND"), map[string]int64{}
 	for _, finding := range findings {
 		counts[finding.State]++
+		if finding.Rule == check.RuleStarts && finding.State == check.NotSeen {
+			c.note("The device never connected to --system-listen: let it run the lab task if the payload has system. Rules about work are not seen without it.")
+		}
 		table.AddRow(finding.State, finding.Rule, finding.Found)
 		if finding.State == check.Failed {
 			table.AddRow("", "", "contract: "+finding.Sentence)

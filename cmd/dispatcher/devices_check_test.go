@@ -118,3 +118,14 @@ func TestDevicesCheckRefusesWrongFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestDevicesCheckNamesItsScenarios checks that a text of --only which names no scenario is refused at once, with the names.
+func TestDevicesCheckNamesItsScenarios(t *testing.T) {
+	t.Parallel()
+	p := startProgram(t, nil, "devices", "check", "--listen", "127.0.0.1:0", "--only", "nonsense")
+	p.waitForOutput(t, `no scenario has "nonsense" in its name: a task, .*a lease that ends, `)
+	<-p.ended
+	if code := p.cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit %d", code)
+	}
+}

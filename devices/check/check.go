@@ -59,7 +59,7 @@ func (r *run) scenarios() []scenario {
 		{"renewals", 10, true, playRenewals},
 		{"a lease that ends", 6, true, playLeaseEnd},
 		{"a slow reply", 8, true, playSlowReply},
-		{"a parked report", 6, r.last.wait > 0, playParkedReport},
+		{"a parked report", 6, r.last != nil && r.last.wait > 0, playParkedReport},
 		{"a report that is too large", 11, true, playTooLarge},
 		{"no reply", 30, true, playNoReply},
 		{"a clock that jumps", 8, r.ShiftClock != nil, playClock},
@@ -69,11 +69,14 @@ func (r *run) scenarios() []scenario {
 }
 
 // Run examines the device, and returns one finding for each rule. If ctx ends or the device falls silent, it returns an error and the
-// findings until then.
+// findings until then. If no scenario matches Options.Only, it returns an error and no findings.
 func Run(ctx context.Context, options Options) ([]Finding, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := newRun(ctx, options, options.System.Addr().String())
+	if names := r.scenarioNames(); !strings.Contains(strings.Join(names, "\n"), options.Only) {
+		return nil, fmt.Errorf("no scenario has %q in its name: %s", options.Only, strings.Join(names, ", "))
+	}
 	rescue.Async(func() error { return r.serveSystem(ctx) })
 	if options.HTTP != nil {
 		rescue.Async(func() error { return r.serveHTTP(ctx) })
@@ -87,6 +90,14 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 	}
 	err := r.play(ctx)
 	return r.findings, err
+}
+
+// scenarioNames returns the names of all scenarios.
+func (r *run) scenarioNames() (names []string) {
+	for _, s := range r.scenarios() {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 // play plays the scenarios after the device has reported for the first time.

@@ -13,6 +13,9 @@ const (
 	NotCheckable = "not_checkable" // no message shows it
 )
 
+// RuleStarts is the rule that a device starts a granted task. It is not seen if the device does not run the lab task.
+const RuleStarts = "starts"
+
 // Finding is the verdict on one rule.
 type Finding struct {
 	Rule     string `json:"rule"`
@@ -30,7 +33,7 @@ func newFindings(mayShiftClock bool) (all []Finding) {
 		{"report-id", "id of the report: chosen by the device, at most 128 characters, never used again, also after a reboot"},
 		{"credential", "Over HTTP a device sends `Authorization: Bearer <token>`"},
 		{"paced", "The device does not report sooner unless it has something new to report."},
-		{"starts", "starts it, within the lease"},
+		{RuleStarts, "starts it, within the lease"},
 		{"leave-first", "leave the external system # before anything is said about it"},
 		{"report-at-once", "The device reports when its task has ended, at once if it can."},
 		{"results-repeated", "The device repeats each result in every report until it has received any outcome for it"},
