@@ -35,7 +35,7 @@ func (d *deviceProcess) start() {
 	cmd, exited := d.command(), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = d, d
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that end also ends the processes that it started
-	cmd.WaitDelay = bootTime // processes that outlive the program may hold its output open
+	cmd.WaitDelay = bootTime                              // processes that outlive the program may hold its output open
 	if err := cmd.Start(); err != nil {
 		d.onFailure(err.Error())
 		return
