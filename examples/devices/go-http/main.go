@@ -203,8 +203,9 @@ func (d *device) onGrant(g grant, end float64, payload json.RawMessage) (again b
 		w.extend(end)
 		d.work = w
 		go func() {
-			status, output, problem := task(ctx, payload, fmt.Sprint(d.id, " ", g.Task, " ", g.Token))
-			d.events <- func() { d.onEnd(result{g, status, output, problem}) }
+			r := result{grant: g}
+			r.Status, r.Output, r.Error = task(ctx, payload, fmt.Sprint(d.id, " ", g.Task, " ", g.Token))
+			d.events <- func() { d.onEnd(r) }
 		}()
 	}
 	return again
@@ -215,6 +216,9 @@ func (d *device) onEnd(r result) {
 		r.Status, r.Error = "failed", d.work.why
 	}
 	d.work.stop("")
+	if _, err := json.Marshal(r.Output); err != nil { // a wrong value is a fault of the task
+		r.Status, r.Output, r.Error = "failed", nil, err.Error()
+	}
 	d.journal.keep(r)
 	d.work, d.nextReport = nil, now()
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A device of the dispatcher over HTTP with long poll. It needs Python 3.8 and no other package.
-
 Copy this file and fill in task(). The rest keeps the rules of docs/protocol.md ("A device in 40 lines").
 """
 import argparse, contextlib, http.client, json, math, os, queue, random, select, socket, ssl, threading, time, urllib.parse
 
 PARKED = 25  # seconds for which the server may park a report while there is no task
 MOST_RESULTS = 100  # in one report; with 100 results in the journal the device accepts no task
+STATUSES = ["succeeded", "failed", "rejected", "returned"]
 LARGEST_ANSWER = 128 * 1024  # bytes; no reply is larger
 
 
@@ -226,9 +226,9 @@ class Device:
         return False
 
     def work_on(self, work, payload):
-        """Run task() in a thread, so that reports go on meanwhile."""
         try:
             status, output, error = task(payload, work.stop, f"{self.options.device} {work.key[0]} {work.key[1]}")
+            STATUSES.index(status), json.dumps(output, allow_nan=False), error + ""  # raise an exception for a wrong value
         except Exception as problem:  # a fault of the task is its result
             status, output, error = "failed", None, repr(problem)
         self.events.put((self.on_end, work, status, output, error))

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """A device of the dispatcher over MQTT. It needs Python 3.8 and paho-mqtt: 1.6 (Debian) or 2.x (PyPI).
-
 Copy this file and fill in task(). The rest keeps the rules of docs/protocol.md ("A device in 40 lines").
 """
 import argparse, json, os, queue, random, select, socket, threading, time, urllib.parse
@@ -8,7 +7,7 @@ import paho.mqtt.client as mqtt
 
 MOST_RESULTS, MOST_SENT, MOST_EVENTS, NEVER = 100, 8, 64, float("inf")
 LARGEST_OUTPUT, LARGEST_RESULTS = 32 * 1024, 60 * 1024  # bytes; a report may have 64 KiB
-encode = json.JSONEncoder(separators=(",", ":")).encode  # to ASCII, so the length is in bytes
+encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode  # to ASCII, so the length is in bytes
 
 
 def task(payload, stop, holder):
@@ -228,10 +227,11 @@ class Device:
 
     def work_on(self, work, payload):
         try:
-            end = task(payload, work, f"{self.options.device} {work.key[0]} {work.key[1]}")
+            status, output, error = task(payload, work, f"{self.options.device} {work.key[0]} {work.key[1]}")
+            ("succeeded", "failed", "rejected", "returned").index(status), encode(output), error + ""  # wrong values raise
         except Exception as fault:  # a fault of the task is its result
-            end = "failed", None, repr(fault)
-        self.events.put((None, self.on_end, work, *end))
+            status, output, error = "failed", None, repr(fault)
+        self.events.put((None, self.on_end, work, status, output, error))
 
     def on_end(self, work, status, output, error):
         if status != "succeeded" and work.wait(0):

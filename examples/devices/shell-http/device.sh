@@ -190,7 +190,7 @@ on_end() {
 		status=failed
 		echo "$why" >"$run/error"
 	fi
-	jq . "$run/output" >/dev/null 2>&1 || : >"$run/output" # not JSON
+	jq -es 'length < 2' "$run/output" >/dev/null 2>&1 || { status=failed && echo "not one JSON value" >"$run/error" && : >"$run/output"; }
 	change '.started = null | .results += [{$task, $token, $status, error: $error[:1000] | rtrimstr("\n")} +
 		if $output == [] then {} else {output: $output[0]} end]' --argjson task "$task" --argjson token "$token" \
 		--arg status $status --rawfile error "$run/error" --slurpfile output "$run/output"

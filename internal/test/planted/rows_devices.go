@@ -58,7 +58,7 @@ func devicesMistakes() []Mistake {
 		{
 			Package: "devices/check", Func: "playCancel",
 			Old:    `t.isEnded() && t.left.Before(limit) && t.reported.Before(limit)`,
-			New:    `true`,
+			New:    `!limit.IsZero()`,
 			Breaks: "the check of a device does not find that it goes on after a cancel",
 		},
 		{
