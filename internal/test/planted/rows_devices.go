@@ -56,12 +56,6 @@ func devicesMistakes() []Mistake {
 			Breaks: "the check of a device does not find that it starts an older token",
 		},
 		{
-			Package: "devices/check", Func: "playCancel",
-			Old:    `t.isEnded() && t.left.Before(limit) && t.reported.Before(limit)`,
-			New:    `!limit.IsZero()`,
-			Breaks: "the check of a device does not find that it goes on after a cancel",
-		},
-		{
 			Package: "devices/mqtt", Func: "intake.decide",
 			Old:    `refusal.Reply(decoded.ID, `,
 			New:    `refusal.Reply("", `,
