@@ -23,8 +23,8 @@ func writeTemp(t *testing.T, content string) string {
 	return path
 }
 
-// startDevice starts a device program of the kit in Python with this token, until the returned function is called. args are further
-// options of the program.
+// startDevice starts a device program of the kit in Python with this token. The returned function ends the program. args are further options
+// of the program.
 func startDevice(t *testing.T, name, server, token string, args ...string) (kill func()) {
 	t.Helper()
 	args = append([]string{"../../examples/devices/" + name + "/device.py", "--server", server, "--device", "d-1", "--token-file", writeTemp(t, token), "--journal", filepath.Join(t.TempDir(), "journal"), "--period", "1"}, args...)

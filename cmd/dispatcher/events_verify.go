@@ -19,7 +19,7 @@ type verification struct {
 	Blocks   int                  `json:"blocks"` // number of blocks that were compared
 	Events   int64                `json:"events"` // number of events that these blocks had when they were sealed
 	Unsealed int                  `json:"unsealed"`
-	First    *operators.EventSeal `json:"first_seal"` // the first of these blocks; nil if there is none
+	First    *operators.EventSeal `json:"first_seal"` // seal of the first compared block; nil if no block was compared
 	Last     *operators.EventSeal `json:"last_seal"`
 	Faults   []sealFault          `json:"faults"`
 }
@@ -127,7 +127,7 @@ func (v *verification) add(seal operators.EventSeal) {
 	v.Faults = append(v.Faults, sealFault{seal, problem})
 }
 
-// write writes the faults as a table, and notes what was compared. With --output json it writes everything as JSON.
+// write writes the faults as a table, and notes the number of compared events and blocks. With --output json it writes v as JSON.
 func (v *verification) write(output *console) error {
 	if output.isJSON {
 		return writeJSON(output.out, v, jsonIndent)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAllPoolsArePausedByOneCommand checks that --all pauses all pools after a confirmation, and resumes those that the same token paused.
+// TestAllPoolsArePausedByOneCommand checks that --all pauses all pools after a confirmation, and resumes the pools that the same token paused.
 func TestAllPoolsArePausedByOneCommand(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

@@ -1,8 +1,9 @@
-// Package check examines one real device. It plays a server that loses, delays, repeats and refuses on purpose. It judges by the reports of
-// the device, and by the device's connections to an external system of the check, whether the device keeps the contract of docs/protocol.md.
+// Package check examines one real device: does the device keep the contract of docs/protocol.md? The package acts as a server that loses,
+// delays, repeats and refuses messages on purpose. It reads the reports of the device, and sees the connections of the device to an external
+// system that belongs to the check.
 //
-// Everything that arrives is handled by the goroutine of Run, so the state of a run needs no lock. Some rules are judged whenever something
-// arrives (watch.go), the others by the scenario that provokes them.
+// One goroutine, that of Run, handles all reports and connections, so the state of a run needs no lock. Some rules are checked with each
+// report or connection (watch.go). A scenario checks the other rules: it provokes a fault first.
 package check
 
 import (
@@ -40,7 +41,7 @@ type scenario struct {
 	name       string
 	seconds    int // expected length
 	isPlayable bool
-	play       func(*run) // provokes the fault and judges the rules about it
+	play       func(*run) // provokes the fault and checks the rules about it
 }
 
 // scenarios returns all scenarios in the order in which they are played.

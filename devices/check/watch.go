@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// receive judges one report and answers it. Other devices get no answer.
+// receive checks one report and answers it. Other devices get no answer.
 func (r *run) receive(x *exchange) {
 	if r.Device == "" {
 		r.Device = x.device
@@ -34,12 +34,12 @@ func (r *run) receive(x *exchange) {
 	r.answer(x)
 }
 
-// checkToken judges the token of the device. x is the report that has the token, or nil.
+// checkToken checks the token of the device. x is the report that has the token, or nil.
 func (r *run) checkToken(x *exchange, token string) {
 	r.check("credential", token != "" && (r.Token == "" || token == r.Token), x, "the device sent no token, or another token than that of --token-file")
 }
 
-// watchPace judges the time of the report.
+// watchPace checks the time of the report.
 func (r *run) watchPace(x *exchange) {
 	hasNews := r.mayRepeat || len(x.Running) > 0 || x.Attributes != nil
 	for _, result := range x.Results {
@@ -52,7 +52,7 @@ func (r *run) watchPace(x *exchange) {
 	r.mayRepeat = false
 }
 
-// watchRunning judges whether the device may work on t, which the report lists as running.
+// watchRunning checks whether the device may work on t, which the report lists as running.
 func (r *run) watchRunning(x *exchange, t *task) {
 	t.isStarted = true
 	r.checkLease(t, x.at, x)
@@ -64,14 +64,14 @@ func (r *run) watchRunning(x *exchange, t *task) {
 	}
 }
 
-// checkLease judges whether the device may work on t at the time. x is the report that lists t, or nil.
+// checkLease checks whether the device may work on t at the time. x is the report that lists t, or nil.
 func (r *run) checkLease(t *task, at time.Time, x *exchange) {
 	if late := at.Sub(t.end); !t.end.IsZero() && late > tolerance {
 		r.check(t.leaseRule, false, x, "task %d: the device works %s after the end of its lease", t.ID, late.Round(time.Millisecond))
 	}
 }
 
-// watchResult judges whether the report must have, may have or must not have the result of t.
+// watchResult checks whether the report must have, may have or must not have the result of t.
 func (r *run) watchResult(x *exchange, t *task) {
 	keeps := map[bool]string{false: "results-repeated", true: "refused-keeps"}[r.pace.rule == "refused-waits"]
 	switch result := x.result(t); {
@@ -92,7 +92,7 @@ func (r *run) watchResult(x *exchange, t *task) {
 	}
 }
 
-// watchEntry judges whether the device may enter the external system for t. t is nil if no task has the token of the device.
+// watchEntry checks whether the device may enter the external system for t. t is nil if no task has the token of the device.
 func (r *run) watchEntry(t *task, at time.Time) {
 	if t == nil {
 		return
@@ -108,7 +108,7 @@ func (r *run) watchEntry(t *task, at time.Time) {
 	r.checkLease(t, at, nil)
 }
 
-// watchExit judges when the device has left the external system. t is nil if no task has the token of the device.
+// watchExit checks when the device has left the external system. t is nil if no task has the token of the device.
 func (r *run) watchExit(t *task, at time.Time) {
 	if t == nil || !t.isInside() {
 		return

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	rateSpan    = 5 * time.Minute  // the length of the period whose ended tasks Batch.Recent counts
+	minRateSpan = 10 * time.Second // minimum period for ratePerMinute
+	maxETA      = 10 * 365 * 24 * time.Hour
+)
+
+// batchState derives the state of a batch from its counts: a batch has ended when none of its tasks is open.
+func batchState(batch store.Batch) string {
+	open := openTasks(batch) > 0
+	switch {
+	case batch.CancelledAt != nil && open:
+		return "cancelling"
+	case batch.CancelledAt != nil:
+		return "cancelled"
+	case !open:
+		return "finished"
+	case batch.Paused:
+		return "paused"
+	case batch.NotBefore != nil && batch.ReadAt.Before(*batch.NotBefore):
+		return "scheduled"
+	}
+	return "running"
+}
+
+// batchCondition returns the state of a batch. If the state is running, the result also depends on the windows of the batch and on its
+// pool: it can be scheduled or held_up.
+func batchCondition(batch store.Batch) string {
+	state, poolState := batchState(batch), batch.PoolSettings
+	lease := cmp.Or(batch.Lease, poolState.Lease)
+	switch {
+	case state != "running":
+		return state
+	case poolState.Paused || poolState.Capacity == 0:
+		return "held_up"
+	case decision.Closed(batch.Opening, lease, batch.FinishInside, batch.ReadAt), decision.Closed(poolState.Opening, lease, batch.FinishInside, batch.ReadAt):
+		return "scheduled"
+	}
+	return state
+}
+
+// openTasks returns the number of tasks of the batch that wait or run.
+func openTasks(batch store.Batch) int64 {
+	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
+}
+
+// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or since the earliest start if that
+// was later. The period is at least minRateSpan. The result is nil if the batch has not begun.
+func ratePerMinute(batch store.Batch) *float64 {
+	began := earliestStart(batch)
+	if batch.ReadAt.Before(began) {
+		return nil
+	}
+	rate := float64(batch.Recent) / min(max(batch.ReadAt.Sub(began), minRateSpan), rateSpan).Minutes()
+	return &rate
+}
+
+// earliestStart returns the earliest time at which tasks of the batch could start: its not_before, or its creation if that was later.
+func earliestStart(batch store.Batch) time.Time {
+	if batch.NotBefore != nil && batch.NotBefore.After(batch.CreatedAt) {
+		return *batch.NotBefore
+	}
+	return batch.CreatedAt
+}
+
+// eta returns the expected time at which the last task of the batch ends, if tasks continue to end at rate, the number per minute. It
+// returns nil if the time is unknown.
+func eta(batch store.Batch, rate *float64) *operators.Time {
+	if rate == nil || *rate == 0 || batchCondition(batch) != "running" {
+		return nil
+	}
+	left := math.Round(float64(openTasks(batch)) / *rate * float64(time.Minute))
+	if left > float64(maxETA) {
+		return nil
+	}
+	at := batch.ReadAt.Add(time.Duration(left))
+	if o := batch.Opening; !o.Until.IsZero() && (o.From.After(batch.ReadAt) || o.Until.Before(at)) { // the rest of the batch must wait for a window
+		return nil
+	}
+	return apiTimeIfSet(at)
+}
