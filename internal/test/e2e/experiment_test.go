@@ -48,6 +48,7 @@ type experiment struct {
 	commits               *commitWatch // watches ledgerLink
 
 	// The fields below may be changed before deploy is called.
+	program       *servers.Program // build of the replicas
 	fleet         simulator.Config
 	reapEvery     time.Duration
 	settings      []string      // environment variables of the replicas
@@ -72,7 +73,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	t.Helper()
 	x := &experiment{
 		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: servers.StartPostgres(t), redis: servers.StartRedis(t, redisArgs...),
-		reapEvery: time.Second, timeLimit: runLimit,
+		program: &program, reapEvery: time.Second, timeLimit: runLimit,
 		settings: []string{ // the margin is at most a fifth of a lease, whatever is configured
 			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
 		},
@@ -121,12 +122,13 @@ func (x *experiment) deploy() {
 	if x.redisURL != "" {
 		first, second = x.redisURL, x.redisURL
 	}
+	binary := x.program.Path(x.t)
 	x.replicas = []*replica{
-		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
-		startReplica(x.t, x.dsn, second, settings...),
+		startReplicaBinary(x.t, binary, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
+		startReplicaBinary(x.t, binary, x.dsn, second, settings...),
 	}
 	for range x.extraReplicas {
-		x.replicas = append(x.replicas, startReplica(x.t, x.dsn, first, settings...))
+		x.replicas = append(x.replicas, startReplicaBinary(x.t, binary, x.dsn, first, settings...))
 	}
 	x.fleet.Margin = x.margin()
 	x.fleet.URL, x.fleet.MQTTURL = startBalancer(x.t, x.replicas...), x.broker.URL

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +19,16 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const (
 	neighbourSpan    = time.Minute // time for which each neighbour sends
 	neighbourWorkers = 8           // concurrent senders of a neighbour
 	neighbourName    = "hostile"   // the hostile device, and its account at the broker
+	leastRequests    = 100         // requests of a token that name it as the sender
+	nameLimit        = 2 * time.Minute
 	probeInterval    = 100 * time.Millisecond
 	probeLimit       = time.Second // highest p99 of the reports of honest devices
 )
@@ -31,10 +37,11 @@ const (
 type neighbour struct {
 	name    string
 	send    func(ctx context.Context, x *crowd, number int64) error // nil: nobody sends, for comparison
-	culprit func(x *crowd) string                                   // returns the event or metric that shows an operator who sends; "" means that there is none
+	culprit func(x *crowd) string                                   // returns what shows an operator who sends, or "" if nothing does; nil: nobody can be named
 }
 
-// neighbours returns all kinds of hostile neighbours.
+// neighbours returns all kinds of hostile neighbours. The second row sends nothing to the dispatcher: it shows what senders do that only use
+// the cores of this machine.
 func neighbours() []neighbour {
 	report := func(device, body string) func(context.Context, *crowd, int64) error {
 		return func(ctx context.Context, x *crowd, _ int64) error {
@@ -47,18 +54,19 @@ func neighbours() []neighbour {
 	upload := `{"pool":"aside","paused":true,"devices":["` + strings.Repeat(`u","`, 9_999) + `u"]}`
 	return []neighbour{
 		{name: "nobody"},
+		{"somebody who only uses the cores", compute, nil},
 		{"a device that reports over HTTP", report(neighbourName+"-http", `{"id":"1"}`), noisyDevice(neighbourName + "-http")},
 		{"a device that reports over MQTT", publish, noisyDevice(neighbourName)},
 		{"a device that invents results", report(neighbourName+"-results", `{"id":"1","results":[{"task":1,"token":1,"status":"succeeded"}]}`), noisyDevice(neighbourName + "-results")},
 		{"a fleet token that registers devices", func(ctx context.Context, x *crowd, number int64) error {
 			return x.request(ctx, fleetToken, http.MethodPost, reportPath(fmt.Sprint("invented-", number)), `{"id":"1"}`)
 		}, (*crowd).registeredByFleet},
-		{"a viewer that reads lists", call("viewer", http.MethodGet, "/v1/devices?page_size=1000", ""), nil},
-		{"an operator that uploads batches", call(adminToken, http.MethodPost, "/v1/batches", upload), nil},
-		{"an operator that opens watches", openWatch, nil},
+		{"a viewer that reads lists", call("viewer", http.MethodGet, "/v1/devices?page_size=1000", ""), requestsOf("viewer")},
+		{"an operator that uploads batches", call("uploader", http.MethodPost, "/v1/batches", upload), requestsOf("uploader")},
+		{"an operator that opens watches", openWatch, requestsOf("watcher")},
 		{"a caller that asks for leases", func(ctx context.Context, x *crowd, number int64) error {
 			return x.request(ctx, "caller", http.MethodPost, "/v1/pools/aside/leases", fmt.Sprintf(`{"holder":"job-%d"}`, number%1000))
-		}, nil},
+		}, requestsOf("caller")},
 		{"somebody who reads the metrics", call("", http.MethodGet, "/metrics", ""), nil},
 	}
 }
@@ -74,6 +82,7 @@ func TestNeighbours(t *testing.T) { //nolint:tparallel // tries come one after a
 	runJudged(t, func(t *testing.T, v *verdict) {
 		t.Helper()
 		x := &crowd{experiment: newExperiment(t, v), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: neighbourWorkers}}}
+		x.program = &servers.Program{} // the race detector would slow the replicas down
 		x.fleet.Devices, x.fleet.Tasks, x.timeLimit = 100, 200, time.Hour
 		x.fleet.Timeout = x.timeLimit
 		x.deploy()
@@ -90,7 +99,7 @@ func TestNeighbours(t *testing.T) { //nolint:tparallel // tries come one after a
 type crowd struct {
 	*experiment
 	client  *http.Client
-	secrets map[string]string // secrets of the tokens viewer and caller
+	secrets map[string]string // secrets by the name of the token
 	device  paho.Client       // the connection of the hostile device to the broker
 
 	calmP99  time.Duration
@@ -102,7 +111,12 @@ func (x *crowd) createTokens() {
 	x.t.Helper()
 	x.secrets = map[string]string{adminToken: adminToken, fleetToken: fleetToken}
 	x.replicas[0].callOperator(x.t, http.MethodPut, "/v1/pools/aside", `{"capacity":0}`)
-	for name, body := range map[string]string{"viewer": `{"name":"viewer","role":"viewer"}`, "caller": `{"name":"caller","role":"caller","pools":["aside"]}`} {
+	for name, body := range map[string]string{
+		"viewer":   `{"name":"viewer","role":"viewer"}`,
+		"uploader": `{"name":"uploader","role":"operator"}`,
+		"watcher":  `{"name":"watcher","role":"operator"}`,
+		"caller":   `{"name":"caller","role":"caller","pools":["aside"]}`,
+	} {
 		var created struct{ Token string }
 		if err := json.Unmarshal(x.replicas[0].callOperator(x.t, http.MethodPost, "/v1/tokens", body), &created); err != nil {
 			x.t.Fatal(err)
@@ -223,10 +237,40 @@ func publish(_ context.Context, x *crowd, number int64) error {
 func openWatch(ctx context.Context, x *crowd, _ int64) error {
 	ctx, cancel := context.WithTimeout(ctx, probeInterval)
 	defer cancel()
-	if err := x.request(ctx, adminToken, http.MethodGet, "/v1/events", "", "text/event-stream"); err != nil && ctx.Err() == nil {
+	if err := x.request(ctx, "watcher", http.MethodGet, "/v1/events", "", "text/event-stream"); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// compute uses a core until ctx ends, in a process of its own. It uses as many cores as the threads of the other senders can.
+func compute(ctx context.Context, _ *crowd, number int64) error {
+	if number > int64(runtime.NumCPU()) {
+		<-ctx.Done()
+		return nil
+	}
+	_ = exec.CommandContext(ctx, "sh", "-c", "while :; do :; done").Run() // ends with ctx
+	return nil
+}
+
+// requestsOf returns a function that returns the number of requests with the token of this name, as the list of tokens shows it. Each replica
+// writes the number once a minute, so the function waits.
+func requestsOf(name string) func(x *crowd) string {
+	return func(x *crowd) string {
+		for deadline := time.Now().Add(nameLimit); time.Now().Before(deadline); <-time.After(probeInterval) {
+			var list operators.TokenList
+			if err := json.Unmarshal(x.replicas[0].callOperator(x.t, http.MethodGet, "/v1/tokens", ""), &list); err != nil {
+				x.t.Error(err)
+				return ""
+			}
+			for _, token := range list.Tokens {
+				if token.Name == name && token.Requests >= leastRequests {
+					return fmt.Sprintf("token %s: %d requests", name, token.Requests)
+				}
+			}
+		}
+		return ""
+	}
 }
 
 // noisyDevice returns a function that returns the event device.noisy of the device.
