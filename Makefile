@@ -9,10 +9,14 @@ ROUNDS ?= 3
 SEED ?= 1
 N ?= 300
 SPAN ?= 10s
+BEFORE ?=
 
 BIN := $(CURDIR)/bin
 LINT := $(BIN)/golangci-lint
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+build image: export VERSION := $(VERSION)
+build image: export COMMIT := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+build image: export DATE := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
 
 .DEFAULT_GOAL := help
 
@@ -24,8 +28,11 @@ help: ## List these commands
 build: ## Build bin/dispatcher, one static binary
 	@echo "Building bin/dispatcher $(VERSION) (SQLite, in-process Redis and MQTT broker included);" \
 		"the first build takes about a minute."
-	@CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
-		-o bin/dispatcher ./cmd/dispatcher
+	@scripts/build bin/dispatcher
+
+.PHONY: image
+image: ## Build the image dispatcher:VERSION with Docker
+	docker build --build-arg VERSION --build-arg COMMIT --build-arg DATE -t dispatcher:$(VERSION) .
 
 .PHONY: run
 run: build ## Run everything in one process, with a simulated fleet (SIMULATE=200 devices)
@@ -122,6 +129,18 @@ env: ## Write .env for docker-compose.yml, with random passwords
 topology: deps build ## Run docker-compose.yml's services without Docker, and its fleet (FLEET_DEVICES=400 ...)
 	@exec go test -count=1 -timeout 30m -v -run '^TestTopology$$' ./internal/test/topology -whole -binary $(BIN)/dispatcher
 
+.PHONY: release
+release: ## Write the release of the commit to dist/: programs, packages, licences, SBOMs, checksums (MINISIGN_KEY=FILE signs it)
+	@scripts/release
+
+.PHONY: release-check
+release-check: ## Build the release in two folders as two users, and compare the hashes (as root)
+	@exec go test -count=1 -timeout 90m -v -run '^TestReleaseIsReproducible$$' ./internal/test/release -whole
+
+.PHONY: release-test
+release-test: deps ## Install, start, upgrade under load and remove the packages in empty Debian roots (as root; BEFORE=commit)
+	@exec go test -count=1 -timeout 90m -v -run '^TestPackages$$' ./internal/test/release -whole -before '$(BEFORE)'
+
 .PHONY: docs
 docs: ## Write docs/configuration.md from the settings
 	go test ./internal/app -run '^TestReferenceIsTheSettings$$' -update
@@ -132,4 +151,4 @@ deps: ## Install what the tests need (Debian as root; elsewhere: say what)
 
 .PHONY: clean
 clean: ## Remove what was built (the data of `dev` stays)
-	rm -rf bin
+	rm -rf bin dist

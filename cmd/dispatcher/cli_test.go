@@ -43,7 +43,7 @@ func expectExits(t *testing.T, code int, wantByCommand map[string]string) {
 func TestHelpAndVersionExitWith0(t *testing.T) {
 	t.Parallel()
 	expectExits(t, 0, map[string]string{
-		"version":         "v0.0.0-test\n",
+		"version":         "v0.0.0-test\ncommit unknown\ndate unknown\n",
 		"--version":       "v0.0.0-test",
 		"":                "Operate:",
 		"help serve":      "DISPATCHER_HTTP_LISTEN",

@@ -26,8 +26,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
-// version is set by the linker.
-var version = "dev"
+// version, commit and date are set by the linker. date is the time of the commit.
+var version, commit, date = "dev", "unknown", "unknown"
 
 // Exit codes. The command run has further ones (run.go).
 const (
@@ -201,9 +201,9 @@ func unknownCommandError(parent *cobra.Command, words []string) error {
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
+		Short: "Print the version, and the commit and its date",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\ncommit %s\ndate %s\n", version, commit, date)
 			return err
 		},
 	}

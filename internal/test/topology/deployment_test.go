@@ -150,7 +150,7 @@ func TestImagesArePinned(t *testing.T) {
 	if len(from) != 2 || from[1] != "gcr.io/distroless/static-debian12:nonroot" {
 		t.Fatalf("FROM %q", from)
 	}
-	builder := regexp.MustCompile(`^golang:(\d+\.\d+)\.\d+-[a-z]+ AS build$`).FindStringSubmatch(from[0])
+	builder := regexp.MustCompile(`^--platform=\$BUILDPLATFORM golang:(\d+\.\d+)\.\d+-[a-z]+ AS build$`).FindStringSubmatch(from[0])
 	module := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(readRepoFile(t, "go.mod")))
 	if builder == nil || builder[1] != module[1] {
 		t.Errorf("the image is built by %q, go.mod says go %s", from[0], module[1])
