@@ -235,8 +235,7 @@ func BenchmarkMemory(b *testing.B) {
 	rate := redis_rate.NewLimiter(s.client)
 	for b.Loop() {
 		for form, p := range map[string]limits.Policy{
-			"packed":   hourlyPolicy(10),
-			"list":     hourlyPolicy(1000),
+			"sliding":  hourlyPolicy(100),
 			"fixed":    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 100},
 			"calendar": {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 100},
 		} {

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,32 +19,6 @@ func NewWithLocalClock(client redis.UniversalClient, localNow func() time.Time) 
 func (l *Limiter) SetSettleWithin(d time.Duration) {
 	s, r := newScripts(d), l.Reservations
 	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
-}
-
-// AsList returns a copy of a sliding rule that always stores the times of its starts as a Redis list.
-func AsList(r *Rule) *Rule { return r.copyAs("L") }
-
-// AsPacked returns a copy of a sliding rule that always stores the times of its starts as one text (packed times).
-func AsPacked(r *Rule) *Rule { return r.copyAs("P") }
-
-func (r *Rule) copyAs(kind string) *Rule {
-	other := r.copyWithOwner("/" + kind)
-	other.spec = kind + strings.TrimLeft(other.spec, "PL")
-	return other
-}
-
-func (r *Rule) copyWithOwner(owner string) *Rule {
-	if r.isSetRule {
-		return newSetRule(r.Owner+owner, r.Policy)
-	}
-	return newRule(r.Owner+owner, r.Policy)
-}
-
-// WithoutShortcut returns a copy of a rule for which the shortcut scripts (quick.lua and others) are never used.
-func WithoutShortcut(r *Rule) *Rule {
-	other := r.copyWithOwner("/long")
-	other.spec += " " // the spec has the same meaning, but no shortcut recognizes its form
-	return other
 }
 
 // Boundaries returns the starts of four calendar periods: the period before the time around, the period that contains it, and the next two.

@@ -11,12 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// policyOfEachKind returns a policy for each way of storing counts: sliding with few starts (packed times), sliding with many starts (a
-// list), fixed and calendar. The longest window of the first three is perMS ms long; the calendar policy counts days.
+// policyOfEachKind returns a policy for each way of storing counts: sliding with two windows, sliding with one window, fixed and calendar. The longest window of the first three is perMS ms long; the calendar policy counts days.
 func policyOfEachKind(perMS int64) []limits.Policy {
 	return []limits.Policy{
 		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),
-		{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: perMS}}},
+		{Name: "one", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: perMS}}},
 		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: perMS, Max: 1},
 		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
 	}

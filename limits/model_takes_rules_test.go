@@ -71,7 +71,7 @@ func (m *takesModel) rememberedTake(take modelTake) (modelTake, bool) {
 	return known, is && take.id != "" && m.now.Sub(known.at) < limits.TakeIDLifetime
 }
 
-func (m *takesModel) longestWindow(i int) time.Duration { return m.forms["plain"][i].LongestWindow() }
+func (m *takesModel) longestWindow(i int) time.Duration { return m.rules[i].LongestWindow() }
 
 // countedSince returns the time at which rule i began to count. If the rule is unknown and isCounted is true, the rule begins to count now.
 func (m *takesModel) countedSince(i int, isCounted bool) time.Time {

@@ -20,8 +20,7 @@ import (
 // TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets) with a plain model. The
 // histories contain takes of any cost that several rules count, peeks, returns, queries of the usage, ids that are sent again, and changes
 // of a maximum. They also contain changes of the clocks of two callers and of Redis, a Redis that loses all data, and a Redis that restarts
-// with its data. A sliding rule runs in several forms, which must agree: as packed times, as a list, without the shortcut script, and in
-// the form that its maximum requires.
+// with its data.
 func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -74,8 +73,8 @@ type takesModel struct {
 	replicas    [2]replica
 	now         time.Time
 	policies    []limits.Policy
-	forms       map[string][]*limits.Rule // key: scope
-	takesWithID []modelTake               // requests to the limit set (takings) that have an id
+	rules       []*limits.Rule
+	takesWithID []modelTake // requests to the limit set (takings) that have an id
 }
 
 // takesState is the state that the model expects in Redis.
@@ -103,7 +102,7 @@ func emptyTakes() takesState {
 }
 
 func newTakes(t *rapid.T, r modelRedis) *takesModel {
-	m := &takesModel{redis: r, takesState: emptyTakes(), forms: make(map[string][]*limits.Rule)}
+	m := &takesModel{redis: r, takesState: emptyTakes()}
 	m.now = time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC)
 	r.setClock(m.now)
 	for i := range m.replicas {
@@ -118,23 +117,8 @@ func newTakes(t *rapid.T, r modelRedis) *takesModel {
 		}
 		m.policies = append(m.policies, p)
 	}
-	m.compileForms(t)
+	m.rules = compileSet(t, m.policies...)
 	return m
-}
-
-// compileForms compiles each policy into a rule in every form (packed times, list, without the shortcut script).
-func (m *takesModel) compileForms(t *rapid.T) {
-	for form, as := range map[string]func(*limits.Rule) *limits.Rule{
-		"plain": func(r *limits.Rule) *limits.Rule { return r }, "packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut,
-	} {
-		rules := compileSet(t, m.policies...)
-		for i, r := range rules {
-			if len(m.slidingWindows(i)) > 0 {
-				rules[i] = as(r)
-			}
-		}
-		m.forms[form] = rules
-	}
 }
 
 func (m *takesModel) actions() map[string]func(*rapid.T) {
@@ -160,7 +144,7 @@ func (m *takesModel) drawReplica(t *rapid.T) *limits.Limiter {
 
 func (m *takesModel) drawTake(t *rapid.T) modelTake {
 	most := int64(20)
-	for _, r := range m.forms["plain"] {
+	for _, r := range m.rules {
 		most = min(most, r.MaxCost())
 	}
 	one := modelTake{account: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account"), cost: rapid.Int64Range(1, most).Draw(t, "cost")}
@@ -184,8 +168,8 @@ func (m *takesModel) checkTakeAgain(t *rapid.T, isCounted bool) {
 	m.checkTake(t, one, isCounted)
 }
 
-func (m *takesModel) newTakings(form string, take modelTake) []limits.Taking {
-	return []limits.Taking{limits.NewTaking(take.id, take.cost, m.forms[form], accountFacts(take.account))}
+func (m *takesModel) newTakings(take modelTake) []limits.Taking {
+	return []limits.Taking{limits.NewTaking(take.id, take.cost, m.rules, accountFacts(take.account))}
 }
 
 func (m *takesModel) checkTake(t *rapid.T, take modelTake, isCounted bool) {
@@ -195,14 +179,12 @@ func (m *takesModel) checkTake(t *rapid.T, take modelTake, isCounted bool) {
 		ask = replica.Takes.Take
 	}
 	want := m.expectedAnswer(take, isCounted)
-	for form := range m.forms {
-		a, err := ask(context.Background(), form, m.newTakings(form, take))
-		if err != nil {
-			t.Fatalf("%s: %v", form, err)
-		}
-		if got := takenText(a[0]); got != want {
-			t.Fatalf("%s at %s, counting %t: %+v\nis   %s\nwant %s", form, m.now, isCounted, take, got, want)
-		}
+	a, err := ask(context.Background(), modelScope, m.newTakings(take))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := takenText(a[0]); got != want {
+		t.Fatalf("at %s, counting %t: %+v\nis   %s\nwant %s", m.now, isCounted, take, got, want)
 	}
 }
 
@@ -226,32 +208,28 @@ func (m *takesModel) checkReturn(t *rapid.T) {
 	one.cost = m.drawTake(t).cost
 	replica := m.drawReplica(t)
 	want := m.returnTake(one)
-	for form := range m.forms {
-		for range 2 { // the second call gives back nothing more
-			n, err := replica.Takes.Return(context.Background(), form, m.newTakings(form, one))
-			if err != nil || n[0] != want {
-				t.Fatalf("%s at %s: %+v: gave back %v, %v, want %d", form, m.now, one, n, err, want)
-			}
+	for range 2 { // the second call gives back nothing more
+		n, err := replica.Takes.Return(context.Background(), modelScope, m.newTakings(one))
+		if err != nil || n[0] != want {
+			t.Fatalf("at %s: %+v: gave back %v, %v, want %d", m.now, one, n, err, want)
 		}
 	}
 }
 
 func (m *takesModel) checkUsage(t *rapid.T) {
 	replica := m.drawReplica(t)
-	for form, rules := range m.forms {
-		for _, account := range []string{"a", "b"} {
-			items := make([]limits.Item, len(rules))
-			for i, r := range rules {
-				items[i] = limits.Item{Rule: r, Subject: r.Subject(accountFacts(account))}
-			}
-			got, err := replica.Usage.ReadUses(context.Background(), form, items)
-			if err != nil {
-				t.Fatalf("%s: %v", form, err)
-			}
-			for i := range rules {
-				if want := m.expectedStanding(i, account, 1); fmt.Sprint(got[i].WindowUse) != fmt.Sprint(want) {
-					t.Fatalf("%s at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", form, m.now, i, account, got[i].WindowUse, want)
-				}
+	for _, account := range []string{"a", "b"} {
+		items := make([]limits.Item, len(m.rules))
+		for i, r := range m.rules {
+			items[i] = limits.Item{Rule: r, Subject: r.Subject(accountFacts(account))}
+		}
+		got, err := replica.Usage.ReadUses(context.Background(), modelScope, items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.rules {
+			if want := m.expectedStanding(i, account, 1); fmt.Sprint(got[i].WindowUse) != fmt.Sprint(want) {
+				t.Fatalf("at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", m.now, i, account, got[i].WindowUse, want)
 			}
 		}
 	}
@@ -267,7 +245,7 @@ func (m *takesModel) changeMaxima(t *rapid.T) {
 	for i := range p.Windows {
 		p.Windows[i].Max = most.Draw(t, "max of window")
 	}
-	m.compileForms(t)
+	m.rules = compileSet(t, m.policies...)
 }
 
 func (m *takesModel) wipeRedis(*rapid.T) {
@@ -293,7 +271,7 @@ func (m *takesModel) changeEpoch(t *rapid.T) {
 // present time as Since.
 func (m *takesModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Takes.Peek(context.Background(), "plain", m.newTakings("plain", modelTake{account: "a", cost: 1})); err != nil {
+		if _, err := r.Takes.Peek(context.Background(), modelScope, m.newTakings(modelTake{account: "a", cost: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}

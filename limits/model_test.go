@@ -17,8 +17,7 @@ import (
 
 // TestHistoriesAgreeWithAPlainModel compares the limiter with a plain model, which keeps all starts and examines all of them for every
 // answer. The histories contain any times and windows, calls that are sent again, two callers whose clocks change, and a Redis that loses
-// all data. A sliding rule runs as packed times, as a list, and without the shortcut script for one window. These forms must give the same
-// answers. The Redis is the in-process Redis, with and without the expiry of keys.
+// all data. The Redis is the in-process Redis, with and without the expiry of keys.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -28,11 +27,14 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
+// modelScope is the scope of all rules of a model.
+const modelScope = "s"
+
 type startsModel struct {
 	redis    modelRedis
 	policy   limits.Policy
 	zone     *time.Location
-	forms    map[string]*limits.Rule // scope -> the rule in this form
+	rule     *limits.Rule
 	replicas [2]replica
 	now      time.Time
 	leases   int
@@ -74,7 +76,7 @@ type modelStart struct {
 
 func newModel(t *rapid.T, r modelRedis) *startsModel {
 	m := &startsModel{
-		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), isKnown: true,
+		redis: r, policy: drawPolicy(t), isKnown: true,
 		settledStarts: make(map[string]modelStart), windowStart: make(map[string]time.Time), windowCount: make(map[string]int),
 	}
 	m.now = rapid.SampledFrom([]time.Time{ // times before clock changes in Berlin (back, forward) and on Lord Howe (back, forward)
@@ -87,12 +89,8 @@ func newModel(t *rapid.T, r modelRedis) *startsModel {
 		one.redisLimiter = r.connect()
 		one.Limiter = limits.NewWithLocalClock(one.client, func() time.Time { return m.now.Add(one.clockError) })
 	}
-	rules := compileRules(t, m.policy)
+	m.rule = compileRules(t, m.policy)[0]
 	m.zone, _ = time.LoadLocation(m.policy.Timezone)
-	m.forms["plain"] = rules[0]
-	if m.policy.Algorithm == limits.Sliding {
-		m.forms["packed"], m.forms["list"], m.forms["long way"] = limits.AsPacked(rules[0]), limits.AsList(rules[0]), limits.WithoutShortcut(rules[0])
-	}
 	m.rebuild(t)
 	return m
 }
@@ -152,42 +150,32 @@ func (m *startsModel) drawStart(t *rapid.T) modelStart {
 	}
 }
 
-func (m *startsModel) newCheck(form string, s modelStart) limits.Check {
-	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, accountFacts(s.account))
+func (m *startsModel) newChecks(s modelStart) []limits.Check {
+	return []limits.Check{limits.NewCheck(s.lease, s.group, []*limits.Rule{m.rule}, accountFacts(s.account))}
 }
 
-// askAllForms sends the check of a start to every form of the rule (packed times, list, without the shortcut script). All forms must give
-// the same answer. If the rule is unknown, it is first filled from the history. If isLook is true, the check reserves nothing.
-func (m *startsModel) askAllForms(t *rapid.T, s modelStart, isLook bool) limits.Answer {
+// check sends the check of a start. If the rule is unknown, it is first filled from the history. If isLook is true, the check reserves nothing.
+func (m *startsModel) check(t *rapid.T, s modelStart, isLook bool) limits.Answer {
 	m.settleOverdue(t)
-	var first *limits.Answer
 	replica := m.drawReplica(t)
 	ask := replica.Reservations.Reserve
 	if isLook {
 		ask = replica.Reservations.Peek
 	}
-	for form := range m.forms {
-		for tries := 0; ; tries++ {
-			answers, err := ask(context.Background(), form, []limits.Check{m.newCheck(form, s)})
-			if err != nil {
-				t.Fatalf("%s: %v", form, err)
-			}
-			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.isKnown {
-				t.Fatalf("%s: after a restart of Redis: %+v", form, answers[0])
-			} else if unknown && tries == 0 && (!m.isKnown || m.redis.canExpireKeys()) { // the key of an idle rule may have expired
-				m.rebuild(t)
-				continue
-			}
-			if first == nil {
-				first = &answers[0]
-			}
-			if got, want := fmt.Sprint(answers[0]), fmt.Sprint(*first); got != want {
-				t.Fatalf("%s: %s, another form said %s", form, got, want)
-			}
-			break
+	for tries := 0; ; tries++ {
+		answers, err := ask(context.Background(), modelScope, m.newChecks(s))
+		if err != nil {
+			t.Fatal(err)
 		}
+		unknown := answers[0].Status == limits.StatusUnknown
+		if !unknown && !m.isKnown {
+			t.Fatalf("after a restart of Redis: %+v", answers[0])
+		}
+		if !unknown || tries > 0 || m.isKnown && !m.redis.canExpireKeys() { // the key of an idle rule may have expired
+			return answers[0]
+		}
+		m.rebuild(t)
 	}
-	return *first
 }
 
 func (m *startsModel) reserveNew(t *rapid.T) {
@@ -211,7 +199,7 @@ func (m *startsModel) reserveAgain(t *rapid.T) {
 	if m.detectRestart(t); !m.isKnown {
 		m.rebuild(t) // an open reservation passes even if its rule is unknown, which ask does not expect
 	}
-	if a := m.askAllForms(t, s, false); a.Status != limits.StatusPassed {
+	if a := m.check(t, s, false); a.Status != limits.StatusPassed {
 		t.Fatalf("%s sent again: %+v", s.lease, a)
 	}
 }
@@ -220,7 +208,7 @@ func (m *startsModel) reserveAgain(t *rapid.T) {
 // the reservation before it asks again.
 func (m *startsModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Reservations.Peek(context.Background(), "plain", []limits.Check{m.newCheck("plain", modelStart{lease: "x"})}); err != nil {
+		if _, err := r.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{lease: "x"})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,7 +216,7 @@ func (m *startsModel) detectRestart(t *rapid.T) {
 
 func (m *startsModel) checkLook(t *rapid.T) {
 	s := m.drawStart(t)
-	m.compareAnswer(t, m.askAllForms(t, s, true), s)
+	m.compareAnswer(t, m.check(t, s, true), s)
 }
 
 func (m *startsModel) compareAnswer(t *rapid.T, a limits.Answer, s modelStart) {
@@ -238,7 +226,7 @@ func (m *startsModel) compareAnswer(t *rapid.T, a limits.Answer, s modelStart) {
 }
 
 func (m *startsModel) checkReserve(t *rapid.T, s modelStart) {
-	a := m.askAllForms(t, s, false)
+	a := m.check(t, s, false)
 	m.compareAnswer(t, a, s)
 	if a.Status == limits.StatusPassed {
 		m.openStarts = append(m.openStarts, s)
@@ -293,17 +281,15 @@ func (m *startsModel) settleStart(t *rapid.T, s modelStart, hasStarted bool, sen
 // countUnreserved counts a start that has no reservation.
 func (m *startsModel) countUnreserved(t *rapid.T) {
 	m.settleOverdue(t)
-	m.askAllForms(t, modelStart{account: "z", lease: "z", group: "z"}, true) // this call makes the rule known
+	m.check(t, modelStart{account: "z", lease: "z", group: "z"}, true) // this call makes the rule known
 	s := m.drawStart(t)
 	m.settleStart(t, s, true, 1)
 }
 
 func (m *startsModel) sendSettlement(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
-	for form := range m.forms {
-		for range sendings {
-			if err := settle(context.Background(), form, []limits.Check{m.newCheck(form, s)}, m.now.Sub(s.at)); err != nil {
-				t.Fatal(err)
-			}
+	for range sendings {
+		if err := settle(context.Background(), modelScope, m.newChecks(s), m.now.Sub(s.at)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -315,16 +301,14 @@ func (m *startsModel) settleOverdue(t *rapid.T) {
 		return
 	}
 	replica := m.drawReplica(t)
-	for form := range m.forms {
-		a, err := replica.Reservations.Peek(context.Background(), form, []limits.Check{m.newCheck(form, modelStart{account: "a", lease: "x"})})
-		if err != nil || a[0].Status != limits.StatusUnsettled {
-			t.Fatalf("with overdue reservations: %+v, %v", a, err)
-		}
-		leases, err := replica.Reservations.Overdue(context.Background(), form)
-		for _, s := range m.openStarts {
-			if err != nil || slices.Contains(leases, s.lease) != isOverdue(s) {
-				t.Fatalf("overdue: %v, %v", leases, err)
-			}
+	a, err := replica.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{account: "a", lease: "x"}))
+	if err != nil || a[0].Status != limits.StatusUnsettled {
+		t.Fatalf("with overdue reservations: %+v, %v", a, err)
+	}
+	leases, err := replica.Reservations.Overdue(context.Background(), modelScope)
+	for _, s := range m.openStarts {
+		if err != nil || slices.Contains(leases, s.lease) != isOverdue(s) {
+			t.Fatalf("overdue: %v, %v", leases, err)
 		}
 	}
 	for _, s := range m.openStarts {
@@ -361,20 +345,18 @@ func (m *startsModel) rebuild(t *rapid.T) {
 		}
 	}
 	replica := m.drawReplica(t)
-	for form, rule := range m.forms {
-		known := false
-		if a, err := replica.Reservations.Peek(context.Background(), form, []limits.Check{m.newCheck(form, modelStart{account: "a", lease: "x"})}); err == nil {
-			known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
-		}
-		if err := replica.Rebuilder.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
-			t.Fatal(err)
-		}
-		if !known && m.policy.Algorithm == limits.Fixed {
-			m.assumeLatestWindows()
-		}
-		if !known { // the history contains the counted starts
-			m.openStarts = slices.DeleteFunc(m.openStarts, func(s modelStart) bool { return m.settledStarts[s.lease].counted })
-		}
+	known := false
+	if a, err := replica.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{account: "a", lease: "x"})); err == nil {
+		known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
+	}
+	if err := replica.Rebuilder.Rebuild(context.Background(), modelScope, []*limits.Rule{m.rule}, past); err != nil {
+		t.Fatal(err)
+	}
+	if !known && m.policy.Algorithm == limits.Fixed {
+		m.assumeLatestWindows()
+	}
+	if !known { // the history contains the counted starts
+		m.openStarts = slices.DeleteFunc(m.openStarts, func(s modelStart) bool { return m.settledStarts[s.lease].counted })
 	}
 	m.isKnown = true
 }

@@ -21,7 +21,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 		t.Helper()
 		for _, p := range []limits.Policy{
 			hourlyPolicy(3),
-			{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
+			{Name: "two", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
 			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
 			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 3},
 		} {

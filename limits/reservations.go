@@ -86,9 +86,6 @@ func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check)
 	if err != nil {
 		return nil, err
 	}
-	if status, isShort := cmd.Val().(int64); isShort { // a single number is a reply of lua/quick.lua
-		return []Answer{{Status: Status(status)}}, nil
-	}
 	reply, err := readNumbers(key.scope, cmd)
 	if err != nil {
 		return nil, err

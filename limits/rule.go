@@ -13,14 +13,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// packedMax is the maximum number of starts of a subject that Redis stores in one text, which is read and
-// written as a whole. If there are more starts, they are stored in a list; the scripts read only the needed
-// entries of a list.
-const packedMax = 32
-
 // formatVersion is the version of the format of the stored data. It is part of the id of each rule. So two releases that run concurrently
 // do not read each other's data.
-const formatVersion = 2
+const formatVersion = 3
 
 // Rule is a compiled policy of an owner. It is safe for concurrent use.
 type Rule struct {
@@ -113,11 +108,7 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 		r.longestWindow = max(r.longestWindow, millis(w.PerMS))
 		fmt.Fprintf(&text, " %d %d", w.Max, w.PerMS)
 	}
-	kind := "L"
-	if r.maxStarts <= packedMax {
-		kind = "P"
-	}
-	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.maxStarts, r.longestWindow.Milliseconds(), text.String())
+	r.spec = fmt.Sprintf("S %d %d%s", r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
 // LongestWindow returns the length of the rule's longest window. An older start has no effect on the rule.

@@ -11,20 +11,14 @@ import (
 var (
 	//go:embed lua/keys.lua
 	keysLua string
-	//go:embed lua/trim.lua
-	trimLua string
 	//go:embed lua/times.lua
 	timesLua string
 	//go:embed lua/base.lua
 	baseLua string
 	//go:embed lua/common.lua
 	commonLua string
-	//go:embed lua/quick.lua
-	quickLua string
 	//go:embed lua/reserve.lua
 	reserveLua string
-	//go:embed lua/quick_settle.lua
-	quickSettleLua string
 	//go:embed lua/settle.lua
 	settleLua string
 	//go:embed lua/overdue.lua
@@ -35,8 +29,6 @@ var (
 	fillLua string
 	//go:embed lua/takes.lua
 	takesLua string
-	//go:embed lua/quick_take.lua
-	quickTakeLua string
 	//go:embed lua/slide.lua
 	slideLua string
 	//go:embed lua/take.lua
@@ -71,12 +63,10 @@ func newScripts(settleWithin time.Duration) scripts {
 		}
 		return all
 	}
-	takes := modes(takesLua+quickTakeLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek)
-	takes[modeReturn] = modes(takesLua+timesLua+commonLua+slideLua+takeLua, modeReturn)[modeReturn]
 	return scripts{
-		reserve: modes(head+quickLua+functions+reserveLua, "R", "P"),
-		take:    takes,
-		settle:  newScript(head + trimLua + quickSettleLua + functions + settleLua),
+		reserve: modes(head+functions+reserveLua, "R", "P"),
+		take:    modes(takesLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek, modeReturn),
+		settle:  newScript(head + functions + settleLua),
 		fill:    newScript(head + functions + fillLua), overdue: newScript(head + timesLua + baseLua + overdueLua),
 		epoch: newScript(epochLua), note: newScript(noteLua), top: newScript(topLua),
 	}

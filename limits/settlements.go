@@ -84,14 +84,12 @@ func (r *Reservations) settleOnce(ctx context.Context, pool string, settlements 
 	if err != nil {
 		return nil, err
 	}
-	if _, isShort := cmd.Val().(int64); !isShort { // a single number would be a reply of lua/quick_settle.lua
-		reply, err := readNumbers(pool, cmd)
-		if err != nil {
-			return nil, err
-		}
-		if r.clock.adjust(reply[0]); len(reply) != 1+len(settlements) {
-			return nil, errNoPeriod
-		}
+	reply, err := readNumbers(pool, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if r.clock.adjust(reply[0]); len(reply) != 1+len(settlements) {
+		return nil, errNoPeriod
 	}
 	return make([]struct{}, len(settlements)), nil
 }

@@ -111,8 +111,7 @@ func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takin
 	})
 }
 
-// runTake runs lua/take.lua and returns its reply. In simple cases lua/quick_take.lua answers instead; runTake converts such a reply to the
-// form of take.lua.
+// runTake runs lua/take.lua and returns its reply.
 func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {
@@ -129,10 +128,6 @@ func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings 
 	reply, err := readNumbers(key.scope, cmd)
 	if err != nil {
 		return nil, err
-	}
-	if len(reply)%2 == 0 && mode != modeReturn { // only replies of lua/quick_take.lua have an even number of elements
-		reply = append(reply, 0)
-		return []int64{0, reply[0], reply[1], 0, reply[2], reply[3], reply[4]}, nil
 	}
 	if t.clock.adjust(reply[0]); len(reply) == 1 {
 		return nil, errNoPeriod

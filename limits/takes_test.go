@@ -101,7 +101,7 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		rules := compileSet(t,
-			hourlyPolicy(10), namedHourlyPolicy("list", 200),
+			hourlyPolicy(10), namedHourlyPolicy("more", 200),
 			limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10},
 			limits.Policy{Name: "c", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 10},
 		)
@@ -131,7 +131,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		takers := []*limits.Limiter{s.Limiter, limits.New(s.client)}
-		for form, policies := range map[string][]limits.Policy{"packed": {hourlyPolicy(20)}, "list": {hourlyPolicy(50)}, "all": policyOfEachKind(3_600_000)[1:2], "several": {hourlyPolicy(20), namedHourlyPolicy("more", 40)}} {
+		for form, policies := range map[string][]limits.Policy{"one": {hourlyPolicy(50)}, "all": policyOfEachKind(3_600_000)[1:2], "several": {hourlyPolicy(20), namedHourlyPolicy("more", 40)}} {
 			rules, most := compileSet(t, policies...), compileSet(t, policies...)[0].MaxCost()
 			var got atomic.Int64
 			var all sync.WaitGroup

@@ -11,11 +11,11 @@ import (
 )
 
 // TestReservationsAreCountedInAnyOrder counts reservations in another order than they were made. The stored times must stay sorted, newest
-// first, both as packed times and as a list.
+// first.
 func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
-	for _, most := range []int64{5, 100} { // packed times, then a list
+	for _, most := range []int64{5, 100} {
 		rules := s.newRules(t, hourlyPolicy(most))
 		var made []limits.Check
 		for second := range 3 {
@@ -31,11 +31,11 @@ func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 }
 
 // TestLateCountsAreKeptInOrder checks starts that are counted late. The stored times must be in the order of the starts, whatever the order
-// of the counts was, both for packed times and for lists.
+// of the counts was.
 func TestLateCountsAreKeptInOrder(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())
-	for most, kept := range map[int64]int{4: 4, 1000: 7} { // 4: packed times; 1000: a list
+	for most, kept := range map[int64]int{4: 4, 1000: 7} {
 		rules := s.newRules(t, hourlyPolicy(most))
 		for _, ago := range []int{20, 40, 10, 30, 25, 5, 50} {
 			s.countLate(t, s.newCheck(rules, "a"), time.Duration(ago)*time.Second)
@@ -58,61 +58,43 @@ func TestListsAreCut(t *testing.T) {
 
 func expectNewestFirst(t *testing.T, s *redisLimiter, rule *limits.Rule, wantCount int) {
 	t.Helper()
-	got := s.storedTimes(t, s.subjectKey(rule))
+	got := s.client.LRange(t.Context(), s.subjectKey(rule), 0, -1).Val()
 	if len(got) != wantCount || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
 		t.Errorf("kept %d, want %d: %v", len(got), wantCount, got)
 	}
 }
 
-// storedTimes returns the stored times of a subject, newest first, whether they are packed or in a list.
-func (s *redisLimiter) storedTimes(tb testing.TB, key string) (times []string) {
-	tb.Helper()
-	if s.client.Type(tb.Context(), key).Val() == "list" {
-		return s.client.LRange(tb.Context(), key, 0, -1).Val()
-	}
-	for word := range slices.Chunk([]byte(s.client.Get(tb.Context(), key).Val()), 13) {
-		times = append(times, string(word))
-	}
-	return times
-}
-
 // TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is exactly as old as the window is long. A
-// refusal must return the time until then. This must hold for packed times, for a list and without the shortcut script.
+// refusal must return the time until then.
 func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
-	for form, as := range map[string]func(*limits.Rule) *limits.Rule{"packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut} {
-		t.Run(form, func(t *testing.T) {
-			t.Parallel()
-			now := arbitraryTime()
-			s, mini := newClockLimiter(t, now)
-			rules := compileRules(t, accountPolicy(limits.Window{Max: 2, PerMS: 1000}))
-			rules[0] = as(rules[0])
-			s.rebuild(t, rules)
-			first := s.newCheck(rules, "b")
-			s.mustReserve(t, first)
-			s.countStart(t, first)
-			mini.SetTime(now.Add(400 * time.Millisecond))
-			if !s.tryStart(t, rules, "b") {
-				t.Fatal("the second is refused")
-			}
-			mini.SetTime(now.Add(999 * time.Millisecond))
-			for _, ask := range []func(context.Context, string, []limits.Check) ([]limits.Answer, error){s.Reservations.Reserve, s.Reservations.Peek} {
-				a, err := ask(t.Context(), s.scope, []limits.Check{s.newCheck(rules, "b")})
-				if err != nil || a[0].Status != limits.StatusLimited || a[0].LongestRefusal().Wait != time.Millisecond || a[0].LongestRefusal().Oldest != 999*time.Millisecond {
-					t.Errorf("a millisecond early: %+v, %v", a, err)
-				}
-			}
-			mini.SetTime(now.Add(1000 * time.Millisecond))
-			third := s.newCheck(rules, "b")
-			s.mustReserve(t, third)
-			s.release(t, third)
-			if !s.tryStart(t, rules, "b") {
-				t.Error("it is refused in time")
-			}
-			if a := s.reserve(t, s.newCheck(rules, "b")); a.Status != limits.StatusLimited || a.LongestRefusal().Wait != 400*time.Millisecond {
-				t.Errorf("then: %+v", a)
-			}
-		})
+	now := arbitraryTime()
+	s, mini := newClockLimiter(t, now)
+	rules := compileRules(t, accountPolicy(limits.Window{Max: 2, PerMS: 1000}))
+	s.rebuild(t, rules)
+	first := s.newCheck(rules, "b")
+	s.mustReserve(t, first)
+	s.countStart(t, first)
+	mini.SetTime(now.Add(400 * time.Millisecond))
+	if !s.tryStart(t, rules, "b") {
+		t.Fatal("the second is refused")
+	}
+	mini.SetTime(now.Add(999 * time.Millisecond))
+	for _, ask := range []func(context.Context, string, []limits.Check) ([]limits.Answer, error){s.Reservations.Reserve, s.Reservations.Peek} {
+		a, err := ask(t.Context(), s.scope, []limits.Check{s.newCheck(rules, "b")})
+		if err != nil || a[0].Status != limits.StatusLimited || a[0].LongestRefusal().Wait != time.Millisecond || a[0].LongestRefusal().Oldest != 999*time.Millisecond {
+			t.Errorf("a millisecond early: %+v, %v", a, err)
+		}
+	}
+	mini.SetTime(now.Add(1000 * time.Millisecond))
+	third := s.newCheck(rules, "b")
+	s.mustReserve(t, third)
+	s.release(t, third)
+	if !s.tryStart(t, rules, "b") {
+		t.Error("it is refused in time")
+	}
+	if a := s.reserve(t, s.newCheck(rules, "b")); a.Status != limits.StatusLimited || a.LongestRefusal().Wait != 400*time.Millisecond {
+		t.Errorf("then: %+v", a)
 	}
 }
 

@@ -53,8 +53,6 @@ end
 
 -- check_window: decides whether one sliding window (at most `max` starts within `per` ms) allows one more
 -- start of the subject whose Redis key is `key`.
---   packed   one text with the times of the counted starts, 13 digits each, newest first; nil if they are in
---            the Redis list `key`
 --   pending  times (ms) of the open reservations of the subject (other_reservations)
 -- Returns one of:
 --   nil         the window allows a start
@@ -63,8 +61,8 @@ end
 --               counted starts fill the window. wait is the time (ms) until it allows a start. ago is the
 --               age (ms) of the max-th newest start, whose expiry makes room
 --   0, 0, 1     the window is full only together with the reservations; when they end is not known
-local function check_window(packed, key, max, per, pending, now)
-  local t = nth_newest(packed, key, max)
+local function check_window(key, max, per, pending, now)
+  local t = nth_newest(key, max)
   if t and t > now + MAX_AHEAD then
     return nil, true
   end
@@ -81,7 +79,7 @@ local function check_window(packed, key, max, per, pending, now)
       reserved = reserved + 1
     end
   end
-  t = reserved > 0 and reserved < max and nth_newest(packed, key, max - reserved)
+  t = reserved > 0 and reserved < max and nth_newest(key, max - reserved)
   if reserved >= max or t and t > now - per then
     return 0, 0, 1
   end

@@ -1,6 +1,6 @@
 -- common: functions that parse the specs of rules (texts that describe rate limits), and that read and write
--- the counts of subjects. keys.lua describes the four kinds of rules (P and L: sliding windows, F: fixed
--- window, C: calendar). scripts.go puts this file after times.lua, and after base.lua if the script uses
+-- the counts of subjects. keys.lua describes the three kinds of rules (S: sliding windows, F: fixed window,
+-- C: calendar). scripts.go puts this file after times.lua, and after base.lua if the script uses
 -- base.lua.
 
 -- Cache of read_spec during one call of the script: spec -> table. Most items of a call have the same specs.
@@ -8,10 +8,9 @@ local specs = {}
 
 -- read_spec: parses `line`, the spec of a rule (a text that describes a rate limit, keys.lua). If the spec is
 -- invalid, the script ends with an error. Returns a table:
---   kind     P (sliding windows, packed times), L (sliding windows, list of times), F (fixed window) or
---            C (calendar)
+--   kind     S (sliding windows), F (fixed window) or C (calendar)
 --   longest  ms after which a start has no effect on the rule
---   Only for the kinds P and L, else nil:
+--   Only for the kind S, else nil:
 --   cap      maximum number of stored starts of a subject
 --   windows  number of windows
 --   max      list: maximum number of starts in each window
@@ -29,7 +28,7 @@ local function read_spec(line)
     words[#words + 1] = tonumber(word) or word
   end
   local s = { kind = words[1] }
-  if s.kind == 'P' or s.kind == 'L' then
+  if s.kind == 'S' then
     check(#words > 4 and #words % 2 == 1, 'spec')
     s.cap = words[2]
     s.longest = words[3]
@@ -90,11 +89,4 @@ end
 local function write_count(s, key, window_start, n, now)
   local ttl = math.max(window_start + s.longest - now, 1)
   redis.call('SET', key, text(window_start) .. '|' .. text(n), 'PX', text(ttl))
-end
-
--- read_packed: returns the stored starts of one subject as packed times: one text with 13 digits for each
--- start. s is the spec table of the rule, key the Redis key of the subject. If nothing is stored, the text is
--- ''. If the rule is not of the kind P (packed times), it returns nil.
-local function read_packed(s, key)
-  return s.kind == 'P' and (redis.call('GET', key) or '') or nil
 end

@@ -57,17 +57,13 @@ local function write_state(state_name)
 end
 
 -- keep_first: makes the step "fill" repeatable for one subject, whose Redis key is `key`. If this call was
--- sent before, the subject already has its starts. keep_first keeps only the first `earlier` starts, which
--- earlier calls stored. For a rule of the kind P (packed times), it returns them as one text and writes
--- nothing. For the kind L (list of times), it shortens the list.
-local function keep_first(s, key, earlier)
-  if s.kind == 'P' then
-    return string.sub(redis.call('GET', key) or '', 1, DIGITS * earlier)
-  end
+-- sent before, the list of the subject already has its starts. keep_first keeps only the first `earlier`
+-- starts, which earlier calls stored.
+local function keep_first(key, earlier)
   if earlier == 0 then
     redis.call('DEL', key)
   else
-    redis.call('LTRIM', key, 0, earlier - 1)
+    redis.call('LTRIM', key, 0, text(earlier - 1))
   end
 end
 
@@ -87,17 +83,9 @@ local function fill_subject(s, key, i)
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end
-  local packed = { keep_first(s, key, earlier) }
+  keep_first(key, earlier)
   for k = i, i + n - 1 do
-    local at = now - tonumber(ARGV[k])
-    if s.kind == 'P' then
-      packed[#packed + 1] = packed_time(at)
-    else
-      redis.call('RPUSH', key, text(at))
-    end
-  end
-  if s.kind == 'P' then
-    redis.call('SET', key, table.concat(packed))
+    redis.call('RPUSH', key, text(now - tonumber(ARGV[k])))
   end
   redis.call('PEXPIRE', key, text(s.longest))
   return i + n

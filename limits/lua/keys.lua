@@ -34,17 +34,15 @@
 
 -- The spec of a rule is a text that describes the rule. Its first word is the kind of the rule. The kind
 -- decides what the key of a subject holds. All times are in ms:
---     "P cap longest max per ..."   sliding windows, packed: the key of the subject holds one text with
---                                   the times of the newest `cap` starts, 13 digits each, newest first
---     "L cap longest max per ..."   sliding windows, list: the key of the subject holds a Redis LIST of
---                                   times, newest first
+--     "S cap longest max per ..."   sliding windows: the key of the subject holds a Redis LIST with the
+--                                   times of the newest `cap` starts, newest first
 --     "F max per"                   fixed window: the key of the subject holds "time|n", the start of the
 --                                   window and the number of starts in it
 --     "C max longest start ..."     calendar: the key of the subject holds "time|n", the start of the
 --                                   period and the number of starts in it
 --     cap      maximum number of stored starts of a subject
 --     longest  time after which a start has no effect on the rule
---     max per  one window: at most max starts in per ms; P and L repeat this pair for each window
+--     max per  one window: at most max starts in per ms; S repeats this pair for each window
 --     start    four times: the starts of the previous, the current and the next two calendar periods
 
 -- Invariants:
@@ -65,9 +63,6 @@ local REMEMBER = 60000
 -- Time in ms. A stored time that is later than the time of Redis by more than MAX_AHEAD shows that the clock
 -- of Redis was set back.
 local MAX_AHEAD = 1000
--- Number of digits of each time (ms) in packed times (one text with all times of a subject). All times have
--- equally many digits, so their order as texts is their order in time. 13 digits suffice until 2286.
-local DIGITS = 13
 -- Status of a check (may this start happen now?): Redis may lack starts of one of its rules, so the rule must
 -- first be filled from the history.
 local UNKNOWN = 0

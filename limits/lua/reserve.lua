@@ -90,9 +90,8 @@ end
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
-  local packed = read_packed(item.spec, item.key)
   for i = 1, s.windows do
-    local wait, ago, only_reserved = check_window(packed, item.key, s.max[i], s.per[i], pending, now)
+    local wait, ago, only_reserved = check_window(item.key, s.max[i], s.per[i], pending, now)
     -- The result `nil, true` of check_window means that the subject has a stored time in the future.
     if not wait and ago then
       return forget_rule(item)

@@ -24,18 +24,6 @@
 
 local now = clock()
 
--- insert_packed: inserts the time `at` (ms) into packed times: one text with the times of starts, 13 digits
--- each, newest first. Returns the new text, with at most the newest `cap` times. A start can be counted later
--- than a newer start, so the place must be searched.
-local function insert_packed(packed, at, cap)
-  local new = packed_time(at)
-  local i = 1
-  while string.sub(packed, i, i + DIGITS - 1) > new do
-    i = i + DIGITS
-  end
-  return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
-end
-
 -- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, which has the newest time first. now
 -- is the current time (ms). A start can be counted later than a newer start, so the place may have to be
 -- searched. Returns the new length of the list.
@@ -59,18 +47,24 @@ local function insert_in_list(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- count_sliding: counts a start for one subject of a rule with sliding windows.
---   s       the spec table of the rule (read_spec)
---   key     the Redis key of the subject
---   packed  one text with the stored times of the subject, 13 digits each, newest first; nil if the rule
---           stores them as a Redis list
---   at      time (ms) at which the start happened
---   now     current time (ms)
-local function count_sliding(s, key, packed, at, now)
-  if packed then
-    return redis.call('SET', key, insert_packed(packed, at, s.cap), 'PX', text(s.longest))
+-- trim_list: deletes times that are not needed from the Redis list `key` after a start was added, and renews
+-- its TTL. s is the spec table of the rule (read_spec), now the current time (ms). length is the number of
+-- times in the list.
+local function trim_list(s, key, now, length)
+  if length > s.cap then
+    redis.call('LTRIM', key, '0', text(s.cap - 1))
+  elseif length % 4 == 0 then
+    -- Each start adds one time, so at least every fourth start comes here and deletes up to 8 expired times.
+    -- More times are deleted than added, so expired times do not accumulate.
+    for _ = 1, 8 do
+      local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
+      if not last or last > now - s.longest then
+        break
+      end
+      redis.call('RPOP', key)
+    end
   end
-  trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
+  redis.call('PEXPIRE', key, text(s.longest))
 end
 
 -- count_start: counts one start for one subject (for example one account) of a rule of any kind. s is the
@@ -78,7 +72,7 @@ end
 -- time (ms).
 local function count_start(s, key, at, now)
   if s.windows then
-    return count_sliding(s, key, read_packed(s, key), at, now)
+    return trim_list(s, key, now, insert_in_list(key, at, now))
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then

@@ -21,8 +21,6 @@
 --   In mode R, one number follows for each taking: how much of its cost has been given back in total.
 --   If the list contains only the time, the script did nothing, because the spec of a calendar rule lacks
 --   a period that the script needs.
---   In the modes T and P, the number of elements must be odd: takes.go assumes that a reply with an even
---   number of elements comes from quick_take.lua.
 --
 -- Invariants:
 --   The script counts a cost only if all items of the taking allow it.
@@ -133,7 +131,7 @@ local function load_rule(item)
     redis.call(
       'SET',
       item.rule,
-      packed_time(item.since) .. packed_time(now + RENEW) .. ARGV[1],
+      text(item.since) .. text(now + RENEW) .. ARGV[1],
       'PX',
       text(item.spec.longest + OUTLIVE)
     )
@@ -145,7 +143,7 @@ end
 --   since            time (ms) at which the rule began to count
 --   has_full_window  true if the rule has counted for its whole window
 --   Only for sliding windows:
---   packed, n  the stored times and their number (slide.lua)
+--   n          number of stored times (slide.lua)
 --   Only for fixed windows (F) and calendars (C):
 --   from, to   start and end (ms) of the current window or period
 --   used       the sum of the costs that were counted in it
@@ -153,7 +151,7 @@ local function load_item(item)
   load_rule(item)
   local s = item.spec
   if s.windows then
-    load_times(item)
+    item.n = redis.call('LLEN', item.key)
     if MODE == 'T' then
       fix_future_times(item, now)
     end
@@ -193,7 +191,7 @@ local function check_item(item, cost)
   for i = 1, s.windows do
     item.inside[i] = count_after(item, now - s.per[i])
     if item.inside[i] + cost > s.max[i] then
-      item.wait = math.max(item.wait, math.min(nth_of_item(item, s.max[i] - cost + 1), now) + s.per[i] - now)
+      item.wait = math.max(item.wait, math.min(nth_newest(item.key, s.max[i] - cost + 1), now) + s.per[i] - now)
     end
   end
   return item.wait
@@ -225,7 +223,7 @@ local function append_usage(reply, item)
     for i = 1, s.windows do
       local n = item.inside[i]
       local left = s.max[i] - n
-      local ends = n > 0 and math.min(nth_of_item(item, n), now) + s.per[i] - now or 0
+      local ends = n > 0 and math.min(nth_newest(item.key, n), now) + s.per[i] - now or 0
       if not least_left or left < least_left or left == least_left and ends > reset then
         window = i
         used = n
@@ -283,7 +281,7 @@ end
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
-    return remove_times(item, taken_at, n)
+    return redis.call('LREM', item.key, text(n), text(taken_at))
   end
   local from, used = read_count(item.key)
   if not from then

@@ -1,6 +1,6 @@
--- takes: the keys and the constants of take.lua and quick_take.lua. A taking is one request to a limit set (a
--- named set of rules that callers ask directly): its rules are to count a cost. An item is a rule and the
--- subject that the rule counts, for example one account. scripts.go puts this file in front of these scripts.
+-- takes: the keys and the constants of take.lua. A taking is one request to a limit set (a named set of rules
+-- that callers ask directly): its rules are to count a cost. An item is a rule and the subject that the rule
+-- counts, for example one account. scripts.go puts this file in front of take.lua.
 
 -- KEYS     for each taking: for each item the key of its rule, then the key of its subject. If the taking
 --          has an id, the key of the id follows
@@ -14,14 +14,12 @@
 --     time      time (ms) of the taking
 --     cost      cost of the taking
 --     returned  how much of the cost was given back later
--- The key of a subject has the form that keys.lua describes for the kind of the rule. After a change of the
--- maximum of a rule with sliding windows, the key can still have the other of the forms P and L.
+-- The key of a subject has the form that keys.lua describes for the kind of the rule.
 
--- Number of digits of each time (ms) in packed times (one text with all times of a subject). All times have
--- equally many digits, so their order as texts is their order in time. 13 digits suffice until 2286.
+-- Number of digits of each time (ms) in the key of a rule. 13 digits suffice until 2286.
 local DIGITS = 13
 -- Time in ms for which Redis keeps the id of a counted taking (request to a limit set). If the request is
--- sent again during this time, it is not counted twice. quick_take.lua contains the same number as a text.
+-- sent again during this time, it is not counted twice.
 local REMEMBER = 600000
 -- Time in ms after which the key of a rule is written again to renew its TTL. The key of a rule must outlive
 -- the keys of its subjects.

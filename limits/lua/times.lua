@@ -1,5 +1,5 @@
 -- times: functions that read and format times. The scripts that count starts of tasks or requests to limit
--- sets use them. Each script defines DIGITS before this file (keys.lua or takes.lua).
+-- sets use them.
 
 -- check: ends the script with the error "limits: bad <what>" if ok is nil or false.
 local function check(ok, what)
@@ -23,18 +23,8 @@ local function text(n)
   return string.format('%d', n)
 end
 
--- nth_newest: returns the time (ms) of the n-th newest start of a subject; nil if the subject has fewer than
--- n starts. packed is one text with the times of the starts, 13 digits each, newest first. If packed is nil,
--- the times are in the Redis list `key`.
-local function nth_newest(packed, key, n)
-  if packed then
-    return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n))
-  end
-  return tonumber(redis.call('LINDEX', key, n - 1) or nil)
-end
-
--- packed_time: returns the time `at` (ms) as a text of 13 digits. All such texts have the same length, so
--- their order as texts is their order in time.
-local function packed_time(at)
-  return string.format('%013.0f', at)
+-- nth_newest: returns the n-th newest time (ms) of the Redis list `key`, which holds the newest time first. If
+-- the list has fewer than n times, it returns nil.
+local function nth_newest(key, n)
+  return tonumber(redis.call('LINDEX', key, text(n - 1)) or nil)
 end

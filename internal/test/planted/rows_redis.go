@@ -77,8 +77,8 @@ func redisMistakes() []Mistake {
 			Breaks: "a sliding window lets one start too many pass while it is full of reservations", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "lua/quick.lua",
-			Old: `local n = max - open`, New: `local n = tonumber(max)`,
+			Package: "limits", Func: "lua/reserve.lua",
+			Old: `open > 0 and other_reservations(item.key, group) or {}`, New: `{}`,
 			Breaks: "starts that are decided at the same time pass a window that has room for one of them", Tests: counts,
 		},
 		{
