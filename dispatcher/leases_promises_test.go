@@ -1,12 +1,10 @@
 package dispatcher_test
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/pages"
 )
 
 // promiseCell is one cell of a table: it names the tests of one promise of the README for one way in which callers
@@ -119,7 +117,10 @@ func (d callerDifference) cellsByPromise() map[string]promiseCell {
 // tests that a cell names must exist.
 func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	t.Parallel()
-	all := moduleTestNames(t)
+	all, err := pages.TestNames("..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, d := range callerDifferences() {
 		for promise, c := range d.cellsByPromise() {
 			if reason, is := strings.CutPrefix(string(c), "cannot: "); is && reason != "" {
@@ -132,26 +133,4 @@ func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 			}
 		}
 	}
-}
-
-// moduleTestNames returns the names of all tests of this module.
-func moduleTestNames(t *testing.T) map[string]bool {
-	t.Helper()
-	names := map[string]bool{}
-	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
-	root := os.DirFS("..")
-	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(filepath.Base(path), "_test.go") {
-			return err
-		}
-		text, err := fs.ReadFile(root, path)
-		for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
-			names[found[1]] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
 }
