@@ -57,6 +57,7 @@ test test-long test-slowest: export GORACE = atexit_sleep_ms=0
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
 	go test -short -vet=off $(RACE) -p 2 -timeout 15m ./...
+	cd internal/test/kubernetes && go test -vet=off -count=1 ./... # the cache of results does not see files outside of a module
 
 .PHONY: test-long
 test-long: deps ## Run all tests: also many cases, large numbers and long faults
@@ -86,6 +87,7 @@ budget: ## Write the sizes of all rooms to internal/test/budget/budget.txt
 lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules
 	$(LINT)-$(GOLANGCI_LINT_VERSION) run
 	cd bench && $(LINT)-$(GOLANGCI_LINT_VERSION) run --disable gomoddirectives # it is built with the dispatcher beside it
+	cd internal/test/kubernetes && $(LINT)-$(GOLANGCI_LINT_VERSION) run
 
 .PHONY: fmt
 fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code

@@ -16,16 +16,21 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPlainMachines runs the commands of docs/operations.md that install everything on plain machines. They run
+// TestTheFirstDay runs the commands of docs/operations.md that lead from an empty machine to a tested restore. They run
 // below one folder, with ports of the test, without apt and systemd.
-func TestPlainMachines(t *testing.T) {
+func TestTheFirstDay(t *testing.T) {
 	t.Parallel()
 	w := newDocRun(t)
-	_, section, _ := strings.Cut(string(readRepoFile(t, "docs/operations.md")), "\n### On plain machines\n")
-	section, _, _ = strings.Cut(section, "\n### ")
+	_, section, _ := strings.Cut(string(readRepoFile(t, "docs/operations.md")), "\n## The first day\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	const pace = "scrape_interval: 10s, scrape_timeout: 8s"
+	if !strings.Contains(section, pace) {
+		t.Fatalf("the page does not set %s", pace)
+	}
+	section = strings.Replace(section, pace, "scrape_interval: 1s, scrape_timeout: 1s", 1) // the test does not wait 10 s for the first scrape
 	out := w.runScript(w.localText(sectionScript(section)))
 	t.Logf("%s", out)
-	for _, want := range []string{`"reason":"granted"`, `"outcome":"recorded"`, "alice", " ok, 3 unknown"} {
+	for _, want := range []string{`"reason":"granted"`, `"outcome":"recorded"`, "alice", " ok, 3 unknown", "\nstands_until ", "\nstate             succeeded\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the walk does not print %q", want)
 		}
@@ -59,19 +64,19 @@ type docRun struct {
 
 func newDocRun(t *testing.T) docRun {
 	t.Helper()
-	for _, program := range []string{"postgres", "psql", "redis-server", "mosquitto", "mosquitto_ctrl", "curl", "openssl", "setpriv"} {
+	for _, program := range []string{"postgres", "psql", "redis-server", "mosquitto", "mosquitto_ctrl", "curl", "openssl", "setpriv", "prometheus", "promtool"} {
 		servers.RequireProgram(t, program)
 	}
 	w := docRun{t: t, dir: servers.ClusterDir(t), ports: map[string]string{}}
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
 	p := localDeployment{t: t}
 	p.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
-	for _, port := range []string{"5432", "6379", "1883", "1884", "8080"} {
+	for _, port := range []string{"5432", "6379", "1883", "1884", "8080", "9090"} {
 		_, w.ports[port], _ = net.SplitHostPort(servers.FreeAddr(t))
 	}
 	for _, file := range []string{
 		"systemd/dispatcher.env", "systemd/dispatcher.service", "postgres/postgresql.conf", "redis/redis.conf", "redis/users.acl",
-		"mosquitto/dynsec/start.sh", "mosquitto/dynsec/mosquitto.conf",
+		"mosquitto/dynsec/start.sh", "mosquitto/dynsec/mosquitto.conf", "prometheus/alerts.yaml",
 	} {
 		p.writeFile(filepath.Join(w.dir, "src/deploy", file), w.localText(string(readRepoFile(t, "deploy/"+file))))
 	}
@@ -82,9 +87,9 @@ func newDocRun(t *testing.T) docRun {
 
 // localText replaces in a text the folders and ports of the documentation with those of this run.
 func (w docRun) localText(text string) string {
-	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
+	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/|/run/)(dispatcher|mosquitto|redis|postgresql|prometheus|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")
-	return regexp.MustCompile(`\b(5432|6379|1883|1884|8080)\b`).ReplaceAllStringFunc(text, func(port string) string { return w.ports[port] })
+	return regexp.MustCompile(`\b(5432|6379|1883|1884|8080|9090)\b`).ReplaceAllStringFunc(text, func(port string) string { return w.ports[port] })
 }
 
 // runScript runs the script in one shell, and ends all processes that it started.
@@ -101,7 +106,7 @@ func (w docRun) runScript(script string) string {
 		user = fmt.Sprint(u.Uid)
 	}
 	shell.Env = []string{
-		"R=" + w.dir, "POSTGRES=" + w.ports["5432"], "REDIS=" + w.ports["6379"], "PGUSER_ID=" + user,
+		"R=" + w.dir, "POSTGRES=" + w.ports["5432"], "REDIS=" + w.ports["6379"], "PROMETHEUS=" + w.ports["9090"], "PGUSER_ID=" + user,
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir,
 	}
 	p := localDeployment{t: w.t}

@@ -1,6 +1,6 @@
 # Replaces apt-get, systemctl and other commands by functions, for the test that runs the commands of
-# docs/operations.md. All files are below the folder $R. Postgres has the port $POSTGRES and Redis the port
-# $REDIS; other programs have the ports in their configuration files.
+# docs/operations.md. All files are below the folder $R. Postgres has the port $POSTGRES, Redis the port $REDIS and
+# Prometheus the port $PROMETHEUS; other programs have the ports in their configuration files.
 set -eu -o pipefail
 
 as_postgres() {
@@ -17,7 +17,11 @@ start_postgres() {
     return 1
 }
 
-apt-get() { # does what the installed packages do: creates folders and starts Postgres
+apt-get() { # does what the installed packages do: creates folders and, at the first call, starts Postgres
+    if [ "$*" = "install -y prometheus" ]; then
+        mkdir -p "$R/etc/prometheus" "$R/var/lib/prometheus"
+        return
+    fi
     mkdir -p "$R"/{run,log,pg,var/lib/redis,var/lib/mosquitto,usr/local/bin,etc/redis,etc/mosquitto,etc/systemd/system,etc/postgresql/15/main/conf.d}
     if [ -n "$PGUSER_ID" ]; then chown "$PGUSER_ID" "$R/run" "$R/pg"; fi
     if id mosquitto >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then chown mosquitto "$R/var/lib/mosquitto"; fi
@@ -49,14 +53,26 @@ systemctl() {
     "restart redis-server") redis-server "$R/etc/redis/redis.conf" >"$R/log/redis" 2>&1 & ;;
     "restart mosquitto") run_unit "$R/etc/systemd/system/mosquitto.service.d/dispatcher.conf" "" mosquitto ;;
     "enable --now dispatcher") run_unit "$R/etc/systemd/system/dispatcher.service" "$(grep -v '^#' "$R/etc/dispatcher/dispatcher.env")" dispatcher ;;
+    "start dispatcher") systemctl enable --now dispatcher ;;
+    "stop dispatcher")
+        kill "$unit_process"
+        wait "$unit_process"
+        ;;
+    "restart prometheus")
+        prometheus --config.file="$R/etc/prometheus/prometheus.yml" --storage.tsdb.path="$R/var/lib/prometheus" \
+            --web.listen-address="127.0.0.1:$PROMETHEUS" >"$R/log/prometheus" 2>&1 &
+        ;;
     *) return 1 ;;
     esac
 }
 
-run_unit() { # UNIT ENVIRONMENT NAME: runs the unit's command with only this environment; %d stands for the folder of the secrets
+# run_unit UNIT ENVIRONMENT NAME runs the unit's command with only this environment. A drop-in file below /run may replace
+# the command. %d stands for the folder of the secrets.
+run_unit() {
     # shellcheck disable=SC2046 # one word each
     env -i PATH="$PATH" $2 $(sed -n "s|^Environment=||p" "$1" | sed "s|%d|$R/etc/dispatcher/secrets|") \
-        $(sed -n 's/^ExecStart=//p' "$1" | tail -1) >"$R/log/$3" 2>&1 &
+        $(cat "$1" "$R/run/systemd/system/$3.service.d"/*.conf 2>/dev/null | sed -n 's/^ExecStart=//p' | tail -1) >>"$R/log/$3" 2>&1 &
+    unit_process=$!
 }
 
 PATH=$R/usr/local/bin:$PATH
