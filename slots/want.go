@@ -43,7 +43,7 @@ func batchName(batch int64) string { return fmt.Sprintf("%016d", batch) }
 // orderName returns a text by which the waiting tasks of a batch are sorted: the highest priority first, then
 // the oldest task.
 func orderName(priority int, task int64) string {
-	return fmt.Sprintf("%010d|%016d", 1<<31-priority, task)
+	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), task)
 }
 
 // parseTask returns the id of the task in a text that orderName made. If the text has no task, it returns 0.

@@ -68,7 +68,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "slots", Func: "orderName",
-			Old: `1<<31-priority`, New: `1<<31+priority`,
+			Old: `1<<31-int64(priority)`, New: `1<<31+int64(priority)`,
 			Breaks: "the task with the lowest priority of a batch goes first", Tests: scripts,
 		},
 		{
