@@ -30,7 +30,7 @@ func TestUnitFitsTheProgram(t *testing.T) {
 	t.Parallel()
 	u := readUnit(t)
 	words := strings.Fields(strings.Join(u["ExecStart"], " "))
-	if len(words) != 2 || words[0] != "/usr/local/bin/dispatcher" || !slices.Contains(subcommands(t), words[1]) {
+	if len(words) != 2 || words[0] != "dispatcher" || !slices.Contains(subcommands(t), words[1]) {
 		t.Errorf("ExecStart=%q", words)
 	}
 	var credentials []string
@@ -89,7 +89,7 @@ func TestUnitIsVerified(t *testing.T) {
 	t.Parallel()
 	analyze := servers.RequireProgram(t, "systemd-analyze")
 	// The dispatcher need not be installed for this check: the unit names another program that exists.
-	text := strings.ReplaceAll(string(readRepoFile(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
+	text := strings.ReplaceAll(string(readRepoFile(t, unitFile)), "ExecStart=dispatcher", "ExecStart="+analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")
 	p := localDeployment{t: t}
 	p.writeFile(file, text)

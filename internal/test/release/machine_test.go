@@ -1,0 +1,130 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// machine is a Debian root in which systemd runs. It has processes, users and mounts of its own, and the network of
+// this machine.
+type machine struct {
+	t       *testing.T
+	dir     string
+	process *servers.Process
+}
+
+// newBase installs Debian with systemd and nothing else into a folder.
+func newBase(t *testing.T) string {
+	t.Helper()
+	for _, program := range []string{"debootstrap", "rpm", "systemd-nspawn", "nsenter"} {
+		servers.RequireProgram(t, program)
+	}
+	dir := filepath.Join(t.TempDir(), "base")
+	runCommand(t, nil, "debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv", "bookworm", dir)
+	return dir
+}
+
+// newMachine copies the root base. It does not start the machine.
+func newMachine(t *testing.T, base string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: filepath.Join(t.TempDir(), "root")}
+	runCommand(t, nil, "cp", "-a", "--reflink=auto", base, m.dir)
+	return m
+}
+
+// boot starts systemd, and waits until it has started its units.
+func (m *machine) boot() {
+	m.t.Helper()
+	m.process = servers.StartProcess(m.t, func() *exec.Cmd {
+		return exec.Command("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--resolv-conf=off", "--console=pipe",
+			"--directory", m.dir, "--boot")
+	}, func() error {
+		out, err := m.try("systemctl", "is-system-running")
+		if out == "running\n" || out == "degraded\n" { // a container has no kernel modules to load
+			return nil
+		}
+		return fmt.Errorf("%q: %w", out, err)
+	})
+	m.t.Cleanup(m.process.Stop)
+}
+
+// leader returns the id of the first process of the machine.
+func (m *machine) leader() string {
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.process.Pid()))
+	for _, file := range children {
+		if ids, _ := os.ReadFile(file); len(strings.Fields(string(ids))) > 0 {
+			return strings.Fields(string(ids))[0]
+		}
+	}
+	return "none"
+}
+
+// root returns the root of the machine as its processes see it.
+func (m *machine) root() string {
+	if m.process == nil {
+		return m.dir
+	}
+	return "/proc/" + m.leader() + "/root"
+}
+
+// try runs a command in the machine.
+func (m *machine) try(words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	words = append([]string{"--target", m.leader(), "--mount", "--uts", "--ipc", "--pid", "--"}, words...)
+	out, err := exec.CommandContext(ctx, "nsenter", words...).CombinedOutput()
+	return string(out), err
+}
+
+// run runs a command in the machine that must succeed.
+func (m *machine) run(words ...string) string {
+	m.t.Helper()
+	out, err := m.try(words...)
+	if err != nil {
+		log, _ := m.try("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
+		m.t.Fatalf("%q: %v\n%s\n%s", words, err, out, log)
+	}
+	return out
+}
+
+func (m *machine) write(name, text string, mode fs.FileMode) {
+	m.t.Helper()
+	if err := os.WriteFile(filepath.Join(m.root(), name), []byte(text), mode); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) read(name string) string {
+	m.t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.root(), name))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (m *machine) has(name string) bool {
+	_, err := os.Lstat(filepath.Join(m.root(), name))
+	return err == nil
+}
+
+// runCommand runs a command on this machine that must succeed, and returns its output.
+func runCommand(t *testing.T, environ []string, words ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), environ...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", words, err, out)
+	}
+	return string(out)
+}

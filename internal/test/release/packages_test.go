@@ -1,0 +1,287 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+const (
+	oldVersion = "v0.0.1"
+	newVersion = "v0.0.2"
+	configFile = "/etc/dispatcher/dispatcher.env"
+	secretsDir = "/etc/dispatcher/secrets"
+	patience   = time.Minute
+)
+
+// replica is a machine on which one replica of the dispatcher is installed, as a .deb or as a .rpm.
+type replica struct {
+	*machine
+	format string
+	addr   string // host:port
+}
+
+// TestPackages installs the .deb and the .rpm of an earlier commit in empty Debian roots, and upgrades them to this
+// commit while a fleet works on both replicas. Then it removes them.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	if !*whole || os.Getuid() != 0 {
+		t.Skip("takes minutes, and needs root: make release-test")
+	}
+	earlier := commitBefore(t)
+	older, newer := buildRelease(t, earlier, oldVersion), buildRelease(t, "HEAD", newVersion)
+	t.Logf("the packages of %s are upgraded", earlier)
+	base := newBase(t)
+	dsn, redis, broker := servers.StartPostgres(t).NewDatabase(t), servers.StartRedis(t), servers.StartMosquittoDynsec(t)
+	var replicas []replica
+	for _, format := range []string{"deb", "rpm"} {
+		r := replica{newMachine(t, base), format, servers.FreeAddr(t)}
+		r.boot()
+		r.expectRefusal(r.install(older))
+		r.configure(broker.DispatcherURL, map[string]string{
+			"postgres_dsn": dsn, "redis_url": redis.URL(), "mqtt_password": servers.DispatcherPassword, "admin_token": adminToken,
+		})
+		r.run("systemctl", "enable", "--now", "dispatcher")
+		r.expectRunning(oldVersion)
+		r.expectConfined()
+		replicas = append(replicas, r)
+	}
+	fleet := startFleet(t, newer, broker.Addr, replicas)
+	for i, r := range replicas {
+		r.awaitHeldSlots()
+		t.Logf("%s: %s", r.format, r.install(newer))
+		r.expectRunning(newVersion)
+		r.awaitHeldSlots()
+		if i == 0 {
+			replicas[1].expectRunning(oldVersion)
+		}
+		for _, each := range replicas {
+			each.awaitReports()
+		}
+		if !strings.HasSuffix(r.read(configFile), changedLine) {
+			t.Errorf("%s: the upgrade changed the configuration file", r.format)
+		}
+	}
+	fleet()
+	for _, r := range replicas {
+		r.expectRemoved()
+	}
+}
+
+const (
+	adminToken  = "token-of-the-first-operator"
+	changedLine = "# changed by the operator\n"
+)
+
+// commitBefore returns the commit whose packages are upgraded: the last tag. Before the first tag, the schema and the
+// scripts may be edited in place, so it is the last commit that changed these or the packages.
+func commitBefore(t *testing.T) string {
+	t.Helper()
+	if *before != "" {
+		return *before
+	}
+	cmd := exec.CommandContext(t.Context(), "git", "describe", "--tags", "--abbrev=0", "HEAD^")
+	cmd.Dir = root
+	if tag, err := cmd.Output(); err == nil {
+		return strings.TrimSpace(string(tag))
+	}
+	return strings.TrimSpace(runCommand(t, nil, "git", "-C", root, "log", "-1", "--format=%H", "--",
+		"migrations", "slots/lua", "limits/lua", "release", "scripts", "deploy/systemd"))
+}
+
+// buildRelease builds the release of a commit for this machine, and returns the path of its files without the end.
+func buildRelease(t *testing.T, commit, version string) string {
+	t.Helper()
+	source, dist := filepath.Join(t.TempDir(), "source"), t.TempDir()
+	runCommand(t, nil, "git", "clone", "--quiet", "--shared", root, source)
+	runCommand(t, nil, "git", "-C", source, "checkout", "--quiet", commit)
+	runCommand(t, []string{"VERSION=" + version, "PLATFORMS=linux/" + runtime.GOARCH, "DIST=" + dist}, filepath.Join(source, "scripts/release"))
+	return filepath.Join(dist, fmt.Sprintf("dispatcher_%s_linux_%s", version, runtime.GOARCH))
+}
+
+// install installs or upgrades the package, and returns what the package manager prints.
+func (r replica) install(release string) string {
+	r.t.Helper()
+	file := release + "." + r.format
+	if r.format == "rpm" {
+		return runCommand(r.t, nil, "rpm", "--root", r.root(), "--nodeps", "--upgrade", file)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write("/root/dispatcher.deb", string(content), 0o600)
+	return r.run("dpkg", "--force-confold", "--install", "/root/dispatcher.deb")
+}
+
+// expectRefusal checks that the service does not start before its secrets exist, and that the package, systemd and
+// the program name what is missing. said is what the installation printed.
+func (r replica) expectRefusal(said string) {
+	r.t.Helper()
+	if !strings.Contains(said, "postgres_dsn redis_url mqtt_password admin_token") {
+		r.t.Errorf("%s: the installation does not name the secrets: %q", r.format, said)
+	}
+	out, err := r.try("systemctl", "start", "dispatcher")
+	status, _ := r.try("systemctl", "status", "--no-pager", "dispatcher")
+	if err == nil || !strings.Contains(status, secretsDir+"/postgres_dsn was not met") {
+		r.t.Errorf("%s: started without secrets: %v %s %s", r.format, err, out, status)
+	}
+	direct, err := r.try("dispatcher", "serve")
+	if err == nil || !strings.Contains(direct, "postgres_dsn") {
+		r.t.Errorf("%s: dispatcher serve: %v %q", r.format, err, direct)
+	}
+	r.t.Logf("%s, without secrets: %s%s%s", r.format, out, status, direct)
+}
+
+// configure writes the secrets, and changes the configuration file.
+func (r replica) configure(brokerURL string, secrets map[string]string) {
+	r.t.Helper()
+	for name, value := range secrets {
+		r.write(filepath.Join(secretsDir, name), value+"\n", 0o600)
+	}
+	text := regexp.MustCompile(`DISPATCHER_HTTP_LISTEN=.*`).ReplaceAllString(r.read(configFile), "DISPATCHER_HTTP_LISTEN="+r.addr)
+	text = regexp.MustCompile(`DISPATCHER_MQTT_URL=.*`).ReplaceAllString(text, "DISPATCHER_MQTT_URL="+brokerURL)
+	r.write(configFile, text+changedLine, 0o644)
+}
+
+// get returns the body of a successful answer of the replica, or "".
+func (r replica) get(path string) string {
+	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
+	if err != nil {
+		return ""
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(body)
+}
+
+// await waits until the condition is true.
+func (r replica) await(what string, condition func() bool) {
+	r.t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !condition(); <-tick.C {
+		if time.Now().After(deadline) {
+			log, _ := r.try("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
+			r.t.Fatalf("%s: %s not within %s\n%s", r.format, what, patience, log)
+		}
+	}
+}
+
+// expectRunning waits until the replica is ready, and checks its version, as a process and as a program.
+func (r replica) expectRunning(version string) {
+	r.t.Helper()
+	r.await("ready", func() bool { return r.get("/readyz") != "" })
+	if metrics := r.get("/metrics"); !strings.Contains(metrics, `dispatcher_build_info{version="`+version+`"} 1`) {
+		r.t.Errorf("%s: another version than %s runs", r.format, version)
+	}
+	if said := r.run("dispatcher", "version"); !regexp.MustCompile(`^` + version + `\ncommit [0-9a-f]{40}\ndate 20\S+Z\n$`).MatchString(said) {
+		r.t.Errorf("%s: version: %q", r.format, said)
+	}
+}
+
+// expectConfined checks that the process runs as its user, without capabilities, and with the limits of the unit.
+func (r replica) expectConfined() {
+	r.t.Helper()
+	process := strings.TrimSpace(r.run("systemctl", "show", "--property=MainPID", "--value", "dispatcher"))
+	uid := strings.TrimSpace(r.run("id", "-u", "dispatcher"))
+	text := r.run("cat", "/proc/"+process+"/status", "/proc/"+process+"/limits")
+	for _, want := range []string{`Uid:\s+` + uid + `\s`, `CapEff:\s+0+\n`, `NoNewPrivs:\s+1\n`, `Max open files\s+65536\s`} {
+		if !regexp.MustCompile(want).MatchString(text) || uid == "0" {
+			r.t.Errorf("%s: no %s:\n%s", r.format, want, text)
+		}
+	}
+}
+
+// sum returns the sum of all series of a metric.
+func (r replica) sum(metric string) (sum float64) {
+	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(r.get("/metrics"), -1) {
+		value, _ := strconv.ParseFloat(match[1], 64)
+		sum += value
+	}
+	return sum
+}
+
+func (r replica) awaitHeldSlots() {
+	r.t.Helper()
+	r.await("a held slot", func() bool { return r.sum("dispatcher_slots_held") > 0 })
+}
+
+// awaitReports waits until the replica has answered more reports, and given more grants.
+func (r replica) awaitReports() {
+	r.t.Helper()
+	reports, grants := r.sum("dispatcher_reports_total"), r.sum("dispatcher_slot_grants_total")
+	r.await("more reports and grants", func() bool {
+		return r.sum("dispatcher_reports_total") > reports && r.sum("dispatcher_slot_grants_total") > grants
+	})
+}
+
+// startFleet starts a simulated fleet that uses all replicas. The returned function waits until its tasks have ended,
+// and fails the test if a promise was broken.
+func startFleet(t *testing.T, release, broker string, replicas []replica) func() {
+	t.Helper()
+	dir := t.TempDir()
+	runCommand(t, nil, "tar", "-xzf", release+".tar.gz", "-C", dir)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, filepath.Base(release), "dispatcher"), "simulate", "--url", "http://"+replicas[0].addr+",http://"+replicas[1].addr,
+		"--mqtt-url", "mqtt://"+broker, "--via=mixed", "--credentials=own", "--pool=fleet", "--capacity=12", "--devices=60",
+		"--tasks=900", "--work=1s", "--lease=10s", "--period=2s", "--silent=2%", "--duplicate=2%")
+	cmd.Env = append(os.Environ(), "DISPATCHER_TOKEN="+adminToken)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cancel)
+	return func() {
+		t.Helper()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the fleet: %v", err)
+		}
+		t.Logf("the fleet:\n%s", said.String())
+	}
+}
+
+// expectRemoved removes the package, and checks what stays.
+func (r replica) expectRemoved() {
+	r.t.Helper()
+	kept := configFile
+	if r.format == "rpm" {
+		kept += ".rpmsave"
+		runCommand(r.t, nil, "rpm", "--root", r.root(), "--erase", "dispatcher")
+	} else {
+		r.run("dpkg", "--remove", "dispatcher")
+	}
+	if r.get("/healthz") != "" || r.has("/usr/bin/dispatcher") || r.has("/usr/lib/systemd/system/dispatcher.service") {
+		r.t.Errorf("%s: the removed program still runs or exists", r.format)
+	}
+	if !strings.HasSuffix(r.read(kept), changedLine) || !r.has(secretsDir+"/postgres_dsn") {
+		r.t.Errorf("%s: the configuration is lost", r.format)
+	}
+	if r.format == "deb" {
+		r.run("dpkg", "--purge", "dispatcher")
+		if r.has("/etc/dispatcher") {
+			r.t.Error("a purge leaves the secrets")
+		}
+	}
+}
