@@ -83,7 +83,7 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 		batch := b.createBatch("a", nil, "d1", "d2")
 		first := b.expectGrant("d1")
 		refused := b.deviceTaskIDs("d2")[0]
-		b.expectWhy(refused, []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "ends as suppressed")
+		b.expectWhy(refused, []decision.Code{decision.CodeDeviceUnseen, decision.CodeLimited}, "ends as suppressed")
 		b.createBatch("free", nil, "d2")
 		if got := b.expectGrant("d2"); got.Pool != "free" {
 			b.t.Errorf("granted of pool %s, want the other task with the same report", got.Pool)
@@ -190,7 +190,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		loses := b.lossyFake()
 		loses.failsSettle.Store(true)
 		b.expectGrant("d3") // the start of d3 is not counted yet
-		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "another start is being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeDeviceUnseen, decision.CodeLimited}, "another start is being decided"); strings.Contains(e.Causes[1].Remedy, "suppressed") {
 			b.t.Errorf("beside a reservation: %+v", e.Causes)
 		}
 		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)

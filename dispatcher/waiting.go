@@ -112,18 +112,23 @@ func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.Task
 	group.SetLimit(maxConcurrentEvaluations)
 	for i, v := range views {
 		group.Go(func() error {
-			evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, obstacles[i], shared).Causes[0]}
+			evaluated[i] = x.explainFirst(ctx, v, obstacles[i], shared)
 			return nil
 		})
 	}
 	return evaluated, group.Wait()
 }
 
+// explainFirst returns the task in view with the first cause of its explanation. The parameters are those of explain.
+func (x *Explainer) explainFirst(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
+	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstacles, source).Causes[0], LastSeen: x.lastReport(view).At}
+}
+
 // evaluateByLedger explains tasks without Redis, which did not answer in time.
 func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
 	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
-		evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, nil, noLookups{}).Causes[0]}
+		evaluated[i] = x.explainFirst(ctx, v, nil, noLookups{})
 	}
 	return evaluated
 }

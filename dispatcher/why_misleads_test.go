@@ -94,3 +94,31 @@ func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 		}
 	}, withLongPeriod)
 }
+
+// A device never reported, and its pool is full. `why` must name the device first, and must not advise a higher capacity, because a free
+// slot would not help. For a device that only lacks a slot, a higher capacity is advised.
+func TestAHigherCapacityIsAdvisedOnlyForWhatLacksASlot(t *testing.T) {
+	t.Parallel()
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.startOther()
+		b.registerDevices("unseen", "seen")
+		b.createBatch("a", nil, "unseen", "seen", "seen")
+		b.expectReason("seen", `{"id":"1"}`, devices.ReasonFull)
+		seen := b.deviceTaskIDs("seen")
+		for task, want := range map[int64][]decision.Code{
+			b.deviceTaskIDs("unseen")[0]: {decision.CodeDeviceUnseen, decision.CodeFull}, seen[0]: {decision.CodeFull}, seen[1]: {decision.CodeFull, decision.CodeOtherFirst},
+		} {
+			for _, cause := range b.expectWhy(task, want).Causes {
+				isAdvised := cause.AdvisesCapacity()
+				if isAdvised != (cause.Code == decision.CodeFull && want[0] == decision.CodeFull) || isAdvised != strings.Contains(cause.Remedy, "capacity") {
+					b.t.Errorf("%v: %+v", want, cause)
+				}
+			}
+		}
+		listed := b.listWaiting(store.TaskScope{Pool: "a"})
+		if listed[0].Code != decision.CodeDeviceUnseen || !listed[0].LastSeen.IsZero() || listed[1].LastSeen.IsZero() {
+			b.t.Errorf("%+v", listed)
+		}
+	}, withLongPeriod)
+}

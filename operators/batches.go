@@ -124,6 +124,23 @@ func (b Batch) EndedTasks() int64 { return b.Total - b.Counts[Pending] - b.Count
 // FailedTasks returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not counted.
 func (b Batch) FailedTasks() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
+// ShownState returns the state of the batch for people: its condition, or waiting if it could start tasks but none of them runs.
+func (b Batch) ShownState() string {
+	if b.Condition == "running" && b.Counts[Dispatched] == 0 {
+		return "waiting"
+	}
+	return b.Condition
+}
+
+// ShownETA returns the expected end of the batch for people. It is nil if the end is unknown, or if none of its tasks runs: the waiting
+// tasks may be unable to start.
+func (b Batch) ShownETA() *Time {
+	if b.ShownState() == "waiting" {
+		return nil
+	}
+	return b.ETA
+}
+
 // HasEnded reports whether the batch has ended.
 func (b Batch) HasEnded() bool { return b.State == "finished" || b.State == "cancelled" }
 

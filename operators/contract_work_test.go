@@ -56,6 +56,10 @@ func (c *checkedClient) checkBatches() int64 {
 	if waiting.Total != 2 || waiting.Sampled || len(waiting.Parts) == 0 || len(each) != 2 || each[0].Code == "" {
 		c.Errorf("%+v, %+v", waiting, each)
 	}
+	failures, err := c.Pools.Failures(c.ctx, "c", operators.FailureQuery{By: []string{"tags.area", "attributes.firmware"}, Since: later.Add(-24 * time.Hour)})
+	c.expectResponse("Failures of a pool", failures, err)
+	failures, err = c.Batches.Failures(c.ctx, made.ID, operators.FailureQuery{})
+	c.expectResponse("Failures of a batch", failures, err)
 	c.expectResponse("Batches", collectAll(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
 	found, err := c.Search.Find(c.ctx, "c-1")
 	c.expectResponse("Find", found, err)

@@ -100,11 +100,11 @@ func ExampleWithKey() {
 
 // Why returns the reason why a task waits.
 func ExampleTasks_Why() {
-	ctx, c := context.Background(), connect()
-	if _, err := c.Pools.Put(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
+	ctx, c, paused := context.Background(), connect(), true
+	if _, err := c.Pools.Put(ctx, "stopped", operators.PoolSettings{Capacity: 1, Paused: &paused}); err != nil {
 		panic(err)
 	}
-	made, err := c.Batches.Create(ctx, operators.NewBatch{Pool: "full", Devices: []string{"w-1"}}, operators.QueueMode{})
+	made, err := c.Batches.Create(ctx, operators.NewBatch{Pool: "stopped", Devices: []string{"w-1"}}, operators.QueueMode{})
 	if err != nil {
 		panic(err)
 	}
@@ -118,7 +118,7 @@ func ExampleTasks_Why() {
 		}
 		fmt.Println(why.State, why.Reasons[0].Code)
 	}
-	// Output: pending pool_full
+	// Output: pending pool_paused
 }
 
 // Follow passes events, beginning with the first event of a pool, until the function returns an error.

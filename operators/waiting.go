@@ -5,7 +5,7 @@ type Waiting struct {
 	Total     int64         `json:"total" doc:"Tasks that wait"`
 	Evaluated int           `json:"judged" doc:"Number of waiting tasks that were evaluated"`
 	Sampled   bool          `json:"sampled" doc:"true: only a sample of the tasks was evaluated; the counts are scaled up to the total"`
-	Parts     []WaitingPart `json:"parts" doc:"Largest first; the counts add up to total"`
+	Parts     []WaitingPart `json:"parts" doc:"The reasons that do not pass by themselves first, then the others; in each group the largest first. The counts add up to total"`
 
 	RecentAttempts *RecentAttempts `json:"recent_attempts" doc:"The attempts that ended within the last 5 minutes"`
 }
@@ -38,6 +38,8 @@ type WaitingTask struct {
 	Until   *Time    `json:"until" nullable:"true"`
 	Remedy  string   `json:"remedy"`
 	Actions []Action `json:"actions"`
+
+	LastSeen *Time `json:"last_seen" nullable:"true" doc:"Last report of the device; null: none, or a caller"`
 }
 
 // WaitingTaskList is a page of waiting tasks.

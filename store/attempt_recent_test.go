@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -37,6 +38,11 @@ func TestRecentAttempts(t *testing.T) {
 		if _, err := l.RecentAttempts(l.Context(), store.TaskScope{Batch: second.ID + 9}); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("a batch that does not exist: %v", err)
 		}
+		_, err := l.EnsureDevices(l.Context(), "b")
+		l.must(err)
+		l.exec(`UPDATE devices SET tags = '{"model":"M3"}', attributes = '{"firmware":"7.2"}' WHERE id = 'b'`)
+		now, err := l.Clock(l.Context())
+		l.must(err)
 		for _, c := range []struct {
 			scope         store.TaskScope
 			ended, failed int
@@ -51,6 +57,24 @@ func TestRecentAttempts(t *testing.T) {
 			if got.Ended != c.ended || got.Failed != c.failed || !slices.Equal(got.Errors, c.errors) || got.IsSample {
 				l.Errorf("%+v: %+v, want %+v", c.scope, got, c)
 			}
+			ended, failed := 0, 0
+			isSample, err := l.AttemptsByDevice(l.Context(), c.scope, now.Add(-5*time.Minute), func(of store.DeviceAttempts) {
+				ended, failed = ended+of.Ended, failed+of.Failed
+			})
+			l.must(err)
+			if ended != c.ended || failed != c.failed || isSample {
+				l.Errorf("%+v: by device %d of %d failed, want %+v", c.scope, failed, ended, c)
+			}
+		}
+		of, devices := store.DeviceAttempts{}, 0
+		_, err = l.AttemptsByDevice(l.Context(), store.TaskScope{Pool: "p"}, time.Time{}, func(one store.DeviceAttempts) {
+			if devices++; one.Tags != nil {
+				of = one
+			}
+		})
+		l.must(err)
+		if devices != 6 || of.Failed != 1 || of.Ended != 1 || of.Tags["model"] != "M3" || strings.ReplaceAll(string(of.Attributes), " ", "") != `{"firmware":"7.2"}` {
+			l.Errorf("%d devices with attempts in the last hour, of one %+v", devices, of)
 		}
 	})
 }
@@ -62,15 +86,21 @@ func TestRecentAttemptsReadABoundedPartOfTheLog(t *testing.T) {
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 10)
 		l.exec(`INSERT INTO events (at, kind, actor, actor_kind, pool, token, detail)
-			WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 2100)
+			WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10100)
 			SELECT {now}, 'task.failed', 'd', 'device', 'p', n, '' FROM numbers`)
 		l.exec(`INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, error)
-			WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 2100)
+			WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10100)
 			SELECT n, n, 1, 'd', 'p', 0, '', {now}, {now}, 'failed', 'error ' || CAST(n % 7 AS text) FROM numbers`)
 		got, err := l.RecentAttempts(l.Context(), store.TaskScope{Pool: "p"})
 		l.must(err)
 		if got.Ended != 2000 || got.Failed != 2000 || !got.IsSample || len(got.Errors) != 5 {
 			l.Errorf("%+v", got)
+		}
+		ended := 0
+		isSample, err := l.AttemptsByDevice(l.Context(), store.TaskScope{Pool: "p"}, time.Time{}, func(of store.DeviceAttempts) { ended += of.Ended })
+		l.must(err)
+		if ended != 10_000 || !isSample {
+			l.Errorf("%d attempts by device, want the latest 10,000", ended)
 		}
 		for _, e := range got.Errors {
 			if e.Attempts < 285 || e.Attempts > 286 || !strings.HasPrefix(e.Text, "error ") {

@@ -21,17 +21,23 @@ func newBatches() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
 	verbs := o.newListCommands(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind"), columns: []column{
-		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"), memberColumn("STATE", "condition"),
+		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"),
+		{"STATE", func(e entry) string { return readProgress(e).ShownState() }},
 		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
-		{"ETA", func(e entry) string { return e.text("eta") }},
+		{"ETA", func(e entry) string {
+			if readProgress(e).ShownETA() == nil {
+				return ""
+			}
+			return e.text("eta")
+		}},
 		memberColumn("CREATED", "created_at"),
 	}}, "List batches, newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
-		cancelBatch(b), explainWaiting(b, "Show why the tasks of a batch wait, with the number of tasks per reason"),
+		cancelBatch(b), explainWaiting(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailures(b),
 		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error {
 			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}), batchResults(b))
@@ -137,18 +143,17 @@ func cancelBatch(batches noun) *cobra.Command {
 	return command
 }
 
-// conditionAsState returns object, a batch of the API, with its state replaced by its condition, which describes better what the batch does
+// conditionAsState returns object, a batch of the API, with its state replaced by its ShownState, which describes better what the batch does
 // now. An object without a condition is not a batch, and is returned unchanged. The function relies on the order of the members: the API
 // writes the condition directly after the state, and both before the payload.
 func conditionAsState(object json.RawMessage) json.RawMessage {
-	var batch struct {
-		Condition string `json:"condition"`
-	}
+	var batch operators.Batch
 	found := regexp.MustCompile(`"state":"[a-z]+","condition":`).FindIndex(object)
 	if err := json.Unmarshal(object, &batch); err != nil || batch.Condition == "" || found == nil {
 		return object
 	}
-	return slices.Concat(object[:found[0]], []byte(`"state":`), object[found[1]:])
+	shown := regexp.MustCompile(`^"\w+"`).ReplaceAll(object[found[1]:], fmt.Appendf(nil, "%q", batch.ShownState()))
+	return slices.Concat(object[:found[0]], []byte(`"state":`), shown)
 }
 
 // batchSettingNames returns the names of the members of a batch that are settings. Actions such as cancel and watch do not show these

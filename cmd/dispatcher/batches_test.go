@@ -329,6 +329,8 @@ func TestOnlyABatchHasACondition(t *testing.T) {
 	for object, want := range map[string]string{
 		`{"id":1,"state":"active","condition":"waiting"}`:                                       `{"id":1,"state":"waiting"}`,
 		`{"id":1,"state":"active","condition":"waiting","payload":{"state":"a","condition":1}}`: `{"id":1,"state":"waiting","payload":{"state":"a","condition":1}}`,
+		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":0}}`:            `{"id":1,"state":"waiting","counts":{"dispatched":0}}`,
+		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":1}}`:            `{"id":1,"state":"running","counts":{"dispatched":1}}`,
 		`{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`:                   `{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`,
 	} {
 		if got := string(conditionAsState([]byte(object))); got != want {

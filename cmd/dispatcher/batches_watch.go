@@ -58,11 +58,11 @@ func (p progress) summaryLine() string {
 	if p.RatePerMinute != nil {
 		text += fmt.Sprintf(", %.0f/min", *p.RatePerMinute)
 	}
-	if p.ETA != nil {
-		text += ", ends " + p.ETA.UTC().Format("2006-01-02 15:04:05Z")
+	if eta := p.ShownETA(); eta != nil {
+		text += ", ends " + eta.UTC().Format("2006-01-02 15:04:05Z")
 	}
-	if p.Condition != "running" {
-		text += ", " + p.Condition
+	if state := p.ShownState(); state != "running" {
+		text += ", " + state
 	}
 	if p.PausedBy != "" {
 		text += " by " + p.PausedBy

@@ -37,7 +37,7 @@ func newPools() *cobra.Command {
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
 		pausePool(p), resumePool(p),
 		explainWaiting(p, "Show why the tasks of a pool wait, with the number of tasks per reason"),
-		showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
+		countFailures(p), showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
 	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)
 }
 

@@ -28,7 +28,7 @@ func explainWaiting(owner noun, short string) *cobra.Command {
 		path := operators.Path(owner.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
 			return s.writeList(listSpec{path: path + "/tasks", filters: filterByFlags("code"), columns: []column{
-				memberColumn("TASK", "id"), memberColumn("BATCH", "batch"), memberColumn("DEVICE", "device"), memberColumn("CODE", "code"), memberColumn("UNTIL", "until"), memberColumn("DETAIL", "detail"),
+				memberColumn("TASK", "id"), memberColumn("BATCH", "batch"), memberColumn("DEVICE", "device"), memberColumn("LAST SEEN", "last_seen"), memberColumn("CODE", "code"), memberColumn("UNTIL", "until"), memberColumn("DETAIL", "detail"),
 			}}, limit)
 		}
 		var waiting waitingTasks

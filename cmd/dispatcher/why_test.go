@@ -25,7 +25,7 @@ COUNT  WHY  CODE  UNTIL  REMEDY
 COUNT  WHY  CODE  UNTIL  REMEDY
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
-	if got := maskVariableText(d.run("pools why p --code device_unknown --limit 2")); !strings.HasPrefix(got, "TASK  BATCH  DEVICE  CODE  UNTIL  DETAIL\n1  1  d-1  device_unknown") || strings.Count(got, "\n") != 3 {
+	if got := maskVariableText(d.run("pools why p --code device_unknown --limit 2")); !strings.HasPrefix(got, "TASK  BATCH  DEVICE  LAST SEEN  CODE  UNTIL  DETAIL\n1  1  d-1  device_unknown") || strings.Count(got, "\n") != 3 {
 		t.Errorf("two of one part:\n%s", got)
 	}
 	var said operators.Waiting

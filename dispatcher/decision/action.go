@@ -90,6 +90,22 @@ func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	return c
 }
 
+// RemedyOfFailures is the remedy of a task that waits for a slot while many attempts fail.
+const RemedyOfFailures = "find out why attempts fail; a higher capacity would let more of them fail"
+
+// AdvisesCapacity reports whether the remedy of the cause is a higher capacity of the pool.
+func (c Cause) AdvisesCapacity() bool {
+	return slices.ContainsFunc(c.Actions, func(a Action) bool { return a.Act == ActRaiseCapacity })
+}
+
+// WithoutCapacity returns the cause with this remedy in place of the advice to raise the capacity of the pool. It changes no other cause.
+func (c Cause) WithoutCapacity(remedy string) Cause {
+	if c.AdvisesCapacity() {
+		c.Remedy, c.Actions = remedy, nil
+	}
+	return c
+}
+
 // helpsOneDevice reports whether the act helps the tasks of at most one device.
 func (a Action) helpsOneDevice() bool { return a.Subject == SubjectDevice || a.Subject == SubjectTask }
 

@@ -13,7 +13,8 @@ import (
 type ExplainedTask struct {
 	Cause
 
-	Task store.Task
+	Task     store.Task
+	LastSeen time.Time // last report of the device of the task; zero if there is none
 }
 
 // CauseGroup groups waiting tasks with the same code.
@@ -35,7 +36,8 @@ type CauseGroup struct {
 const maxExamples = 3
 
 // GroupByCode groups waiting tasks by the code of their first cause. explained is the evaluated sample of these tasks, and total is the
-// number of all waiting tasks. The counts of the groups add up to total. The largest group comes first.
+// number of all waiting tasks. The counts of the groups add up to total. The groups whose cause does not pass by itself come first. Among
+// these and among the other groups, the largest group comes first.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
@@ -51,7 +53,7 @@ func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 		policies[j.Code][j.Policy]++
 	}
 	slices.SortStableFunc(groups, func(a, b *CauseGroup) int {
-		return cmp.Or(cmp.Compare(b.Evaluated, a.Evaluated), cmp.Compare(a.Code, b.Code))
+		return cmp.Or(comparePermanence(a.Code, b.Code), cmp.Compare(b.Evaluated, a.Evaluated), cmp.Compare(a.Code, b.Code))
 	})
 	all := make([]CauseGroup, len(groups))
 	for i, p := range groups {
@@ -106,35 +108,45 @@ func scaleCounts(groups []CauseGroup, evaluated int, total int64) {
 // codeText holds the texts for a group of tasks with the same code.
 type codeText struct {
 	code          Code
+	passes        permanence
 	label, remedy string
 }
+
+// permanence tells whether a cause ends without an action of an operator. A cause that does not end comes first in every explanation.
+type permanence bool
+
+// The two kinds of causes.
+const (
+	stays  permanence = false // ends only after an action, or when the device returns
+	passes permanence = true  // ends by itself
+)
 
 // codeTexts returns a row for each code that a waiting task can have.
 func codeTexts() []codeText {
 	return []codeText{
-		{CodeRevoked, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
-		{CodeBlocked, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
-		{CodeBusy, "device busy", "wait for the results of the tasks that the devices hold, or the end of their leases"},
-		{CodePoolPaused, "pool paused", "resume the pool: dispatcher pools resume POOL"},
-		{CodeBatchPaused, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
-		{CodeNotBefore, "not_before not reached", NothingToDo},
-		{CodeBackoff, "waiting for a retry", NothingToDo},
-		{CodeBatchWindow, "window of the batch closed", "wait for the windows to open; to set other windows: dispatcher batches set BATCH --window W"},
-		{CodePoolWindow, "window of the pool closed", "wait for the windows to open; to set other windows: dispatcher pools set POOL --window W"},
-		{CodeStandstill, "standstill after a restore", NothingToDo},
-		{CodeUnavailable, "cannot be evaluated now", "read the detail of each task; check whether Redis answers: dispatcher doctor"},
-		{CodeLimited, "limited", "wait until then; or change the policies of the pool, batch or profile"},
-		{CodeCallersFull, "no free slot for callers", "wait until a caller gives its slot back; or raise the maximum for callers: dispatcher pools set POOL --callers N"},
-		{CodeFull, "no free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
-		{CodeOtherFirst, "another task of the device first", "wait for the tasks that go first; within a batch, a higher priority goes first"},
-		{CodeDeviceDeleted, "device deleted", "register the devices again; or cancel the tasks: dispatcher tasks cancel TASK"},
-		{CodeDeviceUnknown, "device not registered", "check their names; if the names are right, register the devices: dispatcher devices import -f FILE; or cancel the tasks: dispatcher tasks cancel TASK"},
-		{CodeDeviceUnseen, "never reported", "check whether the devices run, and have their tokens and the address of this dispatcher"},
-		{CodeDeviceSilent, "device silent", "check whether the devices run and reach the dispatcher: a task is granted only to a report of its device"},
-		{CodeDeviceNoisy, "device reports too often", "repair the devices: dispatcher devices list --noisy true"},
-		{CodeNextReport, "granted with the next report", NothingToDo},
-		{CodeCancelling, "about to be cancelled", NothingToDo},
-		{CodeExpiring, "about to expire", "set a later not_after or a longer max_wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},
+		{CodeRevoked, stays, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
+		{CodeBlocked, stays, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
+		{CodeBusy, passes, "device busy", "wait for the results of the tasks that the devices hold, or the end of their leases"},
+		{CodePoolPaused, stays, "pool paused", "resume the pool: dispatcher pools resume POOL"},
+		{CodeBatchPaused, stays, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
+		{CodeNotBefore, passes, "not_before not reached", NothingToDo},
+		{CodeBackoff, passes, "waiting for a retry", NothingToDo},
+		{CodeBatchWindow, passes, "window of the batch closed", "wait for the windows to open; to set other windows: dispatcher batches set BATCH --window W"},
+		{CodePoolWindow, passes, "window of the pool closed", "wait for the windows to open; to set other windows: dispatcher pools set POOL --window W"},
+		{CodeStandstill, passes, "standstill after a restore", NothingToDo},
+		{CodeUnavailable, stays, "cannot be evaluated now", "read the detail of each task; check whether Redis answers: dispatcher doctor"},
+		{CodeLimited, passes, "limited", "wait until then; or change the policies of the pool, batch or profile"},
+		{CodeCallersFull, passes, "no free slot for callers", "wait until a caller gives its slot back; or raise the maximum for callers: dispatcher pools set POOL --callers N"},
+		{CodeFull, passes, "no free slot", "wait for a free slot; or raise the capacity: dispatcher pools set POOL --capacity N"},
+		{CodeOtherFirst, passes, "another task of the device first", "wait for the tasks that go first; within a batch, a higher priority goes first"},
+		{CodeDeviceDeleted, stays, "device deleted", "register the devices again; or cancel the tasks: dispatcher tasks cancel TASK"},
+		{CodeDeviceUnknown, stays, "device not registered", "check their names; if the names are right, register the devices: dispatcher devices import -f FILE; or cancel the tasks: dispatcher tasks cancel TASK"},
+		{CodeDeviceUnseen, stays, "never reported", "check whether the devices run, and have their tokens and the address of this dispatcher"},
+		{CodeDeviceSilent, stays, "device silent", "check whether the devices run and reach the dispatcher: a task is granted only to a report of its device"},
+		{CodeDeviceNoisy, stays, "device reports too often", "repair the devices: dispatcher devices list --noisy true"},
+		{CodeNextReport, passes, "granted with the next report", NothingToDo},
+		{CodeCancelling, passes, "about to be cancelled", NothingToDo},
+		{CodeExpiring, passes, "about to expire", "set a later not_after or a longer max_wait: dispatcher batches set BATCH --not-after T, --max-wait D; then: dispatcher tasks retry TASK"},
 	}
 }
 
@@ -144,7 +156,16 @@ func findCodeText(code Code) codeText {
 	if i := slices.IndexFunc(all, func(w codeText) bool { return w.code == code }); i >= 0 {
 		return all[i]
 	}
-	return codeText{code, string(code), NothingToDo}
+	return codeText{code, passes, string(code), NothingToDo}
+}
+
+// PassesByItself reports whether the cause with this code ends without an action of an operator, so that a task with this cause can start
+// later.
+func PassesByItself(code Code) bool { return bool(findCodeText(code).passes) }
+
+// comparePermanence orders codes for sorting: a code whose cause does not pass by itself comes before a code whose cause does.
+func comparePermanence(a, b Code) int {
+	return compareTrueFirst(!PassesByItself(a), !PassesByItself(b))
 }
 
 // IsWaitingCode reports whether code can be the code of the first cause of a waiting task.

@@ -2,6 +2,7 @@ package decision_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
@@ -33,5 +34,25 @@ func TestActionsOfPartsHelpAll(t *testing.T) {
 		if got := decision.GroupByCode(c.judged, c.total); len(got) != 1 || fmt.Sprint(got[0].Actions) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
+	}
+}
+
+// A batch at its end waits for a few devices that never report, and its pool is full of other tasks. The reason that does not pass by itself
+// comes first, although fewer tasks have it.
+func TestWhatStaysComesBeforeWhatPasses(t *testing.T) {
+	t.Parallel()
+	causes := map[decision.Code]int{decision.CodeFull: 90, decision.CodeDeviceUnseen: 4, decision.CodeOtherFirst: 50, decision.CodeBlocked: 5}
+	var judged []decision.ExplainedTask
+	for code, n := range causes {
+		for range n {
+			judged = append(judged, decision.ExplainedTask{Cause: decision.Cause{Code: code}})
+		}
+	}
+	var order []decision.Code
+	for _, group := range decision.GroupByCode(judged, int64(len(judged))) {
+		order = append(order, group.Code)
+	}
+	if want := []decision.Code{decision.CodeBlocked, decision.CodeDeviceUnseen, decision.CodeFull, decision.CodeOtherFirst}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Explanation struct {
 	At     time.Time // time of the explanation, by the ledger's clock
 	State  store.TaskState
-	Causes []Cause // at least one; for a waiting task in this order: a revoked token, the obstacles in the order of the rules, other causes
+	Causes []Cause // at least one; for a waiting task first the causes that do not pass by themselves, each kind in this order: a revoked token, the obstacles in the order of the rules, other causes
 	Mark   *Mark   // mark of the device; nil if unknown
 }
 
@@ -92,8 +92,9 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns the causes of the waiting task in view: a revoked token, then all obstacles, then other causes, such as a device
-// that does not report. task is the same task as a candidate. facts are the facts that view does not contain.
+// explainWaiting returns the causes of the waiting task in view: a revoked token, all obstacles, and other causes, such as a device that does
+// not report. The causes that do not pass by themselves come first. task is the same task as a candidate. facts are the facts that view does
+// not contain.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound
@@ -132,6 +133,12 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 		causes = append(causes, x.nextReport())
 	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
 		causes[0].EstimatedStart = x.estimateStart()
+	}
+	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
+	if causes[0].Code != CodeFull && x.status.Capacity > 0 { // a free slot would not be enough
+		for i := range causes {
+			causes[i] = causes[i].WithoutCapacity("wait for a free slot")
+		}
 	}
 	return causes
 }

@@ -49,6 +49,7 @@ type Store interface {
 	tokenStore
 	eventStore
 	findStore
+	attemptStore
 }
 
 // API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener: Handler for all paths, and DeviceHandler
@@ -108,8 +109,9 @@ func (a *API) registerOperators() {
 	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, leaseMin, o.LongPollMax, fair.NewShares(maxLeaseRequests, maxLeaseRequestsPerToken)}).register(r)
 	(&batches{ledger, d.Waiters, warner, leaseMin, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
 	(&results{ledger}).register(r)
-	(&tasks{ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
+	(&tasks{ledger, ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
 	(&waiting{d.Explainer, ledger}).register(r)
+	(&failures{ledger}).register(r)
 	(&deviceOperations{ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
 	(&profiles{ledger, warner}).register(r)
 	(&limitSets{ledger, d.Policies.Sets}).register(r)

@@ -103,6 +103,7 @@ func exampleResponses() map[string]struct{ schema, path string } {
 		"results":        {"Results", "/v1/batches/1/results?fields=down_mbps,net.rtt&aggregate=down_mbps&by_tag=site"},
 		"why":            {"WhyBody", "/v1/tasks/1/why"},
 		"waiting":        {"Waiting", "/v1/batches/2/waiting"},
+		"failures":       {"Failures", "/v1/batches/2/failures?by=tags.model,attributes.firmware"},
 		"rotated-token":  {"TokenMade", ""},
 		"taken":          {"Taken", ""},
 		"usage":          {"Usage", "/v1/limits/sms/usage?limit=1"},

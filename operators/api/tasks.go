@@ -26,6 +26,7 @@ type taskStore interface {
 // tasks has the operations on tasks.
 type tasks struct {
 	ledger  taskStore
+	recent  recentAttemptsReader
 	waiters *waiters.Notifier
 	explain func(ctx context.Context, task int64) (decision.Explanation, error)
 }
@@ -209,6 +210,12 @@ func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes)), Mark: (*operators.Mark)(e.Mark)}
 	for i, r := range e.Causes {
+		if r.AdvisesCapacity() {
+			advice := capacityAdvice{ledger: t.recent, scope: store.TaskScope{Pool: r.Actions[0].ID}}
+			if r, err = advice.check(ctx, r); err != nil {
+				return shown, err
+			}
+		}
 		shown.Reasons[i] = showCause(r)
 	}
 	return shown, err

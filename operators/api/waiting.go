@@ -97,7 +97,7 @@ func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSi
 			part.Examples[n] = operators.WaitingExample{Task: one.Task.ID, Device: one.Task.Device}
 		}
 		if p.Code == decision.CodeFull && recent != nil && recent.ManyFail {
-			part.Remedy, part.Actions = "find out why attempts fail; a higher capacity would let more of them fail", []operators.Action{}
+			part.Remedy, part.Actions = decision.RemedyOfFailures, []operators.Action{}
 		}
 		shown.Parts[i] = part
 	}
@@ -135,11 +135,17 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 	if err != nil {
 		return page, err
 	}
+	advice := capacityAdvice{ledger: w.ledger, scope: scope}
 	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), paging.Size))
 	for i, j := range evaluated {
 		if code == "" || code == string(j.Code) {
+			cause, err := advice.check(ctx, j.Cause)
+			if err != nil {
+				return page, err
+			}
 			page.entries = append(page.entries, operators.WaitingTask{
-				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: j.Remedy, Actions: showActions(j.Actions),
+				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: cause.Remedy, Actions: showActions(cause.Actions),
+				LastSeen: apiTimeIfSet(j.LastSeen),
 			})
 		}
 		if last := i == len(evaluated)-1; last && more || !last && len(page.entries) == paging.Size {
@@ -149,6 +155,32 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 		}
 	}
 	return page, nil
+}
+
+// capacityAdvice removes the advice to raise the capacity of a pool from causes of tasks of scope, if many attempts of scope fail.
+type capacityAdvice struct {
+	ledger recentAttemptsReader
+	scope  store.TaskScope // a pool or a batch
+	recent *store.RecentAttempts
+}
+
+// check returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a cause has
+// this advice.
+func (c *capacityAdvice) check(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
+	if !cause.AdvisesCapacity() {
+		return cause, nil
+	}
+	if c.recent == nil {
+		recent, err := c.ledger.RecentAttempts(ctx, c.scope)
+		if err != nil {
+			return cause, err
+		}
+		c.recent = &recent
+	}
+	if store.ManyFail(c.recent.Failed, c.recent.Ended) {
+		return cause.WithoutCapacity(decision.RemedyOfFailures), nil
+	}
+	return cause, nil
 }
 
 // afterPosition returns the position after which the page of waiting tasks of scope (a pool or a batch) starts. The zero position is the

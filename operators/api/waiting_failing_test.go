@@ -54,10 +54,12 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 			b.Fatal(err)
 		}
 		for path, parts := range map[string][]string{
-			"/v1/pools/p/waiting":         {`"code":"pool_full"`, "find out why attempts fail"},
-			"/v1/pools/p/series?range=1h": {`"failed":5`},
-			"/v1/pools":                   {`"trouble":["failing"]`},
-			"/v1/events?kind=task.failed": {`"detail":"pending: connection refused"`},
+			"/v1/pools/p/waiting":                        {`"code":"pool_full"`, "find out why attempts fail"},
+			"/v1/tasks/8/why":                            {`"code":"pool_full"`, "find out why attempts fail"},
+			"/v1/batches/1/waiting/tasks?code=pool_full": {`"id":8`, "find out why attempts fail", `"last_seen":"20`},
+			"/v1/pools/p/series?range=1h":                {`"failed":5`},
+			"/v1/pools":                                  {`"trouble":["failing"]`},
+			"/v1/events?kind=task.failed":                {`"detail":"pending: connection refused"`},
 		} {
 			text := string(b.get(path).expectStatus(200).body)
 			for _, part := range parts {

@@ -15,6 +15,9 @@ func (b *testAPI) createWaitingTasks() (batches []int64) {
 	for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} {
 		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).expectStatus(201)
 	}
+	for _, device := range []string{"d-2", "d-3", "d-4", "d-5", "d-6"} { // of these devices it is known that they report
+		b.sendReport(device, `{"accept":false}`).expectStatus(200)
+	}
 	batches = append(batches, b.createBatch(`{"pool":"p","devices":["d-1"]}`))
 	b.reportUntilGranted("d-1")
 	for _, body := range []string{

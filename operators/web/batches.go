@@ -125,10 +125,13 @@ func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
 	if one.Counts[operators.Pending] == 0 {
 		waiting = waitSummary{} // waiting was read before the batch; no task waits any more
 	}
+	if waiting.isStuck() {
+		one.ETA = nil
+	}
 	waiting.Remedies = b.newRemedies(r)
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, everyTick: one.IsOpen()}, data: map[string]any{
-		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.may(r, "operator"), "Course": newProgressChart(results.Progress, one.Total, one.ETA),
+		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.may(r, "operator"), "Course": newProgressChart(results.Progress, one.Total, one.ShownETA()),
 		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,48 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 		_, text, _ := b.getPage("/pools/p?range=24h")
 		return strings.Contains(text, fmt.Sprintf("%d failed in 10 min", devices))
 	})
+}
+
+// TestFailuresAreFoundByModelAndFirmware checks a pool in which the devices of model M3 with firmware 7.2 fail for 85 %, and the other devices
+// seldom. From the page of the pool, three clicks lead to this group.
+func TestFailuresAreFoundByModelAndFirmware(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	const tries = 20
+	b.createPool("p", 6)
+	failed := map[string]int{}
+	for i, model := range []string{"M2", "M3"} {
+		for n, firmware := range []string{"7.1", "7.2"} {
+			device := fmt.Sprintf("d-%d%d", i, n)
+			b.callAPI("POST", "/v1/devices", map[string]any{"id": device, "tags": map[string]string{"model": model, "serial": device}}, nil)
+			b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 1, "devices": slices.Repeat([]string{device}, tries)}, nil)
+			failed[device] = 1
+			if model == "M3" && firmware == "7.2" {
+				failed[device] = 17
+			}
+			b.sendReport(device, map[string]any{"accept": false, "attributes": map[string]any{"sys": map[string]any{"firmware": firmware}, "uptime": 3}})
+			for at := range tries {
+				granted, result := b.reportUntilGranted(device), "succeeded"
+				if at < failed[device] {
+					result = "failed"
+				}
+				b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": result, "error": "no answer"}}})
+			}
+		}
+	}
+	tab := openTab(t)
+	tab.open(b.url + "/pools/p")
+	tab.waitForJS(`document.querySelector('.problem a[href$="/failures"]') !== null`)
+	tab.click(`.problem a[href$="/failures"]`)
+	tab.waitForJS(`document.querySelector("main h1").textContent === "Failures in p"`)
+	tab.click(`a[href*="by=tags.model"]`)
+	tab.waitForJS(`document.querySelectorAll("#groups tbody tr").length === 2`)
+	tab.click(`a[href*="attributes.sys.firmware"]`)
+	tab.waitForJS(`document.querySelectorAll("#groups tbody tr").length === 4`)
+	if first := evalJS[string](tab, `[...document.querySelectorAll("#groups tbody tr:first-child td")].map((cell) => cell.textContent).join(", ")`); first != "M3, 7.2, 85 %, 17, 20" {
+		t.Errorf("the first group is %s", first)
+	}
+	tab.checkScreen("failures")
 }
 
 // TestAllPoolsArePausedOnOnePage checks that an admin pauses all pools on one page, and resumes the pools that this admin paused.

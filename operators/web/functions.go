@@ -40,6 +40,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"ms":         msText,
 		"num":        groupDigits,
 		"digits":     roundedText,
+		"percent":    func(of float64) float64 { return 100 * of },
 		"share":      func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
 		"json":       indentJSON,
 		"plural":     countText,

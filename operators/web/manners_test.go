@@ -38,7 +38,7 @@ func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 	b.createUsedLimitSet("1")
 	tab := openTab(t)
 	for path, least := range map[string]int{
-		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 12, "/pools/p/waiting": 2, "/batches/1/waiting?code=device_unknown": 2, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 15, "/batches/1?field=ok&tag=site": 12, "/batches/1/edit": 0, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
+		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 12, "/pools/p/waiting": 2, "/batches/1/failures?by=tags.site": 1, "/batches/1/waiting?code=device_unknown": 2, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 15, "/batches/1?field=ok&tag=site": 12, "/batches/1/edit": 0, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
 		"/devices": 0, "/devices?show=silent": 0, "/devices/d-1": 0, "/activity": 0, "/system": 1, "/cancel-tasks?batch=1": 0, "/limits": 0, "/limits/sms": 2,
 	} {
 		tab.open(b.url + path)

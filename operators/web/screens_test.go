@@ -50,7 +50,7 @@ func createAllScreens(b *testReplica) map[string]string {
 		"batch-new": "/new-batch?pool=ar:330100", "tasks": "/tasks", "tasks-failed": "/tasks?state=failed&batch=1", "task": "/tasks/2", "task-running": fmt.Sprintf("/tasks/%d", granted.ID),
 		"task-waiting": "/tasks/75", "bulk": "/cancel-tasks?batch=1", "devices": "/devices", "device": "/devices/d-1", "activity": "/activity", "system": "/system", "silent": "/devices?show=silent",
 		"limit-sets": "/limits", "limit-set": "/limits/sms", "profiles": "/profiles", "profile": "/profiles/solar", "pools-rows": "/?sort=trouble", "find": "/find?q=d-1",
-		"waiting": "/pools/ar:330100/waiting", "waiting-batch": "/batches/1/waiting?code=device_busy",
+		"waiting": "/pools/ar:330100/waiting", "failures": "/pools/ar:330100/failures?by=attributes.firmware", "waiting-batch": "/batches/1/waiting?code=device_busy",
 	}
 }
 
@@ -158,9 +158,10 @@ func TestReadableWithoutScript(t *testing.T) {
 	b.createUsedLimitSet("2")
 	granted := b.reportUntilGranted("d-1")
 	for path, parts := range map[string][]string{
-		"/":                {"<b>1</b></a> / 3", `href="/pools/p"`},
-		"/pools/p":         {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC", "/pools/p/waiting?code=device_unknown"},
-		"/pools/p/waiting": {"d-2", "device d-2 is not registered"},
+		"/":                   {"<b>1</b></a> / 3", `href="/pools/p"`},
+		"/pools/p":            {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC", "/pools/p/waiting?code=device_unknown"},
+		"/pools/p/waiting":    {"d-2", "device d-2 is not registered"},
+		"/batches/1/failures": {"No attempt ended", "7 days", "dispatcher batches failures 1"},
 		fmt.Sprintf("/pools/p/slots/%d", granted.Slot): {"d-1", "holds it"},
 		"/batches":        {`href="/batches/1"`, "1 dispatched"},
 		"/tasks":          {"d-1", "d-2", "pending"},

@@ -58,7 +58,7 @@ func TestTextIsOnlyText(t *testing.T) {
 		b.callAPI("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
 	}
 	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
-	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices", "/limits/sms"}
+	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/failures", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices", "/limits/sms"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
 		one := []string{"/tasks?error=", "/activity?actor=", "/?done=", "/find?q=", "/sign-in?next=", "/new-batch?pool="}[i%6]

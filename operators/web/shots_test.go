@@ -47,7 +47,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	for name, path := range map[string]string{
 		"pools": "/", "pool-rows": "/?sort=trouble", "find": "/find?q=meter", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
 		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "limit-sets": "/limits", "limit-set": "/limits/sms", "pool-new": "/new-pool",
-		"pool": "/pools/demo", "pool-day": "/pools/demo?range=24h", "slot": "/pools/meters/slots/3", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "waiting": "/pools/meters/waiting", "empty-pool": "/pools/spare",
+		"pool": "/pools/demo", "pool-day": "/pools/demo?range=24h", "slot": "/pools/meters/slots/3", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "waiting": "/pools/meters/waiting", "failures": batch + "/failures?by=attributes.firmware", "empty-pool": "/pools/spare",
 		"batch": follow("/batches?", `#batch-list tbody a[href^="/batches/1"]`), "batch-failures": batch, "batch-cancel": batch + "/cancel",
 		"batch-values": batch + "?field=firmware&tag=site", "batch-edit": batch + "/edit", "batch-clone": fmt.Sprintf("/new-batch?from=%d", m.batch),
 		"task-running": follow(tasks("dispatched"), list), "task-waiting": follow(tasks("pending"), list), "task-failed": follow(tasks("failed"), list),

@@ -48,7 +48,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 		benches = append(benches, b)
 	}
 	for _, path := range []string{
-		"/", "/?sort=name", "/?sort=waiting", "/find?q=p-00", "/pools/p-0001", "/pools/p-0001/waiting", "/pools/p-0001?range=7d", "/pools/p-0001/slots/7", "/batches", "/batches/1", "/batches/1/waiting", "/batches/1?field=down&tag=site", "/tasks", "/tasks?state=pending", "/tasks?state=failed", "/tasks?pool=p-0001", "/tasks?batch=1",
+		"/", "/?sort=name", "/?sort=waiting", "/find?q=p-00", "/pools/p-0001", "/pools/p-0001/waiting", "/pools/p-0001/failures?by=tags.site", "/pools/p-0001?range=7d", "/pools/p-0001/slots/7", "/batches", "/batches/1", "/batches/1/waiting", "/batches/1?field=down&tag=site", "/tasks", "/tasks?state=pending", "/tasks?state=failed", "/tasks?pool=p-0001", "/tasks?batch=1",
 		"/tasks?device=d-0001-0000007", "/tasks/7", "/devices", "/devices?show=silent", "/devices/d-0001-0000007", "/activity", "/activity?pool=p-0001", "/system", "/limits",
 	} {
 		took := make([][]time.Duration, len(benches))

@@ -5,9 +5,11 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -45,6 +47,11 @@ type waitSummary struct {
 	Bar      []barSegment
 	Named    map[string]*operators.WaitingPart // the parts by the code of their reason
 	Remedies remedyRenderer                    // remedies for this visitor; the other fields are the same for all visitors
+}
+
+// isStuck reports whether tasks wait, and none of them can start before somebody acts.
+func (w waitSummary) isStuck() bool {
+	return len(w.Parts) > 0 && !slices.ContainsFunc(w.Parts, func(p operators.WaitingPart) bool { return decision.PassesByItself(decision.Code(p.Code)) })
 }
 
 // newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made from a sample.

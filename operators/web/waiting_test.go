@@ -111,3 +111,42 @@ func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 		}
 	}
 }
+
+// TestABatchWhoseRestCannotRunSaysSo checks a batch whose last devices never reported, while its pool is full of another batch. Its page
+// says that the batch waits, foretells no end, names the devices first and does not advise a higher capacity. The list of what is left
+// shows when each device was last seen.
+func TestABatchWhoseRestCannotRunSaysSo(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	b.createPool("p", 1, "a", "u-1", "u-2", "s")
+	for _, device := range []string{"u-1", "u-2"} {
+		b.callAPI("POST", "/v1/devices", map[string]any{"id": device}, nil)
+	}
+	b.createPool("q", 2, "e", "f", "u-1")
+	b.endTasks("a", "e")
+	b.reportUntilGranted("f")
+	_, text, _ := b.getPage("/batches/2") // only the running task can end
+	expectContains(t, text, `<span class="state running">`, `<dt>Ends</dt><dd>–</dd>`)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"z"}}, nil)
+	b.reportUntilGranted("z")
+	b.sendReport("s", map[string]any{"id": "1"})
+	tab := openTab(t)
+	tab.open(b.url + "/batches/1")
+	tab.waitForJS(`document.querySelector("h1 .state").textContent === "waiting"`)
+	if first := tab.elementText("#waiting .sum .nowrap"); first != "2 never reported" {
+		t.Errorf("the first reason is %q", first)
+	}
+	if ends := evalJS[string](tab, `[...document.querySelectorAll("dt")].find((dt) => dt.textContent === "Ends").nextElementSibling.textContent`); ends != "–" {
+		t.Errorf("the end is foretold: %s", ends)
+	}
+	tab.click("#waiting .sum .nowrap")
+	tab.waitForJS(`document.querySelectorAll("tbody tr").length === 2`)
+	if seen := tab.elementText(`tbody td[data-label="last seen"]`); seen != "never" {
+		t.Errorf("last seen %q", seen)
+	}
+	tab.open(b.url + "/batches/1/waiting?code=pool_full")
+	tab.waitForJS(`document.querySelector('tbody td[data-label="last seen"] time') !== null`)
+	if text := tab.elementText("tbody .remedy"); !strings.Contains(text, "raise the capacity") {
+		t.Errorf("remedy %q", text)
+	}
+}

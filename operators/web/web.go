@@ -73,6 +73,7 @@ func New(options Options) *Web {
 	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
 	(&batchForms{frame, apiClient}).registerRoutes(s)
 	(&waitingPages{frame, apiClient}).registerRoutes(s)
+	(&failurePages{frame, apiClient}).registerRoutes(s)
 	(&taskPages{frame, apiClient, options.Ledger, w.history}).registerRoutes(s)
 	(&devicePages{frame, apiClient, options.ReportPeriod}).registerRoutes(s)
 	(&findPages{apiClient}).registerRoutes(s)

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // pageValues are the values that a page must show according to the operators' API, by their place on the page. A
@@ -213,6 +216,11 @@ func (b batchDetails) progressText() string {
 	return strings.Join(parts, " ")
 }
 
+// shownState returns the state of the batch that a page shows.
+func (b batchDetails) shownState() string {
+	return operators.Batch{Condition: b.Condition, Counts: b.Counts}.ShownState()
+}
+
 // addPace adds the rate of a batch and its estimated end. Both change with time, by at most a twentieth during the
 // seconds in which a page is read.
 func (b batchDetails) addPace(s pageValues, rate, ends string) {
@@ -222,7 +230,9 @@ func (b batchDetails) addPace(s pageValues, rate, ends string) {
 		s[rate] = nearNumber{*b.Rate, 0.06 + *b.Rate/20}
 	}
 	s[ends] = timeText(b.ETA)
-	if b.ETA != nil {
+	if b.shownState() == "waiting" {
+		s[ends] = timeText(nil)
+	} else if b.ETA != nil {
 		s[ends] = nearNumber{float64(b.ETA.UnixMilli()) / 1000, 5 + time.Until(*b.ETA).Abs().Seconds()/20}
 	}
 }
@@ -231,7 +241,7 @@ func (x *experiment) batchListValues(r *replica) pageValues {
 	s := pageValues{}
 	for _, b := range readAPI[struct{ Batches []batchDetails }](x, r, "/v1/batches").Batches {
 		id := fmt.Sprintf("batch-%d/", b.ID)
-		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, stateText(b.Condition), b.progressText()
+		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, stateText(b.shownState()), b.progressText()
 		s[id+"Done"], s[id+"Failed"] = fmt.Sprintf("%s / %s", groupDigits(b.endedTasks()), groupDigits(b.Total)), groupDigits(b.Counts["failed"]+b.Counts["timed_out"])
 		b.addPace(s, id+"Per min", id+"Ends")
 	}
@@ -246,6 +256,10 @@ func (x *experiment) batchValues(id int64) func(r *replica) pageValues {
 			s["count/"+stateText(state)] = groupDigits(b.Counts[state])
 		}
 		b.addPace(s, "batch/Per minute", "batch/Ends")
+		waiting := readAPI[operators.Waiting](x, r, fmt.Sprintf("/v1/batches/%d/waiting", id)).Parts
+		if len(waiting) > 0 && !slices.ContainsFunc(waiting, func(p operators.WaitingPart) bool { return decision.PassesByItself(decision.Code(p.Code)) }) {
+			s["batch/Ends"] = timeText(nil) // none of the waiting tasks can start
+		}
 		errors := map[string]int{}
 		for _, state := range []string{"failed", "timed_out"} {
 			for _, t := range readAPI[struct{ Tasks []taskResponse }](x, r, fmt.Sprintf("/v1/tasks?page_size=1000&batch=%d&state=%s", id, state)).Tasks {

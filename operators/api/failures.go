@@ -1,0 +1,162 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	maxFailureGroups = 50
+	maxOfferedKeys   = 100
+)
+
+// attemptStore reads the attempts of devices. *store.Store implements it.
+type attemptStore interface {
+	AttemptsByDevice(ctx context.Context, scope store.TaskScope, since time.Time, handle func(store.DeviceAttempts)) (isSample bool, err error)
+}
+
+// failures has the operations on the attempts that failed, in groups of devices.
+type failures struct{ ledger attemptStore }
+
+// register adds the operations on failures to r.
+func (f *failures) register(r *routes) {
+	ofPool := newOperation("GET", "/v1/pools/{pool}/failures", "getPoolFailures", "Count the attempts of a pool that failed, by tags and attributes of their devices", roleViewer, 200)
+	ofBatch := newOperation("GET", "/v1/batches/{id}/failures", "getBatchFailures", "Count the attempts of a batch that failed, by tags and attributes of their devices", roleViewer, 200)
+	ofPool.Middlewares, ofBatch.Middlewares = r.newMiddlewares(r.awaitListTurn), r.newMiddlewares(r.awaitListTurn)
+	register(r, ofPool, func(ctx context.Context, in *struct {
+		PoolPath
+		operators.FailureQuery
+	},
+	) (operators.Failures, error) {
+		return f.count(ctx, store.TaskScope{Pool: in.Pool}, in.FailureQuery)
+	})
+	register(r, ofBatch, func(ctx context.Context, in *struct {
+		IDPath
+		operators.FailureQuery
+	},
+	) (operators.Failures, error) {
+		return f.count(ctx, store.TaskScope{Batch: in.ID}, in.FailureQuery)
+	})
+}
+
+// count counts the attempts of scope (a pool or a batch) in the groups that query asks for.
+func (f *failures) count(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
+	if err := checkPeriod(query.Since, time.Time{}); err != nil {
+		return operators.Failures{}, err
+	}
+	for _, key := range query.By {
+		if kind, name, _ := strings.Cut(key, "."); kind != "tags" && kind != "attributes" || name == "" || len(key) > maxFieldName {
+			return operators.Failures{}, invalid("query.by: %q is not one of tags.NAME, attributes.NAME, of at most %d bytes", truncateText(key), maxFieldName)
+		}
+	}
+	groups := failureGroups{by: query.By, all: map[string]*operators.FailureGroup{}, byKey: map[string]map[string]*operators.FailureCount{}}
+	isSample, err := f.ledger.AttemptsByDevice(ctx, scope, query.Since, groups.add)
+	return groups.show(isSample), err
+}
+
+// failureGroups groups the attempts of devices by the values of the keys in by.
+type failureGroups struct {
+	by    []string
+	total operators.FailureCount
+	all   map[string]*operators.FailureGroup            // by the values, joined by zero bytes
+	byKey map[string]map[string]*operators.FailureCount // by key and value, to find out by which keys the failures differ. A key with too many values has no entry for some of them
+}
+
+// add adds the attempts of one device.
+func (g *failureGroups) add(of store.DeviceAttempts) {
+	values := deviceValues(of)
+	group := &operators.FailureGroup{Values: make([]*string, len(g.by))}
+	id := ""
+	for i, key := range g.by {
+		if value, ok := values[key]; ok {
+			group.Values[i], id = &value, id+"="+value
+		}
+		id += "\x00"
+	}
+	if g.all[id] == nil {
+		g.all[id] = group
+	}
+	for key, value := range values {
+		if g.byKey[key] == nil {
+			g.byKey[key] = map[string]*operators.FailureCount{}
+		}
+		if g.byKey[key][value] == nil && len(g.byKey[key]) <= maxFailureGroups {
+			g.byKey[key][value] = &operators.FailureCount{}
+		}
+		if count := g.byKey[key][value]; count != nil {
+			addAttempts(count, of)
+		}
+	}
+	addAttempts(&g.all[id].FailureCount, of)
+	addAttempts(&g.total, of)
+}
+
+// addAttempts adds the attempts of a device to count.
+func addAttempts(count *operators.FailureCount, of store.DeviceAttempts) {
+	count.Ended += of.Ended
+	count.Failed += of.Failed
+	count.Rate = float64(count.Failed) / float64(count.Ended)
+}
+
+// deviceValues returns the tags and attributes of a device as text, by their keys. It leaves out attributes that are null or lists.
+func deviceValues(of store.DeviceAttempts) map[string]string {
+	values := make(map[string]string, len(of.Tags))
+	for name, value := range of.Tags {
+		values["tags."+name] = truncateText(value)
+	}
+	for _, m := range flattenOutput(of.Attributes) {
+		switch jsonType(m.value) {
+		case "text":
+			var text string
+			_ = json.Unmarshal(m.value, &text) // stored attributes are valid JSON
+			values["attributes."+m.name] = truncateText(text)
+		case "number", "boolean":
+			values["attributes."+m.name] = string(m.value)
+		}
+	}
+	return values
+}
+
+// show returns the groups with the most failures first, and the keys.
+func (g *failureGroups) show(isSample bool) operators.Failures {
+	shown := operators.Failures{FailureCount: g.total, IsSample: isSample, By: append([]string{}, g.by...), Groups: []operators.FailureGroup{}, Keys: []string{}}
+	ids := slices.SortedFunc(maps.Keys(g.all), func(a, b string) int {
+		x, y := g.all[a], g.all[b]
+		return cmp.Or(cmp.Compare(y.Failed, x.Failed), cmp.Compare(y.Ended, x.Ended), cmp.Compare(a, b))
+	})
+	for i, id := range ids {
+		if i < maxFailureGroups {
+			shown.Groups = append(shown.Groups, *g.all[id])
+			continue
+		}
+		if shown.Rest == nil {
+			shown.Rest = &operators.FailureCount{}
+		}
+		addAttempts(shown.Rest, store.DeviceAttempts{Ended: g.all[id].Ended, Failed: g.all[id].Failed})
+	}
+	for key, values := range g.byKey {
+		if len(values) <= maxFailureGroups {
+			shown.Keys = append(shown.Keys, key)
+		}
+	}
+	slices.SortFunc(shown.Keys, func(a, b string) int { return cmp.Or(cmp.Compare(g.spread(b), g.spread(a)), cmp.Compare(a, b)) })
+	shown.Keys = shown.Keys[:min(len(shown.Keys), maxOfferedKeys)]
+	return shown
+}
+
+// spread returns by how many failures the values of a key differ from equal failure rates.
+func (g *failureGroups) spread(key string) (sum float64) {
+	for _, count := range g.byKey[key] {
+		sum += math.Abs(float64(count.Failed) - g.total.Rate*float64(count.Ended))
+	}
+	return math.Round(sum)
+}

@@ -1,0 +1,86 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// failurePages show how many attempts of a pool or a batch failed, by tags and attributes of their devices.
+type failurePages struct {
+	*frame
+
+	api client
+}
+
+// registerRoutes adds the pages of failures to target.
+func (f *failurePages) registerRoutes(target *site) {
+	target.addPage("/pools/{id}/failures", f.show("pools"))
+	target.addPage("/batches/{id}/failures", f.show("batches"))
+}
+
+// choice is a link that changes what a page shows.
+type choice struct {
+	Name, Query string
+	Current     bool
+}
+
+// show returns the loader of the page with the failures of a pool or a batch (kind is "pools" or "batches").
+func (f *failurePages) show(kind string) pageLoader {
+	return func(r *http.Request) (page, error) {
+		id, chosen := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "by", "range")
+		spans := []string{"1h", "24h", "7d"}
+		span := max(slices.Index(spans, chosen.Get("range")), 0)
+		query := operators.FailureQuery{By: commaList(chosen.Get("by")), Since: f.now().Add(-[]time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}[span])}
+		var found operators.Failures
+		if err := f.api.get(r, operators.Path(kind, id, "failures"), query.Values(), &found); err != nil {
+			return page{}, err
+		}
+		ranges := make([]choice, len(spans))
+		for i, name := range spans {
+			ranges[i] = choice{[]string{"1 h", "24 h", "7 days"}[i], failuresQuery(found.By, name), i == span}
+		}
+		return page{title: "Failures in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "failures", data: map[string]any{
+			"Failures": found, "Kind": kind, "ID": id, "Ranges": ranges, "Keys": keyChoices(found, spans[span]),
+			"Filter": map[string]string{"pools": "pool=", "batches": "batch="}[kind] + url.QueryEscape(id),
+		}}, nil
+	}
+}
+
+// keyChoices returns a link for each key of found. It adds the key to the keys of the groups, or removes it. If there are two keys, it
+// replaces the second one.
+func keyChoices(found operators.Failures, span string) []choice {
+	offered := slices.Clone(found.By)
+	for _, key := range found.Keys {
+		if !slices.Contains(offered, key) && !strings.Contains(key, ",") {
+			offered = append(offered, key)
+		}
+	}
+	choices := make([]choice, len(offered))
+	for i, key := range offered {
+		by := slices.DeleteFunc(slices.Clone(found.By), func(other string) bool { return other == key })
+		isChosen := len(by) < len(found.By)
+		if !isChosen {
+			by = append(by[:min(len(by), 1)], key)
+		}
+		choices[i] = choice{key, failuresQuery(by, span), isChosen}
+	}
+	return choices
+}
+
+// failuresQuery returns the query of the page that groups attempts by keys.
+func failuresQuery(keys []string, span string) string {
+	return operators.Query("by", strings.Join(keys, ","), "range", span).Encode()
+}
+
+// commaList returns the parts of text between commas. It returns nil if text is empty.
+func commaList(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
