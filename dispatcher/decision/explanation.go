@@ -134,8 +134,14 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
 		causes[0].EstimatedStart = x.estimateStart()
 	}
+	return x.order(causes)
+}
+
+// order returns the causes of the task with those first that do not pass by themselves. It removes the advice to raise the capacity if a
+// free slot would not be enough.
+func (x causeWriter) order(causes []Cause) []Cause {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
-	if causes[0].Code != CodeFull && x.status.Capacity > 0 { // a free slot would not be enough
+	if causes[0].Code != CodeFull && x.status.Capacity > 0 {
 		for i := range causes {
 			causes[i] = causes[i].WithoutCapacity("wait for a free slot")
 		}

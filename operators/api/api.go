@@ -49,7 +49,6 @@ type Store interface {
 	tokenStore
 	eventStore
 	findStore
-	attemptStore
 }
 
 // API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener: Handler for all paths, and DeviceHandler

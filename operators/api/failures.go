@@ -21,6 +21,7 @@ const (
 
 // attemptStore reads the attempts of devices. *store.Store implements it.
 type attemptStore interface {
+	recentAttemptsReader
 	AttemptsByDevice(ctx context.Context, scope store.TaskScope, since time.Time, handle func(store.DeviceAttempts)) (isSample bool, err error)
 }
 

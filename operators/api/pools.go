@@ -36,7 +36,7 @@ type poolStore interface {
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 	historyStore
 	usageStore
-	recentAttemptsReader
+	attemptStore
 }
 
 // poolPut is the body of a PUT. It also accepts the read-only fields that a GET returned, and ignores them.
