@@ -12,15 +12,15 @@ func TestFind(t *testing.T) {
 	d.run("batches create --pool solar-2 --name night --tag site=berlin")
 	d.expectOutput("find solar", `
 KIND  ID  BY  TEXT
-pool  solar-1  name  0 of 2 held, 0 waiting
-pool  solar-2  name  0 of 3 held, 1 waiting
+pool  solar-1  name  0 of 2 held, tasks wait: 0
+pool  solar-2  name  0 of 3 held, tasks wait: 1
 device  solar-7  id  site:berlin
 `)
 	d.expectOutput("find 1", `
 KIND  ID  BY  TEXT
 task  1  exactly  pending
 batch  1  exactly  night
-pool  solar-1  name  0 of 2 held, 0 waiting
+pool  solar-1  name  0 of 2 held, tasks wait: 0
 `)
 	// An object that is found in two ways is listed once.
 	d.expectOutput("find solar-7", `

@@ -28,7 +28,7 @@ func newPools() *cobra.Command {
 		return writePoolFile(s.Pools.List(s.cmd.Context(), filter), s.console.out)
 	}
 	verbs := o.newListCommands(listSpec{path: operators.Path("pools"), filters: poolFilters, extraFormats: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
-		memberColumn("NAME", "name"), memberColumn("CAPACITY", "capacity"), memberColumn("HELD", "held"), memberColumn("WAITING", "pending_tasks"),
+		memberColumn("NAME", "name"), memberColumn("CAPACITY", "capacity"), memberColumn("HELD", "held"), memberColumn("TASKS WAIT", "pending_tasks"),
 		{"TROUBLE", troubleCodes},
 		memberColumn("LEASE", "lease_ms"), memberColumn("PAUSED", "paused"),
 		memberColumn("OPENS", "opens_at"), memberColumn("CLOSES", "closes_at"), memberColumn("UPDATED", "updated_at"),
@@ -190,7 +190,7 @@ type slotList struct {
 // writeTable writes the counts and a table of the slots that are held or offered. If withFree is true, the table also contains the free
 // slots.
 func (l slotList) writeTable(out io.Writer, withFree bool) error {
-	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", countText(l.Capacity, "slot", "slots"), l.Held, l.Reserved, countText(l.Waiting, "device waits", "devices wait"))
+	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", countText(l.Capacity, "slot", "slots"), l.Held, l.Reserved, countText(l.Waiting, "device in line", "devices in line"))
 	if !withFree && l.Held+l.Reserved == 0 {
 		return nil
 	}
@@ -266,7 +266,7 @@ func checkGrant(pools noun) *cobra.Command {
 func watchPool(pools noun) *cobra.Command {
 	return pools.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last [4]int
-		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
+		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "IN LINE")
 		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {
 			var slots operators.Slots
 			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &slots)

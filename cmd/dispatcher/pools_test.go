@@ -10,7 +10,7 @@ import (
 func TestPoolsAreCreatedChangedPausedAndDeleted(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)
-	d.expectOutput("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
+	d.expectOutput("pools list", "NAME  CAPACITY  HELD  TASKS WAIT  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
 	d.expectOutput("pools create ar:330100 --capacity 2 --lease 90s", `
 name  ar:330100
 capacity  2
@@ -44,7 +44,7 @@ updated_at  TIME
 	d.runCommand("", "pools", "set", "ar:330100", "--capacity", "10001").expectExit(1).expectErrors("capacity", "10000", "(invalid_field)")
 	d.run("pools set ar:330100 --always-open --lease 5m")
 	d.run("pools pause ar:330100 --reason", "the server is slow")
-	d.expectOutput("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  0  0  5m  yes  TIME\n")
+	d.expectOutput("pools list", "NAME  CAPACITY  HELD  TASKS WAIT  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  0  0  5m  yes  TIME\n")
 	if got := d.run("events list --kind pool.changed --limit 1"); !strings.Contains(got, "the server is slow") {
 		t.Errorf("the reason of the pause is not in the log:\n%s", got)
 	}
@@ -69,7 +69,7 @@ func TestSlotsAreShownCheckedAndReleased(t *testing.T) {
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
 	d.sendReport("d-1", `{"id":"1"}`)
 	d.expectOutput("pools slots p", `
-2 slots, 1 held, 0 reserved; 2 devices wait
+2 slots, 1 held, 0 reserved; 2 devices in line
 SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 0  held  d-1  1  1  TIME  TIME
 `)
@@ -86,7 +86,7 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 		t.Errorf("the pending stop is not shown:\n%s", got)
 	}
 	d.run("pools release p 0 --now --reason gone")
-	d.expectOutput("pools slots p", "2 slots, 0 held, 0 reserved; 2 devices wait\n")
+	d.expectOutput("pools slots p", "2 slots, 0 held, 0 reserved; 2 devices in line\n")
 	if got := d.run("pools grant p 1"); maskVariableText(got) != "alive  no\n" {
 		t.Errorf("the grant is still in force:\n%s", got)
 	}

@@ -52,8 +52,12 @@ func (w waitingTasks) writeReasons(output *console) error {
 		return err
 	}
 	t := terminal.NewTable(output.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
+	about := ""
+	if w.Sampled {
+		about = "about "
+	}
 	for _, p := range w.Parts {
-		t.AddRow(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
+		t.AddRow(about+p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -38,6 +38,7 @@ type Client struct {
 	outbox  *outbox
 
 	current        atomic.Pointer[connection] // the newest connection; nil before the first connection
+	lastError      atomic.Pointer[error]      // why the last connection ended, or was not opened; nil if none has ended
 	connecting     rescue.ReportingGroup
 	stopConnecting context.CancelFunc // ends stayConnected: no new connection is opened, and nothing waits for one
 
@@ -88,6 +89,17 @@ func (c *Client) Connected() bool {
 	return conn.isOpen() && conn.subscribed.Load()
 }
 
+// Check returns nil if the client is Connected. Otherwise it returns why the last connection ended, or was not opened.
+func (c *Client) Check() error {
+	if c.Connected() {
+		return nil
+	}
+	if last := c.lastError.Load(); last != nil {
+		return *last
+	}
+	return errors.New("not connected yet")
+}
+
 // Wake asks a device to report now. hold is the time for which a slot is reserved for the device.
 // If hold is 0, there is another reason to report. Wake never blocks. It sends a hint with QoS
 // 0, which may be lost.
@@ -110,6 +122,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		c.lastError.Store(&err)
 		switch {
 		case subscribed:
 			c.options.Logger.WarnContext(ctx, "lost the connection to the MQTT broker", "err", err)

@@ -391,6 +391,10 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 	if c.Connected() {
 		t.Error("says that reports arrive")
 	}
+	eventually(t, "the reason", func() bool {
+		err := c.Check()
+		return err != nil && strings.Contains(err.Error(), "refused the subscription")
+	})
 }
 
 func TestNewRefusesWrongOptions(t *testing.T) {

@@ -122,14 +122,15 @@ func (a *App) attachMQTT(options mqtt.Options) error {
 
 // dependencyChecks returns the checks of Postgres, Redis and the MQTT broker for readiness.
 func (a *App) dependencyChecks(servers backends) []api.Check {
+	postgres, redis, broker := a.config.serverAddresses()
 	return []api.Check{
-		{Name: "postgres", Required: true, Probe: servers.store.Ready},
-		redisCheck(servers.redis, a.dispatcher.Waiters.Pools.Names),
-		{Name: "mqtt", Probe: func(context.Context) error {
-			if a.mqtt != nil && !a.mqtt.Connected() {
-				return errors.New("not connected")
+		{Name: "postgres", Required: true, Address: postgres, Probe: servers.store.Ready},
+		redisCheck(servers.redis, redis, a.dispatcher.Waiters.Pools.Names),
+		{Name: "mqtt", Address: broker, Probe: func(context.Context) error {
+			if a.mqtt == nil {
+				return api.ErrOff
 			}
-			return nil
+			return a.mqtt.Check()
 		}},
 	}
 }

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"path"
@@ -220,6 +222,20 @@ func (c Config) validateServers() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// serverAddresses returns the hosts and ports of Postgres, Redis and the broker. An address is empty if there is no such server.
+func (c Config) serverAddresses() (postgres, redis, broker string) {
+	if server, err := pq.NewConfig(c.PostgresDSN); err == nil && c.PostgresDSN != "" {
+		postgres = net.JoinHostPort(cmp.Or(server.Host, "localhost"), strconv.Itoa(int(server.Port)))
+	}
+	if servers, err := redisconn.ParseURL(c.RedisURL); err == nil {
+		redis = strings.Join(servers.Addrs, ", ")
+	}
+	if server, err := url.Parse(c.MQTTURL); err == nil && c.MQTTURL != "" {
+		broker = net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), map[string]string{"mqtts": "8883"}[server.Scheme], "1883"))
+	}
+	return postgres, redis, broker
 }
 
 // Values of settings that are either on or off.

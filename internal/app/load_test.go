@@ -26,6 +26,24 @@ func leaksCanary(text string) bool {
 	return false
 }
 
+// TestAddressesOfServersHaveNoSecrets checks the addresses that the system page shows.
+func TestAddressesOfServersHaveNoSecrets(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{PostgresDSN: "postgres://u:" + canary + "@db:6000/d?sslmode=disable", RedisURL: "redis://u:" + canary + "@c1:7000,c2", MQTTURL: "mqtts://b"}, "db:6000|c1:7000, c2:6379|b:8883"},
+		{Config{PostgresDSN: "host=db user=u password=" + canary, RedisURL: "redis://c", MQTTURL: "mqtt://b:1"}, "db:5432|c:6379|b:1"},
+		{Config{}, "||"},
+	} {
+		postgres, redis, broker := one.config.serverAddresses()
+		if got := postgres + "|" + redis + "|" + broker; got != one.want {
+			t.Errorf("addresses %q, want %q", got, one.want)
+		}
+	}
+}
+
 func TestSettingsAreThoseOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{ // variable -> default

@@ -18,10 +18,10 @@ import (
 // earlier, by calls to it and by the readiness checks.
 const redisEvery = 10 * time.Second
 
-// redisCheck returns the check of Redis. pools returns the names of the pools that this replica knows. If
+// redisCheck returns the check of Redis at address. pools returns the names of the pools that this replica knows. If
 // a node fails, the error of the check says how many of these pools Redis still serves.
-func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
-	return api.Check{Name: "redis", Probe: func(ctx context.Context) error {
+func redisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
+	return api.Check{Name: "redis", Address: address, Probe: func(ctx context.Context) error {
 		known := pools()
 		keys := make([]string, len(known))
 		for i, pool := range known {

@@ -118,7 +118,7 @@ func (f *finder) findExact(ctx context.Context, text string) (hits operators.Fou
 func (f *finder) findPools(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	ranks, err := f.ledger.PoolRanks(ctx, text)
 	for _, r := range ranks {
-		hits.Hits = append(hits.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, %d waiting", r.Held, r.Capacity, r.Pending)})
+		hits.Hits = append(hits.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, tasks wait: %d", r.Held, r.Capacity, r.Pending)})
 	}
 	position := func(h operators.Hit) int { return strings.Index(strings.ToLower(h.ID), strings.ToLower(text)) }
 	slices.SortStableFunc(hits.Hits, func(a, b operators.Hit) int { return min(position(a), 1) - min(position(b), 1) })

@@ -50,9 +50,13 @@ const checkOK = "ok"
 // Check is the check of one server, as a part of readiness.
 type Check struct {
 	Name     string
-	Required bool // if a required check fails, the replica is not ready; another failed check is only reported as degraded
+	Required bool   // if a required check fails, the replica is not ready; another failed check is only reported as degraded
+	Address  string // host and port of the server, without credentials; empty if there are none
 	Probe    func(context.Context) error
 }
+
+// ErrOff is the error of the probe of a server that is not used. The check has passed.
+var ErrOff = errors.New("not used")
 
 // health answers two paths. /healthz shows that the process is alive and checks no server. /readyz shows whether
 // the process can do its work.
@@ -82,6 +86,10 @@ type Dependency struct {
 	Since time.Time // time when it was first found slow or not ok; the zero time means that it is neither
 
 	Reason string // cause of the failure; empty means unknown, or no failure
+
+	Off     bool   // the server is not used
+	Address string // as in Check
+	Error   string // error of the latest probe; empty if it passed
 }
 
 // IsUnhealthy reports whether the dependency does not answer, or answers slowly.
@@ -136,8 +144,12 @@ func (h *health) probe(ctx context.Context) probeResult {
 			err := h.panicked.Report("checking "+check.Name, rescue.CallWithin(ctx, func() error { return check.Probe(ctx) }))
 			mu.Lock()
 			defer mu.Unlock()
+			probed := Dependency{Name: check.Name, Address: check.Address, Off: errors.Is(err, ErrOff)}
+			if err != nil && !probed.Off {
+				probed.Error = truncateText(err.Error())
+			}
 			switch {
-			case err == nil:
+			case err == nil || probed.Off:
 				found.states[check.Name] = checkOK
 			case check.Required:
 				found.states[check.Name], found.requiredFailed = "failed", true
@@ -148,7 +160,8 @@ func (h *health) probe(ctx context.Context) probeResult {
 				found.states[check.Name] = "degraded"
 				errors.As(err, &found.unserved)
 			}
-			h.recordState(Dependency{Name: check.Name, State: found.states[check.Name], Reason: found.reasons[check.Name]}, began)
+			probed.State, probed.Reason = found.states[check.Name], found.reasons[check.Name]
+			h.recordState(probed, began)
 		})
 	}
 	wait.Wait()

@@ -64,10 +64,13 @@ func TestHangingCheckFails(t *testing.T) {
 		return errors.Join(errors.New("timed out"), ctx.Err())
 	}
 	b := startEmbedded(t, func(s *testOptions) {
-		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: hang}, {Name: "b", Probe: hang}}
+		s.api.Checks = []api.Check{{Name: "a", Required: true, Address: "a.example:1", Probe: hang}, {Name: "b", Probe: hang}, {Name: "c", Probe: func(context.Context) error { return api.ErrOff }}}
 	})
-	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
+	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded","c":"ok"}`) {
 		t.Errorf("%s", a.body)
+	}
+	if shown := b.api.Dependencies(t.Context()); len(shown) != 3 || shown[0].Address != "a.example:1" || shown[0].Error == "" || shown[0].Off || !shown[2].Off || shown[2].Error != "" {
+		t.Errorf("dependencies %+v", shown)
 	}
 }
 

@@ -39,7 +39,7 @@ func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error
 		case err != nil || typed != shown:
 			return "", "", newFormError(fmt.Sprintf("Count: type %d, the number of tasks that wait. Nothing was cancelled.", max(shown, waits)))
 		case shown < waits:
-			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, but %d when the page was opened. Nothing was cancelled: open the page again.", waits, shown))
+			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, but %d when the page was opened. Nothing was cancelled.", waits, shown))
 		}
 	}
 	return b.api.entryAction("batches", "cancel", "cancelled")(r)
@@ -62,11 +62,12 @@ func (b *batchPages) editPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// editFormValues returns the form inputs for the fields of a batch that can be changed.
+// editFormValues returns the form inputs for the fields of a batch that can be changed. The text of the input limits is for comparisons.
 func editFormValues(batch operators.Batch) url.Values {
 	return url.Values{
 		"weight": {strconv.Itoa(batch.Weight)}, "priority": {strconv.Itoa(batch.Priority)}, "attempts": {strconv.Itoa(batch.MaxAttempts)},
 		"not_after": {dateInput(batch.NotAfter)}, "max_wait": {durationInput(batch.MaxWaitMS)}, "windows": {windowLines(batch.Windows)}, "lane": {laneInput(batch.Lane)},
+		"limits": {rowsText(policyRows(batch.Limits))},
 	}
 }
 
@@ -78,6 +79,9 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 		return "", "", err
 	}
 	current, patch := editFormValues(one.Batch), map[string]any{}
+	if err := b.api.checkConflict(r, current, "batch.changed", "batch", r.PathValue("id"), b.now()); err != nil {
+		return "", "", err
+	}
 	for _, entry := range []struct {
 		input, label, field string
 		read                func(string) (any, error)
@@ -101,7 +105,7 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 			}
 		}
 	}
-	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && rowsText(entered) != originalText(r.PostForm, "limits", rowsText(policyRows(one.Limits))) {
+	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && rowsText(entered) != originalText(r.PostForm, "limits", current.Get("limits")) {
 		if patch["limits"], err = readPolicies(r.PostForm); err != nil {
 			return "", "", err
 		}

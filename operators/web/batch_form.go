@@ -98,7 +98,7 @@ func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
 	form.Pools = list.Pools
-	return page{title: "New batch", section: "batches", template: "batch-new", data: form}, err
+	return page{title: "New batch", section: "batches", template: "batch-new", data: form, keepable: true}, err
 }
 
 // create handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have. If the form is

@@ -128,3 +128,12 @@ func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) {
 func (f *frame) recoversItself(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }
+
+// retryPageEvery is the time in seconds after which a browser loads a page again that could not be read.
+const retryPageEvery = 10
+
+// isRetried reports whether the browser loads the page with this HTTP status again by itself: a server did not answer, and no input of the
+// visitor would be lost.
+func isRetried(r *http.Request, status int) bool {
+	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && refillOf(r) == nil
+}

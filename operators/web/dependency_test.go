@@ -3,6 +3,7 @@ package web_test
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func TestALatePageComesByItself(t *testing.T) {
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("%d", status)
 	}
-	expectContains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, "reload it")
+	expectContains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, `<noscript><meta http-equiv="refresh" content="10"></noscript>`, "tries again every 10 seconds")
 	tab := openTab(t)
 	tab.open(b.url + "/tasks")
 	tab.waitForJS(`document.querySelector("h1").textContent === "Service Unavailable"`)
@@ -93,4 +94,25 @@ func TestALatePageComesByItself(t *testing.T) {
 	b.store.countHangs.Store(false)
 	tab.waitForJS(`document.querySelector("h1").textContent === "Tasks"`)
 	tab.expectMessage("503")
+	if err := b.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, send := range []func() (int, string){
+		func() (int, string) { status, text, _ := b.getPage("/pools/p/edit"); return status, text },
+		func() (int, string) {
+			status, text, _ := b.postForm("/pools/p/edit", url.Values{"capacity": {"7"}}, nil)
+			return status, text
+		},
+		func() (int, string) {
+			status, text, _ := b.postForm("/pools/p/edit", url.Values{"kept": {"capacity=7"}}, nil)
+			return status, text
+		},
+	} {
+		status, text := send()
+		_, tail, isKept := strings.Cut(text, `<form method="post" action="/pools/p/edit"`)
+		retried := strings.Contains(text, `<meta http-equiv="refresh" content="10">`) && !strings.Contains(text, "<noscript>")
+		if status != http.StatusServiceUnavailable || retried == isKept || isKept && !strings.Contains(tail, `name="kept" value="capacity=7"`) {
+			t.Errorf("without the ledger: %d %s", status, text)
+		}
+	}
 }

@@ -13,11 +13,11 @@ func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	b.createPool("p", 1, "d-1", "d-2")
 	for _, path := range []string{"/", "/pools/p"} {
 		_, page, _ := b.getPage(path)
-		expectContains(t, page, "<dt>devices waiting</dt>")
+		expectContains(t, page, "<dt>devices in line</dt>")
 		if strings.Contains(page, "<dt>waiting</dt>") {
 			t.Errorf("%s: a figure says waiting, and not of what", path)
 		}
 	}
 	_, page, _ := b.getPage("/pools/p")
-	expectContains(t, page, "<b>2</b> waiting tasks")
+	expectContains(t, page, "<b>2</b> tasks wait")
 }

@@ -93,6 +93,7 @@ type shell struct {
 	Nav            []navigation
 	Find           string // the text that the visitor searched for; empty if there was no search
 	Theme          string // light or dark; empty means the theme of the system
+	Retry          int    // the browser loads the page again after this number of seconds; 0 means that it does not
 }
 
 // themeOf returns the theme that was chosen in this browser. It is empty if none was chosen.
@@ -136,9 +137,15 @@ func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, co
 	if err == nil {
 		rendered, err = f.render(content)
 	}
+	if again := refillOf(r); again != nil && err == nil {
+		status = again.fill(r, f, rendered)
+	}
 	if err != nil {
 		f.sendError(rw, r, err)
 		return
+	}
+	if content.keepable {
+		rw.Header().Set("Cache-Control", "private, no-cache")
 	}
 	f.sendRendered(rw, r, status, content.section, rendered)
 }
@@ -149,6 +156,9 @@ func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int
 		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.mode,
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
 		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: rendered.searchText,
+	}
+	if isRetried(r, status) {
+		out.Retry = retryPageEvery
 	}
 	if status == http.StatusOK && rendered.watch != (watch{}) || f.recoversItself(r, status) {
 		out.Live = pageAddress(r)
@@ -173,12 +183,19 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 
 // sendError sends a page that shows err, a refusal or a failure.
 func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
-	status := statusOf(err)
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
+	var kept *keptForm
+	if again := refillOf(r); again != nil && len(again.values) > 0 { // the page of the form fails, too
+		kept = &keptForm{Next: r.URL.RequestURI(), Input: again.values.Encode()}
+		if again.failure != nil {
+			err = again.failure
+		}
+	}
+	status := statusOf(err)
 	rendered, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
-		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost, "Heals": f.recoversItself(r, status),
+		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost || kept != nil, "Kept": kept, "Retry": isRetried(r, status),
 	}})
 	if renderErr != nil {
 		http.Error(rw, http.StatusText(status), status)
@@ -236,6 +253,7 @@ type page struct {
 	watch      watch
 	snapshot   string // snapshot of the ledger; empty if the page was not read in a snapshot
 	searchText string // the text that the visitor searched for
+	keepable   bool   // the browser may keep the page for its back button, although it answers a form
 }
 
 // renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they change).

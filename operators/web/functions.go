@@ -39,6 +39,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"dur":        durationText,
 		"ms":         msText,
 		"num":        groupDigits,
+		"about":      aboutText,
 		"digits":     roundedText,
 		"percent":    func(of float64) float64 { return 100 * of },
 		"share":      func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
@@ -181,6 +182,14 @@ func groupDigits(number any) string {
 		out.WriteRune(d)
 	}
 	return sign + out.String()
+}
+
+// aboutText returns count as text. If isEstimate is true, the text says so.
+func aboutText(count any, isEstimate bool) string {
+	if isEstimate {
+		return "about " + groupDigits(count)
+	}
+	return groupDigits(count)
 }
 
 // indentJSON returns JSON with line breaks and indentation. It returns invalid JSON unchanged.

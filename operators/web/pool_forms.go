@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -15,16 +14,30 @@ import (
 func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Callers": callerLimitText(pool.Callers), "Longest": compactDuration(time.Duration(pool.LongestLeaseMS) * time.Millisecond),
-		"Sleep": compactDuration(time.Duration(pool.LongestSleepMS) * time.Millisecond), "Lease": compactDuration(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
-		"Admin": p.may(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
+		"Pool": pool, "Form": poolFormValues(pool), "Rows": policyRows(pool.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
 	}}, err
 }
 
+// poolFormValues returns the form inputs for the settings of a pool. The text of the input limits is for comparisons.
+func poolFormValues(pool operators.Pool) url.Values {
+	return url.Values{
+		"capacity": {strconv.Itoa(pool.Capacity)}, "lease": {durationInput(pool.LeaseMS)}, "callers": {callerLimitText(pool.Callers)}, "longest": {durationInput(pool.LongestLeaseMS)},
+		"sleep": {durationInput(pool.LongestSleepMS)}, "windows": {windowLines(pool.Windows)}, "limits": {rowsText(policyRows(pool.Limits))},
+	}
+}
+
 // edit changes the settings of a pool as the submitted form says. next is the path of the page that the browser shows afterwards, and
-// messageKey the key of the message on that page.
+// messageKey the key of the message on that page. If somebody else has changed a setting since the form was shown, nothing is changed.
 func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
+	if err != nil {
+		return "", "", err
+	}
+	name := r.PathValue("id")
+	current, err := p.api.Pools.Get(r.Context(), name)
+	if err == nil {
+		err = p.api.checkConflict(r, poolFormValues(current), "pool.changed", "pool", name, p.now())
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -37,7 +50,6 @@ func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 			delete(settings, field)
 		}
 	}
-	name := r.PathValue("id")
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
@@ -116,7 +128,8 @@ func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
 // createPage returns the page with the form for a new pool.
 func (p *poolPages) createPage(r *http.Request) (page, error) {
-	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Rows": policyRows(nil)}}, nil
+	byDefault := url.Values{"capacity": {"60"}, "lease": {"5m"}, "longest": {"24h"}, "sleep": {"10m"}}
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Form": byDefault, "Rows": policyRows(nil)}}, nil
 }
 
 // create creates a pool as the submitted form says. next is the path of the page that the browser shows afterwards, and messageKey the key

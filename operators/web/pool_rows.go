@@ -20,6 +20,7 @@ type poolRow struct {
 	Recent poolCounts
 	Share  float64 // filled part of the bar in percent
 	Closed bool
+	Why    poolWhy // why its tasks wait; only for the pools with the worst trouble
 }
 
 // poolColumn is the head of a column in the list of pools.
@@ -29,9 +30,8 @@ type poolColumn struct {
 	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools, and checks the states of
-// the dependencies. If the visitor chose no order, the pools with the worst trouble come first.
-func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
+// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools. If the visitor chose no order, the pools with the worst trouble come first.
+func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, redisData firstPageData) (page, error) {
 	pager := newPager(r, filters)
 	query := pager.query(poolRowsPerPage)
 	if !filters.Has("sort") {
@@ -45,7 +45,7 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	for i, pool := range list.Pools {
 		rows[i] = poolRow{
 			PoolState: pool, Recent: p.history.recentCounts(pool.Name), Share: sharePercent(pool.Held, pool.Capacity),
-			Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()),
+			Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Why: redisData.whys[pool.Name],
 		}
 	}
 	named, more := p.history.disagreeingPools(maxDisagreeingShown)
@@ -54,7 +54,7 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 		data: map[string]any{
 			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
-			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": unhealthy(checks),
+			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": unhealthy(redisData.checks),
 		},
 	}, nil
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -27,11 +28,12 @@ type poolPages struct {
 	holdingsCache *ttlCache[slotHoldings]
 	waitsCache    *ttlCache[waitSummary]
 	usageCache    *ttlCache[[]policyUse]
+	whysCache     *ttlCache[map[string]poolWhy]
 }
 
 // registerRoutes adds the pages of pools to target.
 func (p *poolPages) registerRoutes(target *site) {
-	target.addLivePageWithChecks("/{$}", p.system, p.list)
+	addLivePageWithRedis(target, "/{$}", p.readWhys, p.list)
 	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.show)
 	target.addPage("/pools/{id}/edit", p.editPage)
 	target.addPage("/pools/{id}/pause", p.pausePage)
@@ -54,40 +56,54 @@ type poolCard struct {
 
 	Chart  chart
 	Recent poolCounts
-	Many   bool    // more tasks wait than were counted
+	Why    poolWhy // why its tasks wait
+	Many   bool    // more devices wait than were counted
 	Share  float64 // filled part of the bar in percent
 	Cells  []cell  // slots; only if there are few pools
 	Over   bool    // more slots are held than the capacity, because an operator lowered it
 }
 
-// list returns the page with the pools, as cards or as rows. checks are the states of the dependencies.
-func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
+// list returns the page with the pools, as cards or as rows, those with the worst trouble first.
+func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error) {
 	totals, err := p.api.Pools.Totals(r.Context())
 	if err != nil {
 		return page{}, err
 	}
 	if filters := nonEmptyParams(r.URL.Query(), "name", "sort", "only_trouble"); totals.Pools > poolsShown || len(filters) > 0 {
-		return p.rowsPage(r, filters, totals, checks)
+		return p.rowsPage(r, filters, totals, redisData)
 	}
 	var list operators.PoolList
-	if err := p.api.get(r, operators.Path("pools"), url.Values{"page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
+	if err := p.api.get(r, operators.Path("pools"), url.Values{"sort": {"trouble"}, "page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
 		return page{}, err
 	}
 	cards := make([]poolCard, len(list.Pools))
 	for i, pool := range list.Pools {
 		cards[i] = p.newCard(pool)
+		cards[i].Why = redisData.whys[pool.Name]
 		if len(list.Pools) <= fewPools && pool.Capacity <= fewSlots {
 			if err := p.drawSlots(r, &cards[i]); err != nil {
 				return page{}, err
 			}
 		}
 	}
+	slices.SortStableFunc(cards, func(a, b poolCard) int { return b.severity() - a.severity() })
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": unhealthy(checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": unhealthy(redisData.checks),
 		},
 	}, nil
+}
+
+// severity is higher for a pool that needs attention: it has trouble, or most of its tasks do not start without help.
+func (c poolCard) severity() int {
+	switch {
+	case len(c.Trouble) > 0:
+		return 2
+	case c.Why.Stuck != "":
+		return 1
+	}
+	return 0
 }
 
 // drawSlots adds the pool's slots to card. It also replaces the counts of the card by the counts of the read that returned the slots, so

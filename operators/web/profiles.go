@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -77,6 +78,11 @@ func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageK
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {
 		return "", "", err
+	}
+	if current, err := p.api.Profiles.Get(r.Context(), name); err == nil {
+		if err := p.api.checkConflict(r, url.Values{"limits": {rowsText(policyRows(current.Limits))}}, "profile.changed", "profile", name, p.now()); err != nil {
+			return "", "", err
+		}
 	}
 	request := operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", name), Body: map[string]any{"limits": limits}}
 	return "/profiles", "profile-changed", p.api.Do(r.Context(), request, nil)

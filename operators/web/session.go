@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
@@ -165,7 +164,7 @@ func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret str
 
 // authenticator signs visitors of the dashboard in and out.
 type authenticator struct {
-	*frame
+	*site
 
 	sessions *sessions
 	hasLink  bool // the command dev printed a sign-in link, used or not
@@ -190,18 +189,29 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
 			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 		case errors.Is(err, errSignedOut):
-			d.sendError(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "The session has ended. Nothing was changed."})
+			d.showSignIn(rw, r, http.StatusUnauthorized, signInForm{keptForm: d.keepForm(r), Ended: true})
+		case err != nil && r.Method == http.MethodPost:
+			input, _ := url.ParseQuery(d.keepForm(r).Input)
+			d.sendError(rw, withRefill(r, refill{values: input}), err)
 		case err != nil:
 			d.sendError(rw, r, err)
 		default:
-			pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
+			r = r.WithContext(withVisitor(r.Context(), who))
+			kept := r.PostFormValue("kept")
+			if input, _ := url.ParseQuery(kept); kept == "" {
+				pages.ServeHTTP(rw, r)
+			} else if !d.showAgain(rw, r, refill{values: input}) { // a kept form is only shown, never carried out
+				http.Redirect(rw, r, d.url("/"), http.StatusSeeOther)
+			}
 		}
 	}
 }
 
 // signInForm is the data of the sign-in page.
 type signInForm struct {
-	Next   string
+	keptForm // the page that follows, and the input of the form on it
+
+	Ended  bool // a form was submitted after the session had ended
 	Wrong  bool
 	Link   bool          // the visitor used a link, not a token
 	Dev    bool          // the command dev printed a link
@@ -214,7 +224,7 @@ type signInForm struct {
 
 // signInPage answers with the page on which a visitor signs in.
 func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
-	form := signInForm{Next: localPath(r.URL.Query().Get("next"))}
+	form := signInForm{keptForm: keptForm{Next: localPath(r.URL.Query().Get("next"))}}
 	link := r.URL.Query().Get("link")
 	if !d.hasLink || link == "" || r.Method != http.MethodGet { // link previews send HEAD
 		d.showSignIn(rw, r, http.StatusOK, form)
@@ -251,7 +261,8 @@ func localPath(path string) string {
 
 // signIn handles the submitted sign-in form: it starts a session if the token is valid.
 func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
-	d.startSession(rw, r, signInForm{Next: localPath(r.PostFormValue("next"))}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
+	kept := keptForm{Next: localPath(r.PostFormValue("next")), Input: r.PostFormValue("kept")}
+	d.startSession(rw, r, signInForm{keptForm: kept}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
 }
 
 // startSession calls open with credential (a token or the secret of a link), and sends the new session to the browser in a cookie. If open
@@ -292,6 +303,10 @@ func (d *authenticator) startSession(
 		return
 	}
 	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
+	if form.Input != "" { // the browser sends the kept form to its page
+		http.Redirect(rw, r, d.url(form.Next), http.StatusTemporaryRedirect)
+		return
+	}
 	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 }
 

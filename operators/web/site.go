@@ -141,7 +141,7 @@ func (s *site) addForm(pattern, role string, action formAction) {
 		}
 		next, messageKey, err := action(r)
 		if err != nil {
-			s.sendError(rw, r, err)
+			s.refuse(rw, r, err)
 			return
 		}
 		next = cmp.Or(back, next)

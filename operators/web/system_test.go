@@ -46,6 +46,33 @@ func TestSystemNamesTheLedger(t *testing.T) {
 	}
 }
 
+// TestSystemSaysWhatIsWrongWithAServer checks the system page: a server that does not answer has its address, its error and the remedy, and a
+// server that is not used is off.
+func TestSystemSaysWhatIsWrongWithAServer(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t, func(o *web.Options) {
+		o.System.Mode = "production"
+		o.System.Checks = func(context.Context) []api.Dependency {
+			return []api.Dependency{
+				{Name: "mqtt", State: "ok", Off: true},
+				{Name: "postgres", State: "ok", Address: "db.example:5432"},
+				{Name: "redis", State: "degraded", Since: outageBegan, Address: "cache.example:6379", Error: "dial tcp 192.0.2.7:6379: connection refused"},
+			}
+		}
+	})
+	tab := openTab(t)
+	tab.open(b.url + "/system")
+	for i, want := range []string{"The MQTT broker|off", "Postgres db.example:5432|✓ ok", "Redis cache.example:6379|degraded since "} {
+		if shown := evalJS[string](tab, `[...[...document.querySelectorAll("#system h2")].find((h) => h.textContent === "Dependencies").nextElementSibling.children].map((e) => [...e.children].map((c) => c.textContent).join("|"))[`+itoa(int64(i))+`]`); !strings.HasPrefix(shown, want) {
+			t.Errorf("shown %q, want %q", shown, want)
+		}
+	}
+	if said := tab.elementText("#system .problem"); said != "Redis does not answer: dial tcp 192.0.2.7:6379: connection refused. Results are recorded, but nothing new is granted. Check whether it runs and whether this replica reaches it: dispatcher doctor." {
+		t.Errorf("the page says %q", said)
+	}
+	tab.checkScreen("system-degraded")
+}
+
 // TestReplicasAreShown checks the system page: at every replica it shows all replicas with their dependencies, and
 // which replicas are gone.
 func TestReplicasAreShown(t *testing.T) {
@@ -113,10 +140,10 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	b.recordHeartbeat("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
 	tab := openTab(t)
 	tab.open(b.url + "/")
-	tab.waitForJS(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,3 disagreements"`)
+	tab.waitForJS(`[...document.querySelectorAll("#pool-p .tag[title]")].map(e => e.textContent).join() === "2 conflicts,3 slots repaired"`)
 	tab.waitForJS(`document.querySelector("#pool-q .tag.bad") === null`)
 	tab.open(b.url + "/pools/p")
-	tab.waitForJS(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)
+	tab.waitForJS(`[...document.querySelectorAll("#pool-head .figures > div")].map(e => e.textContent.trim()).filter(e => /^(conflicts|slots repaired)/.test(e)).join() === "conflicts2,slots repaired3"`)
 	tab.waitForJS(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
 	tab.waitForJS(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
 	tab.checkScreen("pool-trouble")

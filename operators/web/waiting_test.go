@@ -45,7 +45,7 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 				}
 			}
 		}
-		expectContains(t, text, fmt.Sprintf(`<b>%d</b> waiting task`, sum), `<rect class="w-`)
+		expectContains(t, text, fmt.Sprintf(`<b>%d</b> tasks wait`, sum), `<rect class="w-`)
 	}
 	if status, _, _ := b.getPage("/pools/p/waiting?code=hunger"); status != 422 {
 		t.Errorf("a reason that is none: %d", status)
@@ -63,13 +63,13 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	b := startEmbedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
 	b.createPool("p", 3, deviceIDs(250)...)
 	_, text, _ := b.getPage("/batches/1")
-	expectContains(t, text, "<b>250</b> waiting tasks", "of a sample of")
+	expectContains(t, text, "<b>250</b> tasks wait", "<b>about 250</b> ", "of a sample of")
 	b.callAPI("POST", "/v1/batches/1/cancel", nil, nil)
 	b.waitUntil("the end", func() bool {
 		_, text, _ = b.getPage("/batches/1")
 		return strings.Contains(text, "<title>250 cancelled</title>")
 	})
-	if strings.Contains(text, "waiting task") {
+	if strings.Contains(text, "tasks wait") {
 		t.Error("tasks of a batch that has ended wait")
 	}
 }

@@ -60,14 +60,14 @@ func New(options Options) *Web {
 	s := &site{frame: frame, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
 	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashOf(options.AdminToken), link: options.Link, now: options.Now}
-	d := &authenticator{frame: frame, sessions: visitorSessions, hasLink: options.Link != ""}
+	d := &authenticator{site: s, sessions: visitorSessions, hasLink: options.Link != ""}
 	w := &Web{
 		log: options.Ledger, now: options.Now, events: &eventFollower{log: options.Ledger}, history: newHistory(),
 		site: s, auth: d, streams: newStreams(s, d, options.Panicked), panicked: options.Panicked, pageTimeout: cmp.Or(options.PageTimeout, api.AnswerTimeout),
 	}
 	apiClient := newClient(options.API)
 	waitsCache := newWaitsCache()
-	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery)}).registerRoutes(s)
+	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
 	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)

@@ -237,7 +237,7 @@ func (x *experiment) addTallyValues(values pageValues) {
 	}
 	values["pool-head/granted/min"] = roughNumber{float64(granted), 5 + float64(granted)/10}
 	values["pool-head/taken back/min"] = roughNumber{float64(reaped), 0}
-	for name, n := range map[string]int64{"conflicts": conflicts.Int64, "disagreements": drift.Int64} {
+	for name, n := range map[string]int64{"conflicts": conflicts.Int64, "slots repaired": drift.Int64} {
 		if n > 0 {
 			values["pool-head/"+name] = roughNumber{float64(n), 0}
 		}

@@ -1,0 +1,65 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// maxChangesSearched is the maximum number of changes of profiles among which the change of one profile is searched.
+const maxChangesSearched = 50
+
+// checkConflict returns an error if somebody else changed a value that the submitted form changes, too: current has the present texts of its
+// inputs. The error names the changes, and who made the newest one and when. kind is the kind of the event of a change, and id is the id of
+// the object, which is a pool, a batch or a profile (noun).
+func (c client) checkConflict(r *http.Request, current url.Values, kind, noun, id string, now time.Time) error {
+	changes := conflicts(r.PostForm, current)
+	if len(changes) == 0 {
+		return nil
+	}
+	query := url.Values{"kind": {kind}, noun: {id}, "page_size": {"1"}}
+	if noun == "profile" { // only the detail names the profile
+		query = url.Values{"kind": {kind}, "page_size": {strconv.Itoa(maxChangesSearched)}}
+	}
+	var list operators.EventList
+	if err := c.get(r, operators.Path("events"), query, &list); err != nil {
+		return err
+	}
+	who, when := "Somebody", "since you opened the form"
+	for _, e := range list.Events {
+		if noun != "profile" || strings.HasPrefix(e.Detail, "profile="+id+" ") {
+			who, when = cmp.Or(e.Actor, who), durationText(max(now.Sub(e.At.Time).Round(time.Second), time.Second))+" ago"
+			break
+		}
+	}
+	return &operators.Problem{Status: http.StatusConflict, Detail: fmt.Sprintf(
+		"%s %s, %s. Nothing was changed by this form. It still has your input: check it, and send it again to replace that.", who, strings.Join(changes, " and "), when)}
+}
+
+// conflicts returns in words which inputs were changed in form and have another text in current than the form showed at first.
+func conflicts(form, current url.Values) (changes []string) {
+	labels := map[string]string{"longest": "longest lease", "sleep": "longest sleep", "max_wait": "longest wait", "not_after": "not-after time"}
+	entered := maps.Clone(form)
+	entered.Set("limits", rowsText(enteredRows(form)))
+	for _, name := range slices.Sorted(maps.Keys(current)) {
+		now := current.Get(name)
+		if originalText(form, name, now) == now || isUnchanged(entered, name) || entered.Get(name) == now {
+			continue
+		}
+		label := cmp.Or(labels[name], name)
+		if now == "" || name == "limits" || strings.Contains(now, "\n") {
+			changes = append(changes, "changed the "+label)
+		} else {
+			changes = append(changes, "set the "+label+" to "+now)
+		}
+	}
+	return changes
+}

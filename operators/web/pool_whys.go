@@ -1,0 +1,73 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+const (
+	whySampleSize = 30               // tasks that are evaluated for the sentence of a pool
+	whysReadEvery = 10 * time.Second // interval at which the sentences are read again
+)
+
+// poolWhy is why the tasks of a pool wait, in one sentence.
+type poolWhy struct {
+	Sentence string
+	Stuck    string // the reason in a few words, if most of the tasks wait for help or for a limit; otherwise empty
+}
+
+// firstPageData holds the parts of the list of pools that need Redis.
+type firstPageData struct {
+	checks []dependency
+	whys   map[string]poolWhy // by pool; only of the pools with the worst trouble
+}
+
+// readWhys reads the parts of the list of pools that need Redis.
+func (p *poolPages) readWhys(r *http.Request) (data firstPageData, err error) {
+	data.checks = p.system.checkDependencies(r.Context())
+	data.whys, err = p.whysCache.getOrRead(r.Context(), "", p.now(), func(ctx context.Context) (map[string]poolWhy, error) { return p.readWorstWhys(r.WithContext(ctx)) })
+	return data, err
+}
+
+// readWorstWhys returns the sentences of the pools with the worst trouble, at most poolsShown, by name. A pool whose reasons cannot be read
+// has no sentence.
+func (p *poolPages) readWorstWhys(r *http.Request) (map[string]poolWhy, error) {
+	var list operators.PoolList
+	if err := p.api.get(r, operators.Path("pools"), url.Values{"sort": {"trouble"}, "page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
+		return nil, err
+	}
+	whys := map[string]poolWhy{}
+	for _, pool := range list.Pools {
+		var waiting operators.Waiting
+		if pool.Pending == 0 && len(pool.Trouble) == 0 || r.Context().Err() != nil {
+			continue
+		}
+		if p.api.get(r, operators.Path("pools", pool.Name, "waiting"), url.Values{"sample": {strconv.Itoa(whySampleSize)}}, &waiting) == nil {
+			whys[pool.Name] = newPoolWhy(waiting)
+		}
+	}
+	return whys, nil
+}
+
+// newPoolWhy returns the sentence about the most important reason in waiting.
+func newPoolWhy(waiting operators.Waiting) (why poolWhy) {
+	if len(waiting.Parts) > 0 {
+		first := waiting.Parts[0]
+		why.Sentence = fmt.Sprintf("%s of %s: %s", aboutText(first.Count, waiting.Sampled), countText(waiting.Total, "task", "tasks"), strings.TrimPrefix(first.Detail, "for example: "))
+		if code := decision.Code(first.Code); 2*first.Count >= waiting.Total && (code == decision.CodeLimited || !decision.PassesByItself(code)) {
+			why.Stuck = first.Label
+		}
+	}
+	if failing := waiting.RecentAttempts.Text(); failing != "" {
+		why.Sentence = failing
+	}
+	return why
+}

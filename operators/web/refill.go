@@ -1,0 +1,143 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// keptForm is the input of a form that was not carried out. The next page carries it in hidden inputs, so no replica stores it. A POST with
+// these inputs shows the form again and does nothing else.
+type keptForm struct {
+	Next  string // path of the page of the form
+	Input string // encoded input; empty if there is none
+	Lost  string // which input is not kept, as a sentence; empty if all is kept
+}
+
+// keepForm returns the input of the form that r submits. If the form has no page of its own, such as a single button, there is no input, and
+// Next is the page with the button.
+func (s *site) keepForm(r *http.Request) (kept keptForm) {
+	err := r.ParseMultipartForm(maxFormBytes)
+	if from, refererErr := url.Parse(r.Referer()); !s.hasPage(r) {
+		kept.Next = "/"
+		if refererErr == nil {
+			kept.Next = localPath(strings.TrimPrefix(from.RequestURI(), s.prefix))
+		}
+		return kept
+	}
+	kept.Next, kept.Input = localPath(r.URL.RequestURI()), r.PostForm.Encode()
+	if r.PostForm.Has("kept") { // the form was kept before
+		kept.Input = r.PostForm.Get("kept")
+	}
+	const maxKept = maxFormBytes - 64<<10 // leaves space for the other inputs of the next form
+	switch {
+	case err != nil && !errors.Is(err, http.ErrNotMultipart) || len(kept.Input) > maxKept:
+		kept.Input, kept.Lost = "", "The input is too large to be kept."
+	case r.MultipartForm != nil && len(r.MultipartForm.File["file"]) > 0 && r.MultipartForm.File["file"][0].Size > 0:
+		kept.Lost = "A file cannot be kept: choose " + r.MultipartForm.File["file"][0].Filename + " again."
+	}
+	return kept
+}
+
+// hasPage reports whether there is a page at the address of r, a request that submits a form.
+func (s *site) hasPage(r *http.Request) bool {
+	_, pattern := s.pages.Handler(&http.Request{Method: http.MethodGet, URL: r.URL})
+	return strings.HasPrefix(pattern, http.MethodGet+" ")
+}
+
+// refill is the input of a form whose page is shown again.
+type refill struct {
+	values  url.Values
+	failure error // why the form was not carried out; nil if it was not tried
+}
+
+// refillKey is the context key of the refill of a request for a page.
+type refillKey struct{}
+
+// withRefill returns r with the input that the requested page is filled with.
+func withRefill(r *http.Request, again refill) *http.Request {
+	return r.Clone(context.WithValue(r.Context(), refillKey{}, &again))
+}
+
+// refillOf returns the input that the requested page is filled with, or nil.
+func refillOf(r *http.Request) *refill {
+	again, _ := r.Context().Value(refillKey{}).(*refill)
+	return again
+}
+
+// showAgain answers r, which submits a form, with the page of the form and its earlier input. It reports false and answers nothing if the
+// form has no page.
+func (s *site) showAgain(rw http.ResponseWriter, r *http.Request, again refill) bool {
+	if !s.hasPage(r) {
+		return false
+	}
+	get := withRefill(r, again)
+	get.Method, get.Body, get.Form, get.PostForm, get.MultipartForm = http.MethodGet, http.NoBody, nil, nil, nil
+	s.pages.ServeHTTP(rw, get)
+	return true
+}
+
+// refuse answers a submitted form that was not carried out because of err: it shows the page of the form again, with the input and err.
+func (s *site) refuse(rw http.ResponseWriter, r *http.Request, err error) {
+	if !s.showAgain(rw, r, refill{r.PostForm, err}) {
+		s.sendError(rw, r, err)
+	}
+}
+
+// fill fills the input into the page of the form, with a notice. It returns the HTTP status of the page.
+func (a *refill) fill(r *http.Request, f *frame, page *renderedPage) (status int) {
+	notice := `<p class="note warn" role="status">Nothing was sent yet. The form has your input: check it, and send it.</p>`
+	status = http.StatusOK
+	if a.failure != nil {
+		status, notice = statusOf(a.failure), `<p class="problem" role="alert">`+template.HTMLEscapeString(f.outageText(r.Context(), a.failure))+`</p>`
+	}
+	main := strings.ReplaceAll(string(page.main), "<details>", "<details open>")
+	if rows := regexp.MustCompile(`(?s)<div class="rows".*?</div>`).FindAllString(main, -1); len(rows) > 0 {
+		last := rows[len(rows)-1]
+		main = strings.Replace(main, last, last+strings.Repeat(last, max(len(a.values["limit.name"])-len(rows), 0)), 1)
+	}
+	count := map[string]int{}
+	// html/template escapes < and > in texts and attributes, so an input ends at the next tag.
+	inputs := regexp.MustCompile(`(?s)<input [^>]*>|<select [^>]*>.*?</select>|<textarea [^>]*>[^<]*</textarea>`)
+	page.main = template.HTML(notice + inputs.ReplaceAllStringFunc(main, func(input string) string { //nolint:gosec // fillInput escapes the input
+		_, name, _ := strings.Cut(input, ` name="`)
+		name, _, _ = strings.Cut(name, `"`)
+		at := count[name]
+		count[name]++
+		sameLimits := strings.HasPrefix(name, "limit.") && a.values.Get("was.limits") == rowsText(enteredRows(a.values))
+		switch {
+		case sameLimits || isUnchanged(a.values, name):
+			return input
+		case at < len(a.values[name]):
+			return fillInput(input, a.values[name][at])
+		case strings.Contains(input, ` type="checkbox"`):
+			return fillInput(input, "")
+		}
+		return input
+	}))
+	return status
+}
+
+// fillInput returns the HTML of an input with this value. Hidden inputs and inputs of files keep their value.
+func fillInput(input, value string) string {
+	value = template.HTMLEscapeString(value)
+	switch {
+	case strings.Contains(input, ` type="hidden"`) || strings.Contains(input, ` type="file"`):
+		return input
+	case strings.Contains(input, ` type="checkbox"`):
+		input = strings.Replace(input, " checked", "", 1)
+		if value != "" {
+			input = strings.Replace(input, ">", " checked>", 1)
+		}
+		return input
+	case strings.HasPrefix(input, "<select"):
+		return strings.Replace(strings.ReplaceAll(input, " selected", ""), `<option value="`+value+`"`, `<option value="`+value+`" selected`, 1)
+	case strings.HasPrefix(input, "<textarea"):
+		return input[:strings.IndexByte(input, '>')+1] + "\n" + value + "</textarea>"
+	}
+	return strings.Replace(regexp.MustCompile(` value="[^"]*"`).ReplaceAllString(input, ""), ">", ` value="`+value+`">`, 1)
+}
