@@ -17,19 +17,19 @@ import (
 // machine is a Debian root in which systemd runs. It has processes, users and mounts of its own, and the network of
 // this machine.
 type machine struct {
-	t       *testing.T
-	dir     string
-	process *servers.Process
+	t      *testing.T
+	dir    string
+	nspawn *exec.Cmd
 }
 
-// newBase installs Debian with systemd and nothing else into a folder.
+// newBase installs Debian with systemd and rpm, and nothing else, into a folder.
 func newBase(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"debootstrap", "rpm", "systemd-nspawn", "nsenter"} {
 		servers.RequireProgram(t, program)
 	}
 	dir := filepath.Join(t.TempDir(), "base")
-	runCommand(t, nil, "debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv", "bookworm", dir)
+	runCommand(t, nil, "debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv,rpm", "bookworm", dir)
 	return dir
 }
 
@@ -44,9 +44,10 @@ func newMachine(t *testing.T, base string) *machine {
 // boot starts systemd, and waits until it has started its units.
 func (m *machine) boot() {
 	m.t.Helper()
-	m.process = servers.StartProcess(m.t, func() *exec.Cmd {
-		return exec.Command("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--resolv-conf=off", "--console=pipe",
+	process := servers.StartProcess(m.t, func() *exec.Cmd {
+		m.nspawn = exec.Command("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--resolv-conf=off", "--console=pipe",
 			"--directory", m.dir, "--boot")
+		return m.nspawn
 	}, func() error {
 		out, err := m.try("systemctl", "is-system-running")
 		if out == "running\n" || out == "degraded\n" { // a container has no kernel modules to load
@@ -54,12 +55,12 @@ func (m *machine) boot() {
 		}
 		return fmt.Errorf("%q: %w", out, err)
 	})
-	m.t.Cleanup(m.process.Stop)
+	m.t.Cleanup(process.Stop)
 }
 
 // leader returns the id of the first process of the machine.
 func (m *machine) leader() string {
-	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.process.Pid()))
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.nspawn.Process.Pid))
 	for _, file := range children {
 		if ids, _ := os.ReadFile(file); len(strings.Fields(string(ids))) > 0 {
 			return strings.Fields(string(ids))[0]
@@ -68,11 +69,8 @@ func (m *machine) leader() string {
 	return "none"
 }
 
-// root returns the root of the machine as its processes see it.
+// root returns the root of the booted machine, with its mounts.
 func (m *machine) root() string {
-	if m.process == nil {
-		return m.dir
-	}
 	return "/proc/" + m.leader() + "/root"
 }
 

@@ -133,8 +133,8 @@ func TestPackageFitsTheUnit(t *testing.T) {
 	}
 }
 
-// TestMissingSecretsAreNamed checks that the unit refuses to start without each of its secrets, and that the package
-// asks for each of them.
+// TestMissingSecretsAreNamed checks that the unit has an empty default for each of its secrets, so that the dispatcher
+// names the missing one, and that the package asks for each of them.
 func TestMissingSecretsAreNamed(t *testing.T) {
 	t.Parallel()
 	p := readPackaging(t)
@@ -142,20 +142,20 @@ func TestMissingSecretsAreNamed(t *testing.T) {
 	if asked == nil {
 		t.Fatal("the package asks for no secret")
 	}
-	asserted := unitValues(t, "AssertPathExists")
-	names := make([]string, 0, len(asserted))
+	defaults := unitValues(t, "SetCredential")
+	names := make([]string, 0, len(defaults))
 	for _, credential := range unitValues(t, "LoadCredential") {
 		name, file, _ := strings.Cut(credential, ":")
 		names = append(names, name)
-		if !slices.Contains(asserted, file) {
-			t.Errorf("no AssertPathExists=%s", file)
+		if !slices.Contains(defaults, name+`:\n`) {
+			t.Errorf("no SetCredential=%s:\\n", name)
 		}
 		if c := p.source(t, filepath.Dir(file)); c.Type != "dir" || c.Info.Mode != 0o700 {
 			t.Errorf("%s: %+v: only root may read the secrets", filepath.Dir(file), c)
 		}
 	}
-	if !slices.Equal(names, strings.Fields(asked[1])) || len(names) != len(asserted) {
-		t.Errorf("the unit has the secrets %q, the package asks for %q, AssertPathExists has %q", names, asked[1], asserted)
+	if !slices.Equal(names, strings.Fields(asked[1])) || len(names) != len(defaults) {
+		t.Errorf("the unit has the secrets %q and the defaults %q, the package asks for %q", names, defaults, asked[1])
 	}
 }
 
