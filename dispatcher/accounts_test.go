@@ -125,7 +125,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	}
 	a.expectCalls(t, "set d1", "set d1")
 	for _, blocked := range []bool{true, false} {
-		if err := b.Devices.SetBlocked(b.ctx, "op", "d1", blocked); err != nil {
+		if err := b.Devices.SetBlocked(b.ctx, "op", "d1", blocked, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -280,7 +280,7 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	if _, err := b.store.Device(b.ctx, "d3"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("d3 is half-created: %v", err)
 	}
-	if err := b.Devices.SetBlocked(b.ctx, "op", "d1", true); err != nil {
+	if err := b.Devices.SetBlocked(b.ctx, "op", "d1", true, ""); err != nil {
 		t.Errorf("blocked: %v", err)
 	}
 	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d2", false); err != nil {

@@ -75,7 +75,7 @@ func TestBlockedDeviceIsReadAgain(t *testing.T) {
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
 		b.t.Helper()
 		task := b.grantTask()
-		if err := b.store.SetBlocked(b.ctx, "test", "d", true); err != nil {
+		if err := b.store.SetBlocked(b.ctx, "test", "d", true, ""); err != nil {
 			b.t.Fatal(err)
 		}
 		b.followMarks()

@@ -87,7 +87,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 			t.Parallel()
 			b := newLightBench(t)
 			b.registerDevices("d1")
-			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true))
+			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true, ""))
 			for range 2 { // repeated, to check that a second deletion keeps the block, too
 				_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
 				b.must(err)
@@ -96,7 +96,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 					t.Fatalf("%+v, %v, want it blocked", d, err)
 				}
 			}
-			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", false))
+			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", false, ""))
 			_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
 			b.must(err)
 			back(b)
@@ -113,7 +113,7 @@ func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	b.createPool("a", 5, minute)
 	b.registerDevices("d1", "d2")
 	for _, device := range []devices.ID{"d1", "d2"} {
-		b.must(b.Devices.SetBlocked(b.ctx, "op", device, true))
+		b.must(b.Devices.SetBlocked(b.ctx, "op", device, true, ""))
 		_, err := b.Devices.DeleteDevice(b.ctx, "op", device, false)
 		b.must(err)
 	}
@@ -164,7 +164,7 @@ func TestANewDeviceWaitsForApproval(t *testing.T) {
 	if d, err := b.store.Device(b.ctx, "session"); err != nil || !d.Blocked {
 		t.Errorf("the device of the session: %+v, %v, want it registered and blocked", d, err)
 	}
-	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false))
+	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false, ""))
 	b.expectGrant("new")
 }
 
@@ -178,7 +178,7 @@ func TestANewDeviceIsEnrolledAfterItsApproval(t *testing.T) {
 			t.Errorf("%+v, want it blocked, without a credential", reply)
 		}
 	}
-	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false))
+	b.must(b.Devices.SetBlocked(b.ctx, "op", "new", false, ""))
 	if reply := b.sendReport("new", `{}`); reply.Credential == "" {
 		t.Errorf("%+v, want a credential", reply)
 	}

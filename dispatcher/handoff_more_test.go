@@ -29,7 +29,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	for _, device := range []string{"blocked", "busy", "paused", "gone", "able"} {
 		b.expectSessionReason(device, devices.ReasonFull)
 	}
-	b.must(b.store.SetBlocked(b.ctx, "op", "blocked", true))
+	b.must(b.store.SetBlocked(b.ctx, "op", "blocked", true, ""))
 	b.createBatch("b", func(in *store.Batch) { in.Priority = 9 }, "busy")
 	elsewhere := b.expectSessionReason("busy", devices.ReasonGranted)
 	_, err := b.store.PauseBatch(b.ctx, "op", paused, "")

@@ -141,7 +141,7 @@ func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *testBench) error{
-		"blocked": func(b *testBench) error { return b.store.SetBlocked(b.ctx, "test", "d", true) },
+		"blocked": func(b *testBench) error { return b.store.SetBlocked(b.ctx, "test", "d", true, "") },
 		"its own": func(b *testBench) error { return b.store.MarkOwnTokens(b.ctx, "d") },
 		"deleted": func(b *testBench) error { _, err := b.store.DeleteDevice(b.ctx, "test", "d", true); return err },
 	} {

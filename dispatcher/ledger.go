@@ -61,6 +61,7 @@ type leaseLedger interface {
 // explanationLedger reads waiting tasks, and the facts that explain their wait.
 type explanationLedger interface {
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
+	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	SampleWaiting(ctx context.Context, where store.TaskScope, maxTasks int) (store.WaitingTasks, error)
 	NextWaiting(ctx context.Context, where store.TaskScope, after store.WaitingPosition, limit int) (store.WaitingTasks, error)
 	CallerBoundOf(ctx context.Context, pool string, task int64) (store.CallerBound, error)

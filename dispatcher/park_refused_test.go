@@ -34,7 +34,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	b.createPool("a", 1, minute)
 	b.createBatch("a", nil, "d1", "d2", "d3")
 	b.registerDevices("blocked")
-	if err := b.Devices.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
+	if err := b.Devices.SetBlocked(b.ctx, "test", "blocked", true, ""); err != nil {
 		t.Fatal(err)
 	}
 	g := b.expectGrant("d1")
@@ -123,7 +123,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 			_, _, err := b.Devices.RotateToken(b.ctx, "test", "d1", 0)
 			return err
 		}, devices.ReasonNone},
-		"blocked": {func(b *testBench) error { return b.Devices.SetBlocked(b.ctx, "test", "d1", true) }, devices.ReasonBlocked},
+		"blocked": {func(b *testBench) error { return b.Devices.SetBlocked(b.ctx, "test", "d1", true, "") }, devices.ReasonBlocked},
 		"deleted": {func(b *testBench) error {
 			_, err := b.Devices.DeleteDevice(b.ctx, "test", "d1", true)
 			return err

@@ -107,8 +107,8 @@ func TestChangesOfAWaitAreReadFromTheLedger(t *testing.T) {
 			}, devices.ReasonFull},
 			{policies, changeProfile("slow"), devices.ReasonFull},
 			{"no policies", changeProfile(""), devices.ReasonFull},
-			{"a blocked device", func() error { return w.store.SetBlocked(w.ctx, "op", "d", true) }, devices.ReasonBlocked},
-			{"a device that is not blocked", func() error { return w.store.SetBlocked(w.ctx, "op", "d", false) }, devices.ReasonFull},
+			{"a blocked device", func() error { return w.store.SetBlocked(w.ctx, "op", "d", true, "") }, devices.ReasonBlocked},
+			{"a device that is not blocked", func() error { return w.store.SetBlocked(w.ctx, "op", "d", false, "") }, devices.ReasonFull},
 			{"a cancelled batch", func() error { _, err := w.store.CancelBatch(w.ctx, "op", w.batch); return err }, devices.ReasonNone},
 		} {
 			w.must(c.change())

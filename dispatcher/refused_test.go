@@ -11,7 +11,7 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
 	b.sendReport("d1", `{}`)
-	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
+	if err := b.store.SetBlocked(b.ctx, "test", "d1", true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.reportOverBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {

@@ -16,7 +16,7 @@ func TestABlockedDeviceIsToldToStop(t *testing.T) {
 	b.createPool("a", 5, minute)
 	b.createBatch("a", nil, "d1")
 	g := b.expectGrant("d1")
-	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
+	if err := b.store.SetBlocked(b.ctx, "test", "d1", true, ""); err != nil {
 		t.Fatal(err)
 	}
 	reply := b.sendReport("d1", runningReport(g))

@@ -250,14 +250,14 @@ func TestARefusalSaysItsReason(t *testing.T) {
 		}
 
 		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // this report registers the device
-		if err := b.store.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
+		if err := b.store.SetBlocked(b.ctx, "test", "blocked", true, ""); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("blocked", `{}`, devices.ReasonBlocked)
 		if _, _, err := b.store.PutPool(b.ctx, "test", "open", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true}); err != nil {
 			b.t.Fatal(err)
 		}
-		if err := b.store.SetBlocked(b.ctx, "test", "blocked", false); err != nil {
+		if err := b.store.SetBlocked(b.ctx, "test", "blocked", false, ""); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("blocked", `{}`, devices.ReasonPaused)

@@ -91,7 +91,7 @@ func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 	add(func(in *store.Batch) { in.Priority = 3 }, append(some(0.3), some(0.3)...)...)
 	b.setWindows(add(nil, some(0.5)...), b.closedWindows())
 	b.pauseBatch(add(nil, some(0.4)...), "ill")
-	b.must(b.store.SetBlocked(b.ctx, "ann", "d01", true))
+	b.must(b.store.SetBlocked(b.ctx, "ann", "d01", true, ""))
 	add(nil, "d01", "d00", "d04", "d08")
 	hour, past := now.Add(time.Hour), now.Add(-time.Hour)
 	for i, name := range some(0.5) {

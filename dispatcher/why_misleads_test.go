@@ -87,7 +87,7 @@ func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 		if e := b.expectWhy(task, []decision.Code{decision.CodeFull}, "at position 1"); e.Causes[0].Position != 1 {
 			b.t.Errorf("position %d, want 1", e.Causes[0].Position)
 		}
-		b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true))
+		b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true, ""))
 		e := b.expectWhy(task, []decision.Code{decision.CodeBlocked, decision.CodeFull})
 		if full := e.Causes[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
 			b.t.Errorf("a blocked device: %+v", full)

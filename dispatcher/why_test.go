@@ -43,8 +43,8 @@ func obstacleCases() []obstacleCase {
 	type codes = []decision.Code
 	return []obstacleCase{
 		{
-			"blocked", func(b *testBench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true)) },
-			func(b *testBench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false)) },
+			"blocked", func(b *testBench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", true, "")) },
+			func(b *testBench, _ int64) { b.must(b.store.SetBlocked(b.ctx, "ann", "d1", false, "")) },
 			wantedReasons{devices.ReasonBlocked, codes{decision.CodeBlocked}, []string{"dispatcher devices unblock d1"}},
 		}, {
 			"pool paused", pool("too slow", paused), pool("", resumed),

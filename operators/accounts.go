@@ -105,6 +105,11 @@ func (c Tokens) Create(ctx context.Context, request NewToken) (TokenCreated, err
 	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: request, Key: idempotencyKey(ctx)})
 }
 
+// Rotate replaces the secret of an operator token, and returns the token with its new secret. Within 5 s, all replicas refuse the older one.
+func (c Tokens) Rotate(ctx context.Context, id int64) (TokenCreated, error) {
+	return sendJSON[TokenCreated](ctx, c.client, http.MethodPost, Path("tokens", decimal(id), "rotate"), nil)
+}
+
 // Revoke ends an operator token. Within 5 s, all replicas refuse it.
 func (c Tokens) Revoke(ctx context.Context, id int64) (Token, error) {
 	return sendJSON[Token](ctx, c.client, http.MethodDelete, Path("tokens", decimal(id)), nil)

@@ -172,16 +172,19 @@ type BatchPatch struct {
 type BatchFilter struct {
 	Name string `query:"name" maxLength:"200" doc:"Part of the name; case is ignored"`
 	Lane string `query:"lane" enum:"normal,urgent"`
-	Pool string `query:"pool" doc:"Excludes the other filters"`
+	Pool string `query:"pool" doc:"Excludes the filters name, lane and kind"`
 	Kind string `query:"kind" maxLength:"64" doc:"Excludes the other filters"`
+
+	State string `query:"state" enum:"open,running,paused,scheduled,cancelling,finished,cancelled" doc:"As in the field state, some seconds late; open: not ended. Only alone or with pool"`
+	Sort  string `query:"sort" enum:"newest,failed,ended" default:"newest" doc:"failed: the batches with failed or timed-out tasks, most of these first; ended: the batches that have ended, the latest end first. Both only alone or with pool"`
 }
 
 // Batches has the calls about batches.
 type Batches struct{ client *Client }
 
-// List yields the batches that match the filter, newest first.
+// List yields the batches that match the filter, by default newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listEntries[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind))
+	return listEntries[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind, "state", filter.State, "sort", filter.Sort))
 }
 
 // Get returns a batch and its counts.

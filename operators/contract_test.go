@@ -212,7 +212,7 @@ func (c *checkedClient) checkDevices() {
 	n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Retag{Unset: []string{"model"}}, false)
 	c.expectResponse("Retag", operators.DevicesChanged{Devices: n}, err)
 	for _, blocked := range []bool{true, false} {
-		changed, err := c.Devices.SetBlockedMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, blocked, false)
+		changed, err := c.Devices.SetBlockedMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, blocked, "it smokes", false)
 		c.expectResponse("Block devices", changed, err)
 		if device, err := c.Devices.Get(c.ctx, "c-1"); err != nil || changed.Devices != 1 || device.Blocked != blocked {
 			c.Errorf("blocked %v: %+v changed; %+v, %v", blocked, changed, device, err)
@@ -223,12 +223,14 @@ func (c *checkedClient) checkDevices() {
 	if count, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Deletion{}, true); err != nil || deleted.Devices != 0 || count.Devices != 1 {
 		c.Errorf("deleted %+v, would delete %+v, %v", deleted, count, err)
 	}
-	blocked, err := c.Devices.Block(c.ctx, "c-1")
+	blocked, err := c.Devices.Block(c.ctx, "c-1", "it smokes")
 	c.expectResponse("Block device", blocked, err)
 	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")
 	c.expectResponse("Unblock device", unblocked, err)
 	rotated, err := c.Devices.RotateToken(c.ctx, "c-1", time.Minute)
 	c.expectResponse("RotateToken", rotated, err)
+	why, err := c.Devices.Why(c.ctx, "c-1")
+	c.expectResponse("Why of a device", why, err)
 	device, err := c.Devices.Get(c.ctx, "c-1")
 	c.expectResponse("Device", device, err)
 	c.expectResponse("Devices", collectAll(c.T, c.Devices.List(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)

@@ -112,6 +112,7 @@ func (c *checkedClient) checkSlots() {
 	c.expectResponse("Release slot", free, err)
 	history := collectAll(c.T, c.Pools.History(c.ctx, "c", operators.HistoryFilter{Slot: strconv.Itoa(held.Slot), From: held.Since.Time}))
 	c.expectResponse("History", history, nil)
+	c.expectResponse("History of a device", collectAll(c.T, c.Devices.History(c.ctx, history[0].Device)), nil)
 	if len(history) == 0 || history[0].Token != held.Token || history[0].EndedBy != "released" {
 		c.Errorf("%+v", history)
 	}
@@ -157,6 +158,11 @@ func (c *checkedClient) checkAccounts() {
 	token, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
 	c.expectResponse("Create token", token, err)
 	c.expectResponse("Tokens", collectAll(c.T, c.Tokens.List(c.ctx)), nil)
+	rotated, err := c.Tokens.Rotate(c.ctx, token.ID)
+	c.expectResponse("Rotate", rotated, err)
+	if rotated.ID != token.ID || rotated.Secret == "" || rotated.Secret == token.Secret {
+		c.Errorf("rotated %+v, created %+v", rotated, token)
+	}
 	revoked, err := c.Tokens.Revoke(c.ctx, token.ID)
 	c.expectResponse("Revoke token", revoked, err)
 	if token.Secret == "" || token.Role != "viewer" || revoked.ID != token.ID {

@@ -32,6 +32,9 @@ type Device struct {
 	LastSeen     *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
 	QuietUntil   *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
 	NoisyAt      *Time             `json:"noisy_at" nullable:"true" doc:"When the device was last recorded as reporting far too often; null: never. While the excess lasts, it is updated every minute"`
+	BlockedBy    string            `json:"blocked_by" doc:"Operator who blocked the device; empty: it is not blocked, or waits for an approval"`
+	BlockedAt    *Time             `json:"blocked_at" nullable:"true"`
+	BlockReason  string            `json:"block_reason"`
 	Mark         *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
@@ -55,6 +58,13 @@ func (m *Mark) DescribeTrouble() string {
 		return "the device has a mark and no open task: its next report without results or running tasks deletes the mark"
 	}
 	return ""
+}
+
+// DeviceWhy lists the reasons why a device gets no task.
+type DeviceWhy struct {
+	Task    *int64   `json:"task" nullable:"true" doc:"The task that the device runs, or that it would be given first; null: no task waits for the device"`
+	Reasons []Reason `json:"reasons" doc:"The reasons why this task does not run; empty without a task"`
+	Mark    *Mark    `json:"mark,omitempty" doc:"The mark of the device; absent without a task or without Redis"`
 }
 
 // DeviceCreated is a new device with its token.
@@ -156,6 +166,11 @@ func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
 }
 
+// Why returns the reasons why a device gets no task, and what would change that.
+func (c Devices) Why(ctx context.Context, id string) (DeviceWhy, error) {
+	return getJSON[DeviceWhy](ctx, c.client, Path("devices", id, "why"), nil)
+}
+
 // Create registers a device. Only the first response contains the token. If this response was lost, the Token of the result is empty;
 // RotateToken makes a new token.
 func (c Devices) Create(ctx context.Context, device NewDevice) (DeviceCreated, error) {
@@ -185,14 +200,14 @@ func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, option
 	return c.changeMatching(ctx, "delete", filter, Query("cancel", strconv.FormatBool(options.Cancel), "refuse", strconv.FormatBool(options.Refuse)), nil, dryRun)
 }
 
-// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. The result and
-// dryRun are as in Retag.
-func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked, dryRun bool) (DevicesChanged, error) {
+// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown to
+// people; it may be empty. The result and dryRun are as in Retag.
+func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked bool, reason string, dryRun bool) (DevicesChanged, error) {
 	operation := "unblock"
 	if blocked {
 		operation = "block"
 	}
-	return c.changeMatching(ctx, operation, filter, nil, nil, dryRun)
+	return c.changeMatching(ctx, operation, filter, nil, PauseReason{reason}, dryRun)
 }
 
 // changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
@@ -231,9 +246,9 @@ func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Durati
 	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
 }
 
-// Block prevents new grants to a device, and instructs it to stop its running tasks.
-func (c Devices) Block(ctx context.Context, id string) (Device, error) {
-	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), nil)
+// Block prevents new grants to a device, and instructs it to stop its running tasks. reason is shown to people; it may be empty.
+func (c Devices) Block(ctx context.Context, id, reason string) (Device, error) {
+	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), PauseReason{reason})
 }
 
 // Unblock allows grants to a blocked device again.

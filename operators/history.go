@@ -18,6 +18,8 @@ type Holding struct {
 	Granted Time   `json:"granted_at"`
 	Ended   *Time  `json:"ended_at" nullable:"true" doc:"null: the device holds the slot"`
 	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: the device sent this result; lapsed: the lease ended; released: an operator freed the slot at once; empty: the device holds the slot"`
+	Pool    string `json:"pool"`
+	Error   string `json:"error" doc:"The first 200 characters of the error that the device sent"`
 }
 
 // The values of EndedBy for holdings that were not ended by a result of the device.
@@ -26,7 +28,7 @@ const (
 	EndedByRelease = "released"
 )
 
-// HoldingList is a page of the history of a pool.
+// HoldingList is a page of the history of a pool or a device.
 type HoldingList struct {
 	History       []Holding `json:"history"`
 	NextPageToken string    `json:"next_page_token,omitempty"`
@@ -79,6 +81,11 @@ type SeriesPoint struct {
 // have not ended come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
 	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), filter.query())
+}
+
+// History yields the attempts of a device: those of a pool's history that the device made.
+func (c Devices) History(ctx context.Context, id string) iter.Seq2[Holding, error] {
+	return listEntries[Holding](ctx, c.client, Path("devices", id, "history"), nil)
 }
 
 // Series returns the number of held slots of a pool over the last time span, which is 1h, 24h or 7d.

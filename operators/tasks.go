@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // The states of a task.
@@ -44,6 +45,8 @@ type Task struct {
 	Output          json.RawMessage `json:"output"`
 	Dropped         bool            `json:"output_dropped,omitempty" doc:"true: the device sent an output over 32 KiB, which was dropped"`
 	Error           string          `json:"error"`
+
+	DeviceTags map[string]string `json:"device_tags" nullable:"true" doc:"Only in lists: the tags that its device has now; null: the device is not registered"`
 }
 
 // IsOpen reports whether the task is pending or dispatched.
@@ -97,11 +100,15 @@ type TaskFilter struct {
 	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Kind   string `query:"kind" maxLength:"64"`
 	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *"`
+
+	Since time.Time `query:"since" doc:"Only tasks that ended at this time or later, such as 2026-11-21T14:00:00Z"`
+	Until time.Time `query:"until" doc:"Only tasks that ended before this time"`
 }
 
 // query returns the query parameters of the filter.
 func (f TaskFilter) query() url.Values {
-	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
+	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error,
+		"since", timeOrEmpty(f.Since), "until", timeOrEmpty(f.Until))
 }
 
 // Bulk is the result of one operation on many tasks.

@@ -228,10 +228,34 @@ func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 type BatchFilter struct {
 	Lane       Lane
 	Pool, Kind string // set at most one of Lane, Pool and Kind: no index serves a combination
+	// State and Order may be combined with Pool, but not with each other. Both are as of the last fold, some seconds ago.
+	State string // open (not ended), or a state of the API
+	Order BatchOrder
 }
 
-// Batches returns at most limit batches that match filter, with their counts, newest first. If beforeID is not 0, it returns only batches
-// with id < beforeID.
+// BatchOrder is the column by which batches are sorted, the highest value first; empty means by id.
+type BatchOrder string
+
+// These orders also restrict the list: to batches with failed or timed-out tasks, and to batches that have ended.
+const (
+	ByFailures BatchOrder = "failed_tasks"
+	ByEnd      BatchOrder = "ended_at"
+)
+
+// batchCondition returns the SQL condition that batch b is in a state, or that it is listed in an order. The database uses the partial
+// indexes only for these literal texts.
+func batchCondition(stateOrOrder string) string {
+	const open, started = `b.ended_at IS NULL AND b.cancelled_at IS NULL`, `(b.not_before IS NULL OR b.not_before <= {now})`
+	return map[string]string{
+		"open": `b.ended_at IS NULL`, "cancelling": `b.ended_at IS NULL AND b.cancelled_at IS NOT NULL`,
+		"paused": open + ` AND b.paused IS TRUE`, "running": open + ` AND b.paused IS FALSE AND ` + started, "scheduled": open + ` AND b.paused IS FALSE AND NOT ` + started,
+		"finished": `b.ended_at IS NOT NULL AND b.cancelled_at IS NULL`, "cancelled": `b.ended_at IS NOT NULL AND b.cancelled_at IS NOT NULL`,
+		string(ByFailures): `b.failed_tasks > 0`, string(ByEnd): `b.ended_at IS NOT NULL`,
+	}[stateOrOrder]
+}
+
+// Batches returns at most limit batches that match filter, with their counts, in the order of the filter. If beforeID is not 0, it returns
+// only batches behind the batch with this id: for newest first, batches with id < beforeID.
 func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64, limit int) ([]Batch, error) {
 	text, args := filter.pageSQL(beforeID, limit)
 	list, err := collect(ctx, s.readSession(), batchAndPoolDest, text, args...)
@@ -245,18 +269,27 @@ func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64
 // text instead of passing it as an argument, because Postgres uses the partial index of urgent batches only for a literal.
 func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
-	whereSet(&q, "b.id < %s", beforeID)
+	order := "" // the first columns of the index that serves the filter, such as (pool, id) or (kind, id)
+	if f.Order == "" {
+		whereSet(&q, "b.id < %s", beforeID)
+	} else {
+		column := "b." + string(f.Order)
+		order = column + " DESC, "
+		whereSet(&q, "("+column+", b.id) < ((SELECT "+column+" FROM batches b WHERE b.id = %[1]s), %[1]s)", beforeID)
+	}
+	if of := cmp.Or(f.State, string(f.Order)); of != "" {
+		q.conds = append(q.conds, batchCondition(of))
+	}
 	switch f.Lane {
 	case LaneUrgent:
 		q.conds = append(q.conds, `b.lane = 'urgent'`)
 	case LaneNormal:
 		q.conds = append(q.conds, `b.lane = 'normal'`)
 	}
-	order := "" // the first column of the index that serves the filter, (pool, id) or (kind, id)
 	switch {
 	case f.Pool != "":
 		q.where("b.pool = %s", f.Pool)
-		order = "b.pool DESC, "
+		order = "b.pool DESC, " + order
 	case f.Kind != "":
 		q.where("b.kind = %s", f.Kind)
 		order = "b.kind DESC, "

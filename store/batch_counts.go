@@ -143,6 +143,14 @@ func foldStatements() []string {
 	}
 }
 
+// updateListed updates the columns by which batch $1 is listed (BatchFilter.State and Order), if its counts have changed them. It is for one
+// batch, so that no plan reads all batches.
+const updateListed = `
+	UPDATE batches AS b SET failed_tasks = c.failed, ended_at = CASE WHEN c.ended >= b.total THEN coalesce(b.ended_at, {now}) END
+	FROM (SELECT coalesce(sum(n), 0) AS ended, coalesce(sum(CASE WHEN state IN ('failed', 'timed_out') THEN n ELSE 0 END), 0) AS failed
+		FROM batch_counts WHERE batch = $1) AS c
+	WHERE b.id = $1 AND (b.failed_tasks <> c.failed OR (c.ended >= b.total) <> (b.ended_at IS NOT NULL))`
+
 // deleteOldRates deletes about $2 rows of batch_rates that are older than $1 ms. One fold (a run of the pass that adds up counts) inserts
 // at most $2 rows and then runs this statement, so the table does not grow.
 const deleteOldRates = `
@@ -160,6 +168,12 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	}
 	for _, query := range foldStatements() {
 		if _, err := s.exec(ctx, query, args...); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(batches) // all code locks batches in this order
+	for _, batch := range batches {
+		if _, err := s.exec(ctx, updateListed, batch); err != nil {
 			return nil, err
 		}
 	}

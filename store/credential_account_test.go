@@ -211,7 +211,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	}
 	_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), works)
 	l.must(err)
-	l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
 	if _, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, fails); !errors.Is(err, errBroker) {
 		l.Fatalf("rotated: %v", err)
 	}
@@ -235,14 +235,14 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 		_, err := l.EnsureDevices(l.Context(), id)
 		l.must(err)
 	}
-	l.must(l.SetBlocked(l.Context(), "op", "a", true))
+	l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
 	if got := l.applyChanges(); len(got) != 0 {
 		l.Fatalf("%v noted, though there are no accounts", got)
 	}
 	l.RecordAccountChanges()
-	l.must(l.SetBlocked(l.Context(), "op", "a", true))
-	l.must(l.SetBlocked(l.Context(), "op", "b", true))
-	l.must(l.SetBlocked(l.Context(), "op", "b", false))
+	l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
+	l.must(l.SetBlocked(l.Context(), "op", "b", true, ""))
+	l.must(l.SetBlocked(l.Context(), "op", "b", false, ""))
 	_, err := l.DeleteDevice(l.Context(), "op", "c", false)
 	l.must(err)
 	l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // A change that is recorded again becomes later.
@@ -294,7 +294,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	for i := range devices {
 		_, err := l.EnsureDevices(l.Context(), fmt.Sprint("blocked-", i))
 		l.must(err)
-		l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true))
+		l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true, ""))
 	}
 	var inCall, applied sync.Mutex
 	count := map[string]int{}

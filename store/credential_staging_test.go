@@ -75,7 +75,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 
 		failed, ids := l.stageAccounts(newDevices(4, 6, "a"), store.RefuseExisting, time.Hour)
 		l.must(l.DropStage(l.Context(), failed, ids))
-		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+		l.must(l.SetBlocked(l.Context(), "op", "d-0", true, ""))
 		_, died := l.stageAccounts(newDevices(6, 8, "a"), store.RefuseExisting, 0)
 		// The change that an operator made must come before the deletions that failed imports left behind.
 		if changes := l.applyChanges(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
@@ -108,7 +108,7 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	l := openPostgres(t)
 	_, err := l.EnsureDevices(l.Context(), "d-0")
 	l.must(err)
-	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+	l.must(l.SetBlocked(l.Context(), "op", "d-0", true, ""))
 	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
 	l.must(err)
 	l.applyChanges()
@@ -175,7 +175,7 @@ func TestABlockOvertakesAStage(t *testing.T) {
 	stage, ids := l.stageAccounts(newDevices(0, 1, "a"), store.RefuseExisting, time.Hour)
 	_, err := l.EnsureDevices(l.Context(), "d-0")
 	l.must(err)
-	l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
+	l.must(l.SetBlocked(l.Context(), "op", "d-0", true, ""))
 	_, err = l.DeleteDevice(l.Context(), "op", "d-0", false)
 	l.must(err)
 	if err := l.SetStagedAccounts(l.Context(), stage, ids, time.Hour, func(context.Context) error { return nil }); !errors.Is(err, store.ErrAccountConflict) {

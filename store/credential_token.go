@@ -130,6 +130,20 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 	return t, err
 }
 
+// RotateToken replaces the secret of an operator token by the secret with this SHA-256, and returns the token. After the commit, reads of the
+// ledger no longer find the older secret. RotateToken returns ErrNotFound if there is no such token, or if it was revoked.
+func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (t Token, err error) {
+	err = s.write(ctx, func(tx session) error {
+		t, err = queryOne(ctx, tx, tokenDest, `
+			UPDATE tokens SET hash = $2 WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id, secretHash)
+		if err != nil {
+			return err
+		}
+		return tx.recordEvent(ctx, Event{Kind: "token.rotated", Actor: actor, Detail: t.detail()})
+	})
+	return t, err
+}
+
 // addToken stores token under secretHash, records the event and returns the token with its id.
 func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenDest, `

@@ -31,6 +31,10 @@ type Device struct {
 	Reach      Reach      // how the device can be notified, as of about LastSeen
 
 	RegisteredBy string // name of an operator token, or as in Registration
+
+	BlockedBy   string     // operator; empty if the device is not blocked, or waits for an approval
+	BlockedAt   *time.Time // nil if BlockedBy is empty
+	BlockReason string     // may be empty
 }
 
 // Revoked reports whether the device has used a token of its own and has no valid token left.
@@ -79,7 +83,8 @@ const (
 
 const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
-	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by`
+	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by,
+	d.blocked_by, d.blocked_at, d.block_reason`
 
 // deviceDest returns pointers to the fields of d, for a query that selects deviceColumns. All columns may be NULL, because the device may
 // not be registered.
@@ -92,7 +97,9 @@ func deviceDest(d *Device) []any {
 		optionalTime{&d.QuietUntil},
 		optionalTime{&d.NoisyAt},
 		opt(&d.Reach),
-		opt(&d.RegisteredBy),
+		opt(&d.RegisteredBy), opt(&d.BlockedBy),
+		optionalTime{&d.BlockedAt},
+		opt(&d.BlockReason),
 	}
 }
 

@@ -1,15 +1,18 @@
 package store
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
-// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. It returns ErrNotFound if the device is
-// not registered.
-func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
+// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. reason is shown to people; it may be
+// empty. A device that is already blocked keeps its reason. SetBlocked returns ErrNotFound if the device is not registered.
+func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().byID(ctx, id); err != nil {
 			return err
 		}
-		changed, err := tx.devices().setBlocked(ctx, actor, []string{id}, blocked, false)
+		changed, err := tx.devices().setBlocked(ctx, actor, []string{id}, blocked, reason, false)
 		if err != nil || changed > 0 {
 			return err
 		}
@@ -19,41 +22,43 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 	})
 }
 
-// SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. If dryRun is
-// true, it changes nothing and returns how many devices it would change.
-func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error) {
+// SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. reason is as
+// in SetBlocked. If dryRun is true, it changes nothing and returns how many devices it would change.
+func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		changed, err = tx.devices().setBlocked(ctx, actor, ids, blocked, dryRun)
+		changed, err = tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
 		return err
 	})
 	return changed, err
 }
 
 // setBlocked does the work of SetAllBlocked in one transaction.
-func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error) {
+func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id {lock}`, namesInput(ids), blocked)
 	if err != nil || dryRun || len(ids) == 0 {
 		return len(ids), err
 	}
-	kind := "device.unblocked"
-	steps := []step{{"unblocking", `UPDATE devices SET blocked = FALSE WHERE id IN (SELECT name FROM {names})`}}
+	kind, by, note := "device.unblocked", "", ""
 	if blocked {
-		kind = "device.blocked"
-		steps = []step{
-			{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT name FROM {names})`},
-			{"stopping tasks", `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`},
-		}
+		kind, by, note = "device.blocked", actor, reason
 	}
-	if err := s.runSteps(ctx, "names", namesInput(ids), steps); err != nil {
-		return 0, err
+	if _, err := s.exec(ctx, `
+		UPDATE devices SET blocked = $2, blocked_by = $3, blocked_at = CASE WHEN $2 THEN {now} END, block_reason = $4
+		WHERE id IN (SELECT name FROM {names})`, namesInput(ids), blocked, by, note); err != nil {
+		return 0, fmt.Errorf("blocking or unblocking: %w", err)
+	}
+	if blocked {
+		if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
+			return 0, fmt.Errorf("stopping tasks: %w", err)
+		}
 	}
 	if err := s.credentials().recordAccountChanges(ctx, accountStateOf(blocked), ids); err != nil {
 		return 0, err
 	}
 	s.pendingNews.addDevices(ids...)
 	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, $2, $3, 'operator', name FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), kind, actor)
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail) SELECT {now}, $2, $3, 'operator', name, $4 FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), kind, actor, reason)
 	return len(ids), err
 }
 

@@ -21,7 +21,7 @@ func TestDevicesAreBlockedTogether(t *testing.T) {
 		l.mustGrant(tasks[0], "a", "p", 0)
 		set := func(blocked, dryRun bool, want int, ids ...string) {
 			l.Helper()
-			if n, err := l.SetAllBlocked(l.Context(), "op", ids, blocked, dryRun); err != nil || n != want {
+			if n, err := l.SetAllBlocked(l.Context(), "op", ids, blocked, "it smokes", dryRun); err != nil || n != want {
 				l.Errorf("blocked %v, dry run %v: %d, %v, want %d", blocked, dryRun, n, err, want)
 			}
 		}
@@ -35,8 +35,12 @@ func TestDevicesAreBlockedTogether(t *testing.T) {
 		set(false, false, 1, "c", "nobody")
 		set(false, false, 0)
 		for id, want := range map[string]bool{"a": true, "b": true, "c": false} {
-			if d, err := l.Device(l.Context(), id); err != nil || d.Blocked != want {
-				l.Errorf("%s: blocked %v, %v, want %v", id, d.Blocked, err, want)
+			wantBy, wantReason := "", ""
+			if want {
+				wantBy, wantReason = "op", "it smokes"
+			}
+			if d, err := l.Device(l.Context(), id); err != nil || d.Blocked != want || d.BlockedBy != wantBy || (d.BlockedAt != nil) != want || d.BlockReason != wantReason {
+				l.Errorf("%s: %+v, %v, want blocked %v", id, d, err, want)
 			}
 		}
 		if n, m, changes := l.countEvents("device.blocked"), l.countEvents("device.unblocked"), l.countRows("account_changes"); n != 3 || m != 1 || changes != 3 {

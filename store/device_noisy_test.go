@@ -64,7 +64,7 @@ func TestSuspendedAccountIsEnabledAgain(t *testing.T) {
 		l.RecordAccountChanges()
 		_, err := l.EnsureDevices(l.Context(), "a", "blocked")
 		l.must(err)
-		l.must(l.SetBlocked(l.Context(), "op", "blocked", true))
+		l.must(l.SetBlocked(l.Context(), "op", "blocked", true, ""))
 		l.applyChanges()
 		disabled := 0
 		suspend := func(device string, failure error) (bool, error) {
@@ -97,7 +97,7 @@ func TestSuspendedAccountIsEnabledAgain(t *testing.T) {
 		if is, err := suspend("a", nil); !is || err != nil || disabled != 3 {
 			l.Errorf("again: suspended %t, %v", is, err)
 		}
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
 		if due := l.applyChanges(); !slices.Equal(due, []store.AccountChange{{Device: "a", Wanted: store.AccountDisabled}}) {
 			l.Errorf("blocked while suspended: %v", due)
 		}

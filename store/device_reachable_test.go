@@ -46,7 +46,7 @@ func TestReachableDevices(t *testing.T) {
 		l.registerReachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "sleeps", "twice")
 		l.registerReachable(store.ReachPark, "parked")
 		l.registerReachable(store.ReachNone, "polls")
-		l.must(l.SetBlocked(l.Context(), "op", "blocked", true))
+		l.must(l.SetBlocked(l.Context(), "op", "blocked", true, ""))
 		l.exec(`UPDATE devices SET last_seen = last_seen - 3600000 * {ms} WHERE id IN ('long-ago', 'sleeps')`)
 		l.exec(`UPDATE devices SET quiet_until = last_seen WHERE id = 'long-ago'`)
 		_, other := l.queueBatch(store.Batch{Pool: "p", Weight: 1}, "busy")

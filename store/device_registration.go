@@ -126,7 +126,9 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 // reads the rows that the deletion wrote.
 func (s devicesIn) finishRegistration(ctx context.Context, rows string, steps ...step) error {
 	return s.runSteps(ctx, "newcomers", rows, append([]step{
-		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {newcomers} JOIN deleted_devices g ON g.id = newcomers.name WHERE g.blocked)`},
+		{"blocking", `
+			UPDATE devices AS d SET blocked = TRUE, blocked_by = g.blocked_by, blocked_at = g.blocked_at, block_reason = g.block_reason
+			FROM {newcomers} JOIN deleted_devices g ON g.id = newcomers.name WHERE d.id = newcomers.name AND g.blocked`},
 		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {newcomers})`},
 	}, steps...))
 }

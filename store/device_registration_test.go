@@ -18,7 +18,7 @@ func TestDevicesThatComeTogether(t *testing.T) {
 		for id, blocked := range map[string]bool{"was blocked": true, "was deleted": false} {
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
-			l.must(l.SetBlocked(l.Context(), "op", id, blocked))
+			l.must(l.SetBlocked(l.Context(), "op", id, blocked, ""))
 			_, err = l.DeleteDevice(l.Context(), "op", id, false)
 			l.must(err)
 		}

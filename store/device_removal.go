@@ -61,7 +61,9 @@ func (s devicesIn) delete(ctx context.Context, actor string, ids []string, optio
 	}
 	if err := s.runSteps(ctx, "names", namesInput(ids), []step{
 		{"deleting tokens", `DELETE FROM tokens WHERE device <> '' AND device IN (SELECT name FROM {names})`},
-		{"remembering devices", `INSERT INTO deleted_devices (id, deleted_at, blocked) SELECT id, {now}, blocked FROM devices WHERE id IN (SELECT name FROM {names})`},
+		{"remembering devices", `
+			INSERT INTO deleted_devices (id, deleted_at, blocked, blocked_by, blocked_at, block_reason)
+			SELECT id, {now}, blocked, blocked_by, blocked_at, block_reason FROM devices WHERE id IN (SELECT name FROM {names})`},
 		{"deleting devices", `DELETE FROM devices WHERE id IN (SELECT name FROM {names})`},
 	}); err != nil {
 		return removed, err

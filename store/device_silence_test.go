@@ -31,7 +31,7 @@ func TestSilent(t *testing.T) {
 		if n, err := l.CountReporting(l.Context(), time.Minute); n != 4 || err != nil {
 			l.Errorf("%d devices report, %v; want the four with even numbers", n, err)
 		}
-		l.must(l.SetBlocked(l.Context(), "op", "d-3", true))
+		l.must(l.SetBlocked(l.Context(), "op", "d-3", true, ""))
 		no := false
 		for _, c := range []struct {
 			filter store.DeviceFilter
@@ -74,7 +74,7 @@ func TestDevicesAreFoundByTheirRegistration(t *testing.T) {
 		register("fleet:1", "d-1", "d-3", "e-1")
 		register("fleet:2", "d-2", "d-4")
 		l.exec(`UPDATE devices SET created_at = created_at - 3600000 * {ms} WHERE id IN ('d-1', 'd-2')`)
-		l.must(l.SetBlocked(l.Context(), "op", "d-3", true))
+		l.must(l.SetBlocked(l.Context(), "op", "d-3", true, ""))
 		yes, halfAnHourAgo := true, time.Now().Add(-30*time.Minute)
 		for _, c := range []struct {
 			filter store.DeviceFilter

@@ -149,13 +149,13 @@ func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	l.putPool("p", 2)
 	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "a")
 	l.mustGrant(ids[0], "a", "p", 0)
-	if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
+	if err := l.SetBlocked(l.Context(), "op", "a", true, ""); !errors.Is(err, store.ErrNotFound) {
 		l.Fatalf("not registered: %v", err)
 	}
 	_, err := l.EnsureDevices(l.Context(), "a")
 	l.must(err)
 	for range 2 {
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
 	}
 	views, err := l.DeviceViews(l.Context(), []string{"a"})
 	l.must(err)
@@ -164,7 +164,7 @@ func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	}
 	l.recordResult(*views[0].Grant, store.BySuccess, "")
 	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "a", "p", 0)), claimLost)
-	l.must(l.SetBlocked(l.Context(), "op", "a", false))
+	l.must(l.SetBlocked(l.Context(), "op", "a", false, ""))
 	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "a", "p", 0)), claimGranted)
 	if events, err := l.Events(l.Context(), store.EventFilter{Device: "a", Actor: "op"}); err != nil || len(events) != 2 {
 		l.Fatalf("events %+v, %v; want one each", events, err)

@@ -34,7 +34,7 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 		l.must(err)
 		_, err = l.EnsureDevices(l.Context(), "f")
 		l.must(err)
-		l.must(l.SetBlocked(l.Context(), "op", "f", true))
+		l.must(l.SetBlocked(l.Context(), "op", "f", true, ""))
 		l.mustGrant(ids[0], "a", "p", 0)
 
 		l.wantStatuses(l.claimAll(

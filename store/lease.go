@@ -162,7 +162,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
-			UPDATE batches SET total = total + 1
+			UPDATE batches SET total = total + 1, ended_at = NULL
 			WHERE cancelled_at IS NULL AND (not_after IS NULL OR not_after > {now} + $3 * {ms}) AND created_at > {now} - $2 * {ms} AND id = (
 				SELECT id FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1)
 			RETURNING id`, pool, leaseDay.Milliseconds(), PositionTTL.Milliseconds())

@@ -135,8 +135,8 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		_, err = l.ChangeDevices(l.Context(), "op", []string{"a"}, false, func(_ string, spec *store.DeviceSpec) error { spec.Profile = ""; return nil })
 		l.must(err)
 		r.expectNews("the profiles of many devices", "a")
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		l.must(l.SetBlocked(l.Context(), "op", "a", true))
+		l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
+		l.must(l.SetBlocked(l.Context(), "op", "a", true, ""))
 		r.expectNews("a block, twice", "a")
 		l.must(l.MarkOwnTokens(l.Context(), "a", "unknown"))
 		l.must(l.MarkOwnTokens(l.Context(), "a"))
@@ -204,7 +204,7 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 		for _, device := range devices {
 			writing.Go(func() {
 				for i := range each {
-					if err := l.SetBlocked(l.Context(), "op", device, i%2 == 0); err != nil {
+					if err := l.SetBlocked(l.Context(), "op", device, i%2 == 0, ""); err != nil {
 						l.Error(err)
 					}
 				}

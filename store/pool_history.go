@@ -12,6 +12,7 @@ import (
 // Holding is one period in which a device held a slot. A holding is in force while the device holds the slot.
 type Holding struct {
 	ID        int64 // order of the holdings: first the ended ones, by the event of their end, then those in force, by token
+	Pool      string
 	Slot      int
 	Device    string
 	Task      int64
@@ -21,11 +22,13 @@ type Holding struct {
 	GrantedAt time.Time
 	EndedAt   *time.Time // nil means that the holding is in force
 	EndedBy   EndCause   // empty means that the holding is in force
+	Error     string
 }
 
-// HoldingFilter selects holdings of a pool.
+// HoldingFilter selects holdings of a pool or, if Pool is empty, of a device.
 type HoldingFilter struct {
 	Pool   string
+	Device string
 	Slots  *SlotRange // nil means all slots
 	From   *time.Time // only holdings that ended at that time or later, or are in force
 	To     *time.Time // only holdings that ended before that time; nil includes holdings in force
@@ -53,6 +56,14 @@ const (
 // identifies the holding.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
+// owner returns the column of the pool or of the device whose holdings the filter selects, and its value.
+func (f HoldingFilter) owner() (column, value string) {
+	if f.Pool == "" {
+		return "device", f.Device
+	}
+	return "pool", f.Pool
+}
+
 // slots returns the range of slots that the filter selects.
 func (f HoldingFilter) slots() SlotRange {
 	if f.Slots == nil {
@@ -61,9 +72,9 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool (periods in which a device held a slot) that match filter. If the page is not full, the
-// next call continues after the returned SearchBound. Ended holdings are found through the events of the pool; this is cheap, because a
-// pool has only about two events per holding. Holdings in force are found in the grants.
+// Holdings returns a page of the holdings of a pool or a device (periods in which a device held a slot) that match filter. If the page is
+// not full, the next call continues after the returned SearchBound. Ended holdings are found through the events of the pool or device; this
+// is cheap, because it has only about two events per holding. Holdings in force are found in the grants.
 func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	filter.Limit = clampLimit(filter.Limit)
 	// Holdings in force are read first, so that a holding that ends between the two reads is found twice. In the other order it would be
@@ -91,7 +102,7 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 // holdingDest returns pointers to the fields of holding, for the columns of a holding in a query.
 func holdingDest(holding *Holding) []any {
 	return []any{
-		&holding.ID, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt, instant{&holding.GrantedAt}, optionalTime{&holding.EndedAt}, opt(&holding.EndedBy),
+		&holding.ID, &holding.Pool, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt, instant{&holding.GrantedAt}, optionalTime{&holding.EndedAt}, opt(&holding.EndedBy), &holding.Error,
 	}
 }
 
@@ -105,27 +116,29 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 		return nil, nil
 	}
 	slots, order := filter.slots(), EventFilter{Newest: filter.Newest}.direction()
+	column, owner := filter.owner()
 	held, err := collect(ctx, s.readSession(), holdingDest, `
 		SELECT * FROM (
-			SELECT `+fmt.Sprint(int64(inForceIDBase))+` + token AS id, slot, device, task, batch, token, attempt, granted_at, NULL, NULL
-			FROM grants WHERE pool = $1 AND slot BETWEEN $2 AND $3) AS held
-		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, filter.Pool, slots.First, slots.Last, filter.After, before, filter.Limit)
+			SELECT `+fmt.Sprint(int64(inForceIDBase))+` + token AS id, pool, slot, device, task, batch, token, attempt, granted_at, NULL, NULL, ''
+			FROM grants WHERE `+column+` = $1 AND slot BETWEEN $2 AND $3) AS held
+		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, owner, slots.First, slots.Last, filter.After, before, filter.Limit)
 	if err != nil {
-		return nil, fmt.Errorf("reading the holders of pool %s: %w", filter.Pool, err)
+		return nil, fmt.Errorf("reading the present holdings of %s %s: %w", column, owner, err)
 	}
 	return held, nil
 }
 
 // endedHoldings reads the holdings that match filter and have ended.
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
+	column, owner := filter.owner()
 	search, stretch, err := s.endEventSearch(ctx, filter)
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", filter.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
 	text, args := filter.endedSQL(search)
 	ended, err := collect(ctx, s.customPlanSession(), holdingDest, text, args...)
 	if err != nil {
-		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", filter.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
 	return ended, stretch, nil
 }
@@ -133,7 +146,7 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 // endEventSearch returns the search for the events that ended holdings. stretch is the part of these events that one call may search;
 // search is limited to it.
 func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
-	search = eventSearch{EventFilter: EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase)}, pool: filter.Pool}
+	search = eventSearch{EventFilter: EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase)}, pool: filter.Pool, device: filter.Device}
 	if filter.From != nil {
 		id, err := s.eventIDNear(ctx, filter.From.Add(-clockSlack))
 		if err != nil {
@@ -160,8 +173,9 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 // statement reads in the order of the index, so it stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
-	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
-		FROM (SELECT id, pool, batch, token FROM (` + search.candidatesSQL(q, holdingsSearchLimit) + `) AS looked WHERE ` + isHoldingEndSQL + `) AS e {attempt of e}`
+	column, _ := f.owner()
+	q.text = `SELECT e.id, e.pool, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by, a.error
+		FROM (SELECT id, pool, device, batch, token FROM (` + search.candidatesSQL(q, holdingsSearchLimit) + `) AS looked WHERE ` + isHoldingEndSQL + `) AS e {attempt of e}`
 	if f.Slots != nil {
 		q.where("a.slot >= %s", f.Slots.First)
 		q.where("a.slot <= %s", f.Slots.Last)
@@ -172,7 +186,7 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	if f.To != nil {
 		q.where("a.ended_at < {epoch} + %s * {ms}", f.To.UnixMilli())
 	}
-	return q.build(" ORDER BY e.pool "+search.direction()+", e.id "+search.direction(), f.Limit)
+	return q.build(" ORDER BY e."+column+" "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
 // eventIDNear returns the approximate id of the first event that happened at moment or later. If there is no such event, it returns an id

@@ -75,7 +75,7 @@ func TestWaitingCountsDevices(t *testing.T) {
 	l.mustGrant(ids[0], "g", "p", 0)
 	_, err := l.CreateDevice(l.Context(), "op", "b", store.DeviceSpec{}, []byte("1"), nil)
 	l.must(err)
-	l.must(l.SetBlocked(l.Context(), "op", "b", true))
+	l.must(l.SetBlocked(l.Context(), "op", "b", true, ""))
 	for most, want := range map[int]int{100: 6, 6: 6, 5: 5, 4: 4, 1: 1} {
 		if n := l.countWaitingUpTo(most, "p"); n != want {
 			l.Errorf("up to %d: %d devices wait, want %d", most, n, want)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"time"
 )
 
 // TaskFilter selects tasks. A field with its zero value does not restrict the selection.
@@ -20,6 +21,9 @@ type TaskFilter struct {
 	Until  int64  // only tasks with id <= Until; 0 means no bound
 	Newest bool   // descending order of ids
 	Limit  int    // default 100, at most 1000
+
+	EndedSince  time.Time // only tasks that ended at that time or later; zero means no bound
+	EndedBefore time.Time // only tasks that ended before that time; zero means no bound
 }
 
 // LimitTo restricts the filter to the ids up to bound.End, in the order of the filter. An End of 0 changes nothing.
@@ -172,6 +176,12 @@ func (f TaskFilter) where(q *query) {
 		q.conds = append(q.conds, "t.state = 'pending' AND g.task IS NULL")
 	default:
 		whereSet(q, "t.state = %s", f.State)
+	}
+	if !f.EndedSince.IsZero() {
+		q.where("t.finished_at >= {epoch} + %s * {ms}", f.EndedSince.UnixMilli())
+	}
+	if !f.EndedBefore.IsZero() {
+		q.where("t.finished_at < {epoch} + %s * {ms}", f.EndedBefore.UnixMilli())
 	}
 	if start, isPrefix := strings.CutSuffix(f.Error, "*"); isPrefix {
 		q.where("t.error <> '' AND substr(t.error, 1, length(CAST(%[1]s AS text))) = %[1]s", start)

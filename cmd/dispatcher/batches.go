@@ -20,7 +20,7 @@ import (
 func newBatches() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
-	verbs := o.newListCommands(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind"), columns: []column{
+	verbs := o.newListCommands(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind", "state", "sort"), columns: []column{
 		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"),
 		{"STATE", func(e entry) string { return readProgress(e).ShownState() }},
 		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
@@ -33,7 +33,7 @@ func newBatches() *cobra.Command {
 			return e.text("eta")
 		}},
 		memberColumn("CREATED", "created_at"),
-	}}, "List batches, newest first", addBatchFilters)
+	}}, "List batches, by default newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
@@ -50,8 +50,17 @@ func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")
 	command.Flags().String("pool", "", "only batches of this pool")
 	command.Flags().String("kind", "", "only batches of this kind")
+	command.Flags().String("state", "", "only batches in this state: "+strings.Join(batchStates(), ", ")+"; open: not ended")
+	command.Flags().String("sort", "newest", "newest first; failed: only batches with failures, most of these first; ended: only batches that have ended, the latest end first")
 	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
+	complete(command, "state", batchStates()...)
+	complete(command, "sort", "newest", "failed", "ended")
 	complete(command, "lane", "normal", "urgent")
+}
+
+// batchStates returns the states by which batches are listed.
+func batchStates() []string {
+	return []string{"open", "running", "paused", "scheduled", "cancelling", "finished", "cancelled"}
 }
 
 // exactlyOneID returns an error unless args has exactly one argument, an id of at least 1.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -26,11 +27,28 @@ func newDevices() *cobra.Command {
 			memberColumn("TAGS", "tags"), memberColumn("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id, or by their latest report", addDeviceFilters)
-	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), checkDevice(o), setDevice(d), retagDevices(o), newDeviceToken(d),
+	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), checkDevice(o), explainDevice(d), setDevice(d), retagDevices(o), newDeviceToken(d),
 		blockDevice(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
 		blockDevice(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
 		deleteDevice(d))
 	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
+}
+
+// explainDevice returns the command `devices why`, which shows why a device gets no task.
+func explainDevice(devices noun) *cobra.Command {
+	return devices.objectCommand("why", "Show why a device gets no task, and what would change that", func(s *session, device string) error {
+		var answer struct {
+			Task *int64
+			taskExplanation
+		}
+		return s.getAndShow(operators.Path("devices", device, "why"), nil, &answer, func() error {
+			heading := "no task waits for device " + device
+			if answer.Task != nil {
+				heading = fmt.Sprintf("the first task of device %s is task %d", device, *answer.Task)
+			}
+			return answer.writeReasons(s.console.out, heading)
+		})
+	})
 }
 
 // addDeviceFilters adds the flags by which a command filters devices.
@@ -141,22 +159,23 @@ func newDeviceToken(devices noun) *cobra.Command {
 // blockDevice returns the command `devices block`, or `devices unblock` if blocked is false.
 func blockDevice(devices noun, blocked bool, use, short string) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
-	bulk := &bulkFlags{}
+	bulk, reason := &bulkFlags{}, ""
 	command := &cobra.Command{
 		Use: use, Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
 		RunE: devices.withSession(func(s *session, args []string) error {
 			if len(args) == 0 {
 				return bulk.run(s.console, strings.ToUpper(verb[:1])+verb[1:], verb+"ed", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
-					return s.Devices.SetBlockedMatching(s.cmd.Context(), filter, blocked, dryRun)
+					return s.Devices.SetBlockedMatching(s.cmd.Context(), filter, blocked, reason, dryRun)
 				})
 			}
 			if bulk.isGiven() {
 				return usageError{errors.New("give either a device, or filters with which --dry-run is possible")}
 			}
-			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", args[0], verb)})
+			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", args[0], verb), Body: operators.PauseReason{Reason: reason}})
 		}),
 	}
 	bulk.addTo(command, devices.operatorFlags)
+	command.Flags().StringVar(&reason, "reason", "", "reason; the log and the page of the device show it")
 	return command
 }
 

@@ -122,6 +122,9 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	eve.run("pools list")
 	eve.environ = append(eve.environ, "DISPATCHER_TOKEN=x")
 	eve.runCommand("", "pools", "list").expectExit(2).expectErrors("as a value and as a file")
+	secret = strings.TrimSpace(d.run("tokens rotate 1"))
+	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
+	eve.run("pools list")
 	d.run("tokens delete 1")
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=nobody"}
 	eve.runCommand("", "pools", "list").expectExit(1).expectErrors("(unauthenticated)", "DISPATCHER_TOKEN", "dispatcher tokens create")

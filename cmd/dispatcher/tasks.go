@@ -48,6 +48,8 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	flags.String("state", "", "only tasks in this state: "+strings.Join(operators.TaskStates(), ", "))
 	flags.String("kind", "", "only tasks of this kind")
 	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
+	flags.Var(new(timeFlag), "since", "only tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
+	flags.Var(new(timeFlag), "until", "only tasks that ended before this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	operator.devices().completeFlag(command, "device")
 	operator.batches().completeFlag(command, "batch")
 	operator.pools().completeFlag(command, "pool")
@@ -56,7 +58,7 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 
 // taskFilters returns the query for the flags of addTaskFilters. A task has to match all of them.
 func taskFilters(flags *pflag.FlagSet) url.Values {
-	return flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "order")
+	return flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "since", "until", "order")
 }
 
 // getTask returns the command `tasks get`.
@@ -122,14 +124,16 @@ type taskExplanation struct {
 func explainTask(tasks noun) *cobra.Command {
 	return tasks.objectCommand("why", "Show why a task does not run, and what would change that", func(s *session, task string) error {
 		var answer taskExplanation
-		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
+		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error {
+			return answer.writeReasons(s.console.out, "task "+task+" is "+answer.State)
+		})
 	})
 }
 
-// writeReasons writes the reasons in their order, each with its remedy. The texts of detail and remedy
-// are written by the server (package decision).
-func (w taskExplanation) writeReasons(out io.Writer, task string) error {
-	lines := []string{"task " + task + " is " + w.State}
+// writeReasons writes heading and the reasons in their order, each with its remedy. The texts of detail
+// and remedy are written by the server (package decision).
+func (w taskExplanation) writeReasons(out io.Writer, heading string) error {
+	lines := []string{heading}
 	for i, r := range w.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
 		for _, more := range []struct{ label, name string }{
@@ -165,7 +169,7 @@ func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 			case len(args) == 1:
 				return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", args[0], verb)})
 			case len(q) == 0:
-				return usageError{errors.New("give a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
+				return usageError{errors.New("give a task, or at least one of --device, --batch, --pool, --state, --kind, --error, --since, --until")}
 			}
 			return bulkChange{s.Client, s.console, verb, q}.run(s.cmd.Context(), yes, dryRun)
 		}),

@@ -25,7 +25,10 @@ func newTokens() *cobra.Command {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})
-	verbs = append(verbs, createToken(o), o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
+	rotate := o.tokens().objectCommand("rotate", "Replace the secret of an operator token and print the new one; all replicas refuse the older one within 5 s", func(s *session, id string) error {
+		return s.printToken(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", id, "rotate")}, "dispatcher tokens rotate "+id)
+	})
+	verbs = append(verbs, createToken(o), rotate, o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
 	return o.newGroup("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
@@ -65,14 +68,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 				return withLedger(cmd, ledgerSettings, t.createInLedger)
 			}
 			return operator.withSession(func(s *session, _ []string) error {
-				text, made, err := s.createWithSecret(t.request(), "dispatcher tokens delete ID, and create another one")
-				if err == nil && s.console.isJSON {
-					return writeJSON(s.console.out, text, jsonIndent)
-				}
-				if err == nil { // the same output as for a token that the ledger creates
-					_, err = fmt.Fprintln(s.console.out, made.stringMember("token"))
-				}
-				return err
+				return s.printToken(t.request(), "dispatcher tokens delete ID, and create another one")
 			})(cmd, args)
 		},
 	}
@@ -85,6 +81,19 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	operator.pools().completeFlag(command, "pool")
 	ledgerSettings = addSettings(command.Flags())
 	return command
+}
+
+// printToken sends request, which creates a token, and prints the token alone, as createInLedger does. With JSON it prints the whole answer.
+// advice is as in createWithSecret.
+func (s *session) printToken(request operators.Request, advice string) error {
+	text, made, err := s.createWithSecret(request, advice)
+	if err == nil && s.console.isJSON {
+		return writeJSON(s.console.out, text, jsonIndent)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(s.console.out, made.stringMember("token"))
+	}
+	return err
 }
 
 // inDatabase reports whether the token is created in the database. It fails if a context is in use

@@ -36,6 +36,13 @@ COUNT  WHY  CODE  UNTIL  REMEDY
 	if d.decodeOutput(&listed, "pools why p --code batch_paused"); len(listed) != 1 || listed[0].Device != "d-4" {
 		t.Errorf("%+v", listed)
 	}
+	d.run("devices create d-4")
+	d.run("devices block d-4 --reason smoke")
+	if got := d.run("devices why d-4"); !strings.HasPrefix(got, "the first task of device d-4 is task 4\n1. device d-4 is blocked by bootstrap since ") || !strings.Contains(got, " because: smoke (device_blocked)\n") {
+		t.Errorf("why of a device:\n%s", got)
+	}
+	d.run("devices create d-5")
+	d.expectOutput("devices why d-5", "no task waits for device d-5\n")
 	d.runCommand("", "pools", "why", "p", "--code", "hunger").expectExit(1).expectErrors("code", "hunger", "(invalid_field)")
 	d.runCommand("", "pools", "why", "none").expectExit(1).expectErrors("(not_found)", "dispatcher pools list")
 	d.runCommand("", "batches", "why", "x").expectExit(2)

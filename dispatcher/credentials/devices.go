@@ -43,9 +43,9 @@ func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID,
 }
 
 // SetBlocked blocks or unblocks a device. A blocked device is asked to stop its task, and its session at the
-// broker ends. SetBlocked returns store.ErrNotFound if the device does not exist.
-func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, blocked bool) error {
-	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked); err != nil {
+// broker ends. reason is shown to people; it may be empty. SetBlocked returns store.ErrNotFound if the device does not exist.
+func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, blocked bool, reason string) error {
+	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked, reason); err != nil {
 		return err
 	}
 	r.tryAccountChanges(ctx)
@@ -54,8 +54,8 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 
 // SetAllBlocked blocks or unblocks the devices ids as SetBlocked does, in one transaction. It returns how many devices it changed. If dryRun
 // is true, it only counts them.
-func (r *Registry) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error) {
-	changed, err = r.config.Ledger.SetAllBlocked(ctx, actor, ids, blocked, dryRun)
+func (r *Registry) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
+	changed, err = r.config.Ledger.SetAllBlocked(ctx, actor, ids, blocked, reason, dryRun)
 	if err == nil && changed > 0 && !dryRun {
 		r.tryAccountChanges(ctx)
 	}

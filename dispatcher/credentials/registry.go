@@ -44,8 +44,8 @@ type Ledger interface {
 type deviceLedger interface {
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, setAccount store.SetAccount) (store.Device, error)
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
-	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
-	SetAllBlocked(ctx context.Context, actor string, ids []string, blocked, dryRun bool) (changed int, err error)
+	SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error
+	SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error)
 	DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (store.DeviceRemoval, error)
 	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
 }

@@ -88,6 +88,20 @@ func nextTasks(s Situation) Choice {
 	return nearest
 }
 
+// FirstTask returns the id of the task that the device in view runs, or that its next report would try first. If no task may start, it
+// returns a task of the oldest batch. It returns 0 if the device has no open task.
+func FirstTask(view store.DeviceView) int64 {
+	switch open := Decide(ExpectedSituation(view, nil)).Tasks; {
+	case view.Grant != nil:
+		return view.Grant.Task
+	case len(open) > 0:
+		return open[0].Task
+	case len(view.Candidates) > 0:
+		return slices.MinFunc(view.Candidates, CompareBatchAge).Task
+	}
+	return 0
+}
+
 // compareCandidates orders tasks that a device may start, for sorting: first tasks of urgent batches, then tasks of pools in which a slot
 // is offered to the device, then the other tasks. Within each group, tasks of older batches come first.
 func (s Situation) compareCandidates(a, b store.Candidate) int {

@@ -48,7 +48,9 @@ func (x causeWriter) reportOnly(obstacle Obstacle) Cause {
 
 // blocked returns the cause of a blocked device.
 func (x causeWriter) blocked(Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("device %s is blocked", x.Task.Device)}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
+	return Cause{
+		Detail: fmt.Sprintf("device %s is blocked%s", x.Task.Device, paused(x.Device.BlockedBy, x.Device.BlockedAt, x.Device.BlockReason)),
+	}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
 // busy returns the cause of a device that holds a grant already.

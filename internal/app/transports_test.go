@@ -161,7 +161,7 @@ func (s *proxiedDispatcher) runScript(t *testing.T, name, script string, connect
 		case "cancel":
 			s.callOperator(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
 		case "block":
-			if err := s.store.SetBlocked(t.Context(), "test", device, true); err != nil {
+			if err := s.store.SetBlocked(t.Context(), "test", device, true, ""); err != nil {
 				t.Fatal(err)
 			}
 		case "sql":

@@ -59,6 +59,9 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 --   succeeded, failed or timed out, and the tasks that had failed or timed out. The abort rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
+-- failed_tasks, ended_at: used to list the batches with the most failures, the batches that ended last, and the
+--   batches with open tasks. The background job that folds counts writes them, so they are some seconds late:
+--   the number of tasks that failed or timed out, and the time at which the last task ended; null while a task is open.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -96,7 +99,9 @@ CREATE TABLE batches (
     cancelling       INTEGER NOT NULL DEFAULT false,
     created_at       INTEGER NOT NULL,
     total            INTEGER NOT NULL DEFAULT 0,
-    system           INTEGER NOT NULL DEFAULT false
+    system           INTEGER NOT NULL DEFAULT false,
+    failed_tasks     INTEGER NOT NULL DEFAULT 0,
+    ended_at         INTEGER
 );
 -- Used by the pass (background job) that expires tasks, to find the batches whose not_after is over.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
@@ -118,6 +123,18 @@ CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 -- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
+-- Used to list the batches with open tasks, of all pools or of one.
+CREATE INDEX batches_open ON batches (id) WHERE ended_at IS NULL;
+CREATE INDEX batches_open_of_pool ON batches (pool, id) WHERE ended_at IS NULL;
+-- Used to list the cancelled batches.
+CREATE INDEX batches_cancelled ON batches (id) WHERE cancelled_at IS NOT NULL;
+CREATE INDEX batches_cancelled_of_pool ON batches (pool, id) WHERE cancelled_at IS NOT NULL;
+-- Used to list the batches with failures, most failures first, of all pools or of one.
+CREATE INDEX batches_failed ON batches (failed_tasks, id) WHERE failed_tasks > 0;
+CREATE INDEX batches_failed_of_pool ON batches (pool, failed_tasks, id) WHERE failed_tasks > 0;
+-- Used to list the batches that have ended, the latest end first, of all pools or of one.
+CREATE INDEX batches_ended ON batches (ended_at, id) WHERE ended_at IS NOT NULL;
+CREATE INDEX batches_ended_of_pool ON batches (pool, ended_at, id) WHERE ended_at IS NOT NULL;
 
 -- The number of tasks of each batch that ended in each final state, as of the last fold. A fold is a run of
 -- the background job that adds the rows of batch_deltas to this table and deletes them. So the present number
@@ -414,6 +431,8 @@ CREATE TABLE limit_sets (
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
 -- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
 --   hash of a fleet token, or "session" for a session at an MQTT broker.
+-- blocked_by, blocked_at, block_reason: who blocked the device, when and why. Empty or null if it is not blocked, or
+--   if it was blocked because its registration needs an approval.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -426,7 +445,10 @@ CREATE TABLE devices (
     last_seen  INTEGER,
     quiet_until INTEGER,
     noisy_at   INTEGER,
-    registered_by TEXT NOT NULL DEFAULT ''
+    registered_by TEXT NOT NULL DEFAULT '',
+    blocked_by TEXT NOT NULL DEFAULT '',
+    blocked_at INTEGER,
+    block_reason TEXT NOT NULL DEFAULT ''
 );
 -- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
@@ -441,13 +463,16 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- Devices that were deleted and have not been registered again since. A deleted device may still be connected
 -- to an MQTT broker. If it sends a report over this connection, the report must not register it again.
 -- blocked: true if the device was blocked when it was deleted. If the device is registered again, it is
---   blocked again.
+--   blocked again, with the same blocked_by, blocked_at and block_reason.
 -- refused: true if only an operator may register the device again.
 CREATE TABLE deleted_devices (
     id         TEXT PRIMARY KEY,
     deleted_at INTEGER NOT NULL,
     blocked    INTEGER NOT NULL DEFAULT false,
-    refused    INTEGER NOT NULL DEFAULT false
+    refused    INTEGER NOT NULL DEFAULT false,
+    blocked_by TEXT NOT NULL DEFAULT '',
+    blocked_at INTEGER,
+    block_reason TEXT NOT NULL DEFAULT ''
 );
 
 -- Changes that must still be made to the accounts of devices at the MQTT broker. A device has at most one

@@ -106,6 +106,7 @@ func showProfile(profile store.Profile) operators.Profile {
 type tokenStore interface {
 	OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]store.Token, error)
 	CreateToken(ctx context.Context, actor string, token store.Token, secretHash []byte) (store.Token, error)
+	RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (store.Token, error)
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
 
@@ -119,6 +120,7 @@ func (t *tokens) register(r *routes) {
 			return operators.TokenList{Tokens: p.entries, NextPageToken: p.next}
 		})
 	register(r, withIdempotencyKey(newOperation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
+	register(r, newOperation("POST", "/v1/tokens/{id}/rotate", "rotateOperatorToken", "Replace the secret of an operator token, everywhere within 5 s", roleAdmin, 200), t.rotate)
 	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
@@ -148,6 +150,14 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	hash := credentials.HashToken(secret)
 	made, err := t.ledger.CreateToken(ctx, actor(ctx), token, hash[:])
 	return operators.TokenCreated{Token: showToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
+}
+
+// rotate replaces the secret of an operator token and returns the token with its new secret.
+func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
+	rotated, err := t.ledger.RotateToken(ctx, actor(ctx), in.ID, hash[:])
+	return operators.TokenCreated{Token: showToken(rotated), Secret: secret}, err
 }
 
 // revoke revokes an operator token and returns it.

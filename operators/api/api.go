@@ -111,7 +111,7 @@ func (a *API) registerOperators() {
 	(&tasks{ledger, ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
 	(&waiting{d.Explainer, ledger}).register(r)
 	(&failures{ledger}).register(r)
-	(&deviceOperations{ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
+	(&deviceOperations{ledger, ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, d.Explainer.ExplainDevice, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
 	(&profiles{ledger, warner}).register(r)
 	(&limitSets{ledger, d.Policies.Sets}).register(r)
 	(&tokens{ledger}).register(r)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (b *batches) register(r *routes) {
 	create.Middlewares = r.newMiddlewares(b.handleStreamed(r), b.handleLong)
 	describeStreams(r, &create)
 	registerResponse(r, create, b.create)
-	registerList(r, newOperation("GET", "/v1/batches", "listBatches", "List batches, newest first", roleViewer, 200), b.list,
+	registerList(r, newOperation("GET", "/v1/batches", "listBatches", "List batches, by default newest first", roleViewer, 200), b.list,
 		func(p listPage[operators.Batch]) operators.BatchList {
 			return operators.BatchList{Batches: p.entries, NextPageToken: p.next}
 		})
@@ -179,7 +180,7 @@ type batchQuery struct {
 	Page
 }
 
-// list answers a request for a page of batches that match, newest first.
+// list answers a request for a page of batches that match.
 func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err == nil {
@@ -188,16 +189,17 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	if err != nil {
 		return page, err
 	}
-	filters := 0
-	for _, given := range []string{in.Name + in.Lane, in.Pool, in.Kind} {
-		if given != "" {
-			filters++
-		}
+	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind, State: in.State}
+	filter.Order = map[string]store.BatchOrder{"failed": store.ByFailures, "ended": store.ByEnd}[in.Sort]
+	countSet := func(values ...string) (n int) {
+		return len(slices.DeleteFunc(values, func(v string) bool { return v == "" }))
 	}
-	if filters > 1 {
+	switch {
+	case countSet(in.Name+in.Lane, in.Pool, in.Kind) > 1:
 		return page, invalid("pool, kind: not together, and neither together with name or lane")
+	case countSet(in.Name+in.Lane+in.Kind, in.State, string(filter.Order)) > 1:
+		return page, invalid("state, sort: not together, and neither together with name, lane or kind")
 	}
-	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind}
 	if in.Name != "" {
 		found, bound, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPartSize))
 		return newPage(found, len(found) == min(in.Size, firstPartSize), showBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(bound), err

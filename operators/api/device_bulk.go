@@ -50,14 +50,20 @@ func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (op
 	return operators.DevicesChanged{Devices: removed.Deleted, Kept: removed.Kept, NextPageToken: next}, err
 }
 
+// bulkBlock is a request to block or unblock a page of the devices that match.
+type bulkBlock struct {
+	DeviceSelection
+	Body *blockReason
+}
+
 // blockMatchingHandler returns a handler that blocks a page of the devices that match, or unblocks them if blocked is false.
-func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Context, *DeviceSelection) (operators.DevicesChanged, error) {
-	return func(ctx context.Context, in *DeviceSelection) (operators.DevicesChanged, error) {
-		ids, next, err := d.matching(ctx, in)
+func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Context, *bulkBlock) (operators.DevicesChanged, error) {
+	return func(ctx context.Context, in *bulkBlock) (operators.DevicesChanged, error) {
+		ids, next, err := d.matching(ctx, &in.DeviceSelection)
 		if err != nil {
 			return operators.DevicesChanged{}, err
 		}
-		changed, err := d.credentials.SetAllBlocked(ctx, actor(ctx), ids, blocked, in.DryRun)
+		changed, err := d.credentials.SetAllBlocked(ctx, actor(ctx), ids, blocked, in.Body.text(), in.DryRun)
 		return operators.DevicesChanged{Devices: changed, NextPageToken: next}, err
 	}
 }

@@ -25,6 +25,7 @@ type deviceStore interface {
 	DevicesByID(ctx context.Context, ids []string) ([]store.Device, error)
 	ChangeDevice(ctx context.Context, actor, id string, change func(*store.DeviceSpec) error) (store.Device, error)
 	ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change store.DeviceChange) (int, error)
+	Holdings(ctx context.Context, filter store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
 }
 
 // DevicePath is the path parameter {id}: the id of a device.
@@ -40,12 +41,14 @@ func (d DevicePath) checkName() error {
 
 // deviceOperations has the operations on devices.
 type deviceOperations struct {
-	ledger        deviceStore
-	credentials   *credentials.Registry
-	recentDevices RecentDevices
-	readMark      func(ctx context.Context, device devices.ID) *decision.Mark // reads the mark of a device in Redis
-	limits        BodyLimits
-	imports       *fair.Shares // limits concurrent imports
+	ledger         deviceStore
+	recentAttempts recentAttemptsReader
+	credentials    *credentials.Registry
+	recentDevices  RecentDevices
+	readMark       func(ctx context.Context, device devices.ID) *decision.Mark // reads the mark of a device in Redis
+	explain        func(ctx context.Context, device devices.ID) (task int64, _ decision.Explanation, _ error)
+	limits         BodyLimits
+	imports        *fair.Shares // limits concurrent imports
 }
 
 // register adds the operations on devices to r.
@@ -59,6 +62,11 @@ func (d *deviceOperations) register(r *routes) {
 			return operators.DeviceList{Devices: p.entries, NextPageToken: p.next}
 		})
 	register(r, newOperation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
+	register(r, newOperation("GET", "/v1/devices/{id}/why", "explainDevice", "Explain why a device gets no task, and how to change that", roleViewer, 200), d.why)
+	registerList(r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.history,
+		func(p listPage[operators.Holding]) operators.HoldingList {
+			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
+		})
 	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
 	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
 	register(r, newOperation("POST", "/v1/devices/delete", "deleteDevices", "Delete all devices that match, one page per request", roleOperator, 200), d.deleteMatching)
@@ -139,6 +147,39 @@ func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.D
 	return shown, err
 }
 
+// why answers why a device gets no task.
+func (d *deviceOperations) why(ctx context.Context, in *DevicePath) (operators.DeviceWhy, error) {
+	task, e, err := d.explain(ctx, in.ID)
+	if err != nil {
+		return operators.DeviceWhy{}, err
+	}
+	reasons, err := showCauses(ctx, d.recentAttempts, e.Causes)
+	shown := operators.DeviceWhy{Reasons: reasons, Mark: (*operators.Mark)(e.Mark)}
+	if task != 0 {
+		shown.Task = &task
+	}
+	return shown, err
+}
+
+// deviceHistoryQuery is a request for a page of the attempts of a device.
+type deviceHistoryQuery struct {
+	DevicePath
+	Page
+}
+
+// history answers a request for a page of the attempts of a device.
+func (d *deviceOperations) history(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
+	before, err := in.afterNumber()
+	if err == nil {
+		_, err = d.ledger.Device(ctx, string(in.ID))
+	}
+	if err != nil {
+		return page, err
+	}
+	found, bound, err := d.ledger.Holdings(ctx, store.HoldingFilter{Device: string(in.ID), Newest: true, Before: before, Limit: in.Size})
+	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
+}
+
 // showDevice converts a device of the ledger to the form of the API.
 func showDevice(device store.Device) operators.Device {
 	tags := device.Tags
@@ -152,7 +193,7 @@ func showDevice(device store.Device) operators.Device {
 	return operators.Device{
 		ID: device.ID, Blocked: device.Blocked, OwnToken: device.OwnToken, Tags: tags, Profile: device.Profile, Attributes: attributes,
 		Created: apiTime(device.CreatedAt), RegisteredBy: device.RegisteredBy, LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
-		NoisyAt: apiTimePointer(device.NoisyAt),
+		NoisyAt: apiTimePointer(device.NoisyAt), BlockedBy: device.BlockedBy, BlockedAt: apiTimePointer(device.BlockedAt), BlockReason: device.BlockReason,
 	}
 }
 
@@ -331,13 +372,33 @@ func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: apiTime(until)}, err
 }
 
+// blockReason is the body of a request to block or unblock devices. It may be null, because a body was not read in the past.
+type blockReason struct {
+	_ struct{} `nullable:"true"`
+	operators.PauseReason
+}
+
+// text returns the reason. It is empty if there is no body.
+func (b *blockReason) text() string {
+	if b == nil {
+		return ""
+	}
+	return b.Reason
+}
+
+// blockRequest is a request to block or unblock a device.
+type blockRequest struct {
+	DevicePath
+	Body *blockReason
+}
+
 // blockHandler returns a handler that blocks a device, or unblocks it if blocked is false.
-func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *DevicePath) (operators.Device, error) {
-	return func(ctx context.Context, in *DevicePath) (operators.Device, error) {
-		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked); err != nil {
+func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *blockRequest) (operators.Device, error) {
+	return func(ctx context.Context, in *blockRequest) (operators.Device, error) {
+		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked, in.Body.text()); err != nil {
 			return operators.Device{}, err
 		}
-		return d.get(ctx, in)
+		return d.get(ctx, &in.DevicePath)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,8 +160,8 @@ func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, err
 
 // entryEncoder writes entries as CSV or NDJSON.
 type entryEncoder[T any] struct {
-	csv       bool
-	hasHeader bool // the header line was written
+	csv    bool
+	header []string // the columns; nil until the header line is written
 }
 
 // encode returns items as lines of CSV or NDJSON. The first lines of CSV follow a header line.
@@ -176,19 +177,25 @@ func (e *entryEncoder[T]) encode(items []T) ([]byte, error) {
 		return out.Bytes(), nil
 	}
 	table := csv.NewWriter(&out)
-	if !e.hasHeader {
-		e.hasHeader = true
+	if e.header == nil {
 		var none T
 		names, _, err := jsonCells(none)
 		if err != nil {
 			return nil, err
 		}
+		e.header = names
 		_ = table.Write(names) // a write to memory does not fail
 	}
 	for _, item := range items {
-		_, row, err := jsonCells(item)
+		names, cells, err := jsonCells(item)
 		if err != nil {
 			return nil, err
+		}
+		row := make([]string, 0, len(cells))
+		for i, name := range names {
+			if slices.Contains(e.header, name) { // an optional member has no column
+				row = append(row, cells[i])
+			}
 		}
 		_ = table.Write(row)
 	}

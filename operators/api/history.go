@@ -87,6 +87,7 @@ func showHolding(holding store.Holding) operators.Holding {
 	return operators.Holding{
 		Slot: holding.Slot, Device: holding.Device, Task: holding.Task, Batch: holding.Batch, Token: holding.Token, Attempt: holding.Attempt,
 		Granted: apiTime(holding.GrantedAt), Ended: apiTimePointer(holding.EndedAt), EndedBy: string(holding.EndedBy),
+		Pool: holding.Pool, Error: truncateText(holding.Error),
 	}
 }
 

@@ -122,6 +122,10 @@ func validBodies() map[string]string {
 		"PATCH /v1/devices/{id}":                     `{"tags":{"city":null,"area":"330100"}}`,
 		"POST /v1/devices/retag":                     `{"set":{"model":"x2"},"unset":["old"]}`,
 		"POST /v1/devices/{device}/report":           `{"id":"x","attributes":{"firmware":"7.2"}}`,
+		"POST /v1/devices/{id}/block":                `{"reason":"it smokes"}`,
+		"POST /v1/devices/{id}/unblock":              `{"reason":"repaired"}`,
+		"POST /v1/devices/block":                     `{"reason":"it smokes"}`,
+		"POST /v1/devices/unblock":                   `null`,
 		"POST /v1/devices/{id}/token":                `{"overlap_ms":60000}`,
 		"POST /v1/tokens":                            `{"name":"n","role":"viewer","expires_at":"2099-01-01T00:00:00Z"}`,
 	}

@@ -82,7 +82,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				path = strings.Replace(pattern, "{id}", id, 1)
 			}
 			if strings.HasPrefix(pattern, "/v1/tokens/{id}") {
-				path = fmt.Sprintf("/v1/tokens/%d", b.createTokenID())
+				path = strings.ReplaceAll(pattern, "{id}", fmt.Sprint(b.createTokenID()))
 			}
 			body := validBodies()[name]
 			if name == "POST /v1/devices" {
@@ -148,6 +148,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	b := startEmbedded(t)
 	b.putPool("p", `{"capacity": 1}`)
 	b.createBatch(`{"pool": "p", "devices": ["d-1"]}`)
+	b.createDevice("1")
 	bearers := map[string]string{
 		"none": "", "fleet": fleetToken, "device": b.createDevice("own"),
 		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),

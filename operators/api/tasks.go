@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
@@ -19,6 +21,7 @@ type taskStore interface {
 	RetryTask(ctx context.Context, actor string, id int64) (store.Task, error)
 	CancelTasks(ctx context.Context, actor string, filter store.TaskFilter, limit int) (store.BulkResult, error)
 	RetryTasks(ctx context.Context, actor string, filter store.TaskFilter, limit int) (store.BulkResult, error)
+	DevicesByID(ctx context.Context, ids []string) ([]store.Device, error)
 	CountCancellable(ctx context.Context, filter store.TaskFilter) (int64, error)
 	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
@@ -75,7 +78,27 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	return newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound), err
+	page = newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound)
+	if err == nil {
+		err = t.addDeviceTags(ctx, page.entries)
+	}
+	return page, err
+}
+
+// addDeviceTags adds to each of listed the tags of its device.
+func (t *tasks) addDeviceTags(ctx context.Context, listed []operators.Task) error {
+	tags := map[string]map[string]string{}
+	for _, one := range listed {
+		tags[one.Device] = nil
+	}
+	found, err := t.ledger.DevicesByID(ctx, slices.Collect(maps.Keys(tags)))
+	for _, device := range found {
+		tags[device.ID] = showDevice(device).Tags
+	}
+	for i := range listed {
+		listed[i].DeviceTags = tags[listed[i].Device]
+	}
+	return err
 }
 
 // taskFilter converts requested to a filter of the ledger. It returns an error for invalid names.
@@ -85,6 +108,7 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 	}
 	return store.TaskFilter{
 		Device: requested.Device, Batch: requested.Batch, Pool: requested.Pool, State: store.TaskState(requested.State), Kind: requested.Kind, Error: requested.Error,
+		EndedSince: requested.Since, EndedBefore: requested.Until,
 	}, nil
 }
 
@@ -195,7 +219,7 @@ func changeTasks(
 		return operators.Bulk{}, err
 	}
 	if filter == (store.TaskFilter{}) {
-		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error: at least one is required")
+		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error, since, until: at least one is required")
 	}
 	if request.DryRun {
 		n, err := count(ctx, filter)
@@ -208,17 +232,26 @@ func changeTasks(
 // why answers why a task does not run.
 func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
-	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes)), Mark: (*operators.Mark)(e.Mark)}
-	for i, r := range e.Causes {
-		if r.AdvisesCapacity() {
-			advice := capacityAdvice{ledger: t.recent, scope: store.TaskScope{Pool: r.Actions[0].ID}}
-			if r, err = advice.check(ctx, r); err != nil {
+	if err != nil {
+		return operators.Why{}, err
+	}
+	reasons, err := showCauses(ctx, t.recent, e.Causes)
+	return operators.Why{State: string(e.State), Reasons: reasons, Mark: (*operators.Mark)(e.Mark)}, err
+}
+
+// showCauses converts causes to the form of the API. It does not advise to raise the capacity of a pool whose attempts fail; recent reads them.
+func showCauses(ctx context.Context, recent recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
+	shown = make([]operators.Reason, len(causes))
+	for i, c := range causes {
+		if c.AdvisesCapacity() {
+			advice := capacityAdvice{ledger: recent, scope: store.TaskScope{Pool: c.Actions[0].ID}}
+			if c, err = advice.check(ctx, c); err != nil {
 				return shown, err
 			}
 		}
-		shown.Reasons[i] = showCause(r)
+		shown[i] = showCause(c)
 	}
-	return shown, err
+	return shown, nil
 }
 
 // showActions converts actions to the form of the API.

@@ -42,7 +42,7 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 func timedPatterns() []string {
 	return []string{
 		"GET /v1/pools/{pool}/waiting", "GET /v1/batches/{id}/waiting", "GET /v1/pools/{pool}/waiting/tasks", "GET /v1/batches/{id}/waiting/tasks",
-		"GET /v1/tasks/{id}/why",
+		"GET /v1/tasks/{id}/why", "GET /v1/devices/{id}/why",
 	}
 }
 

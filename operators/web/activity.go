@@ -55,7 +55,7 @@ func convertTimes(query url.Values) (url.Values, error) {
 			return nil, err
 		}
 		if !at.IsZero() {
-			query.Set(name, at.Format(time.RFC3339))
+			query.Set(name, at.Format(time.RFC3339Nano))
 		}
 	}
 	return query, nil
@@ -85,12 +85,5 @@ func (a *activityPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 		a.sendError(rw, r, err)
 		return
 	}
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, operators.Path("events")+"?"+query.Encode(), nil)
-	if err != nil {
-		a.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
-		return
-	}
-	in.Header.Set("Accept", "text/csv")
-	rw.Header().Set("Content-Disposition", `attachment; filename="activity.csv"`)
-	a.rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
+	a.streamCSV(rw, r, a.rawAPI, operators.Path("events"), query, "activity")
 }

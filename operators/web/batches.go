@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -91,10 +92,17 @@ func (b batch) RateText() string {
 
 // list returns the page with the batches that match the query of the request.
 func (b *batchPages) list(r *http.Request) (page, error) {
-	filters := nonEmptyParams(r.URL.Query(), "name")
+	filters := nonEmptyParams(r.URL.Query(), "name", "pool", "show")
 	pager := newPager(r, filters)
+	query := pager.query(batchesShown)
+	query.Del("show")
+	if show := filters.Get("show"); show == "most-failed" || show == "ended" {
+		query.Set("sort", strings.TrimPrefix(show, "most-"))
+	} else if show != "" {
+		query.Set("state", show)
+	}
 	var list operators.BatchList
-	if err := b.api.get(r, operators.Path("batches"), pager.query(batchesShown), &list); err != nil {
+	if err := b.api.get(r, operators.Path("batches"), query, &list); err != nil {
 		return page{}, err
 	}
 	shown := make([]batch, len(list.Batches))
@@ -102,7 +110,7 @@ func (b *batchPages) list(r *http.Request) (page, error) {
 		shown[i] = batch{one}
 	}
 	return page{title: "Batches", section: "batches", template: "batches", watch: watch{allEvents: true, everyTick: slices.ContainsFunc(shown, batch.IsOpen)}, data: map[string]any{
-		"Batches": shown, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Operator": b.may(r, "operator"), "Name": filters.Get("name"),
+		"Batches": shown, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Operator": b.may(r, "operator"), "Filters": filters, "Query": filters.Encode(),
 	}}, nil
 }
 

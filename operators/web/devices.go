@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 const (
 	devicesShown  = 50
 	recentShown   = 100
+	attemptsRead  = 50 // attempts of a device of which its page shows the share that failed
+	attemptsShown = 10
 	silentPeriods = 3 // number of report periods without a report after which a device is called silent
 
 	// devicesRereadEvery is the interval at which the page reads again the times at which devices were
@@ -19,7 +22,7 @@ const (
 	devicesRereadEvery = 10 * time.Second
 )
 
-// devicePages show, block and unblock devices.
+// devicePages show, block and unblock devices, and give them new tokens.
 type devicePages struct {
 	*frame
 
@@ -30,8 +33,10 @@ type devicePages struct {
 // registerRoutes adds the pages of devices to target.
 func (d *devicePages) registerRoutes(target *site) {
 	target.addLivePage("/devices", d.list)
-	target.addLivePage("/devices/{id}", d.show)
-	target.addPage("/devices/{id}/block", d.blockPage)
+	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.show)
+	target.addPage("/devices/{id}/block", d.actPage("Block", "device-block"))
+	target.addPage("/devices/{id}/token", d.actPage("New token for", "device-token"))
+	target.addSecretForm("/devices/{id}/token", "operator", "devices", d.rotateToken)
 	target.addForm("/devices/{id}/block", "operator", d.api.entryAction("devices", "block", "blocked"))
 	target.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
 }
@@ -59,8 +64,44 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// show returns the page of one device, with all its events in one time line.
-func (d *devicePages) show(r *http.Request) (page, error) {
+// readWhy reads why a device gets no task. It returns nil if that cannot be read in time.
+func (d *devicePages) readWhy(r *http.Request) (*operators.DeviceWhy, error) {
+	why, err := d.api.Devices.Why(r.Context(), r.PathValue("id"))
+	if operators.HasStatus(err, http.StatusServiceUnavailable) {
+		return nil, nil //nolint:nilnil // it is not known
+	}
+	return &why, err
+}
+
+// deviceAttempts are the latest attempts of a device that ended, the newest first.
+type deviceAttempts struct {
+	All    []operators.Holding
+	Failed int // the device failed or rejected the task, or its lease ended
+}
+
+// Shown returns the attempts that the page lists.
+func (a deviceAttempts) Shown() []operators.Holding { return a.All[:min(len(a.All), attemptsShown)] }
+
+// Oldest returns the oldest of the attempts, of which there must be one.
+func (a deviceAttempts) Oldest() operators.Holding { return a.All[len(a.All)-1] }
+
+// readAttempts reads the latest attempts of a device that ended.
+func (d *devicePages) readAttempts(r *http.Request, id string) (attempts deviceAttempts, err error) {
+	var list operators.HoldingList
+	err = d.api.get(r, operators.Path("devices", id, "history"), url.Values{"page_size": {strconv.Itoa(attemptsRead)}}, &list)
+	for _, one := range list.History {
+		if slices.Contains([]string{operators.Failed, "rejected", operators.EndedByLapse}, one.EndedBy) {
+			attempts.Failed++
+		}
+		if one.Ended != nil {
+			attempts.All = append(attempts.All, one)
+		}
+	}
+	return attempts, err
+}
+
+// show returns the page of one device, with all its events in one time line. why says why the device gets no task; nil means unknown.
+func (d *devicePages) show(r *http.Request, why *operators.DeviceWhy) (page, error) {
 	id := r.PathValue("id")
 	device, err := d.api.Devices.Get(r.Context(), id)
 	if err != nil {
@@ -87,10 +128,19 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
+	attempts, err := d.readAttempts(r, id)
+	if err != nil {
+		return page{}, err
+	}
+	firstTask := int64(0)
+	if why != nil && why.Task != nil {
+		firstTask = *why.Task
+	}
 	quiet := device.QuietUntil != nil && device.QuietUntil.Before(d.now().Add(-d.silentAfter()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesRereadEvery}, data: map[string]any{
 		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
 		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.may(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
+		"Why": why, "FirstTask": firstTask, "Remedies": d.newRemedies(r), "Attempts": attempts,
 	}}, nil
 }
 
@@ -113,12 +163,25 @@ type heldSlot struct {
 	Task int64
 }
 
-// blockPage returns the page that asks for confirmation before a device is blocked.
-func (d *devicePages) blockPage(r *http.Request) (page, error) {
-	device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
-	return page{title: "Block " + device.ID, section: "devices", template: "device-block", data: map[string]any{
-		"Device": device, "Operator": d.may(r, "operator"),
-	}}, err
+// actPage returns the loader of a page with the form of an action on one device. title is its title without the id of the device.
+func (d *devicePages) actPage(title, template string) pageLoader {
+	return func(r *http.Request) (page, error) {
+		device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
+		return page{title: title + " " + device.ID, section: "devices", template: template, data: map[string]any{
+			"Device": device, "Operator": d.may(r, "operator"), "Back": returnPathOr(r, "/devices/"+url.PathEscape(device.ID)),
+		}}, err
+	}
+}
+
+// rotateToken gives a device a new token, as the submitted form says.
+func (d *devicePages) rotateToken(r *http.Request) (secret, error) {
+	overlap, err := time.ParseDuration(r.PostForm.Get("overlap"))
+	if err != nil {
+		return secret{}, newFormError("Older tokens end: a duration such as 1h.")
+	}
+	id := r.PathValue("id")
+	made, err := d.api.Devices.RotateToken(r.Context(), id, overlap)
+	return secret{"New token of device " + id, made.Token, "Older tokens of the device end at " + made.OlderUntil.UTC().Format(time.RFC3339) + ".", "/devices/" + url.PathEscape(id)}, err
 }
 
 // silentAfter returns the time without a report after which a device is called silent: silentPeriods report periods, plus the precision of

@@ -128,6 +128,7 @@ func doneMessages() map[string]string {
 		"released":      "The slot is free. Its device may continue until its lease would have ended.",
 		"created":       "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices that run a task are asked to stop with their next report.",
 		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
+		"token-deleted": "The token is deleted: all replicas refuse it within 5 s.",
 	}
 }
 
@@ -202,6 +203,18 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	f.sendRendered(rw, r, status, "", rendered)
+}
+
+// streamCSV sends to the browser a list of the API (its path and query) as a CSV file with this name. The API writes the CSV.
+func (f *frame) streamCSV(rw http.ResponseWriter, r *http.Request, rawAPI API, path string, query url.Values, name string) {
+	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+query.Encode(), nil)
+	if err != nil {
+		f.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+		return
+	}
+	in.Header.Set("Accept", operators.TypeCSV)
+	rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s.csv"`, name))
+	rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
 }
 
 // statusOf returns the HTTP status of a page that shows err.

@@ -22,11 +22,11 @@ type remedyRoute struct {
 	role    string // role that the visitor needs
 }
 
-// remedyRoutes has a row for each action that a page can perform. It has no row for a new token or the
-// registration of a device: both produce secrets, which only the command line shows.
+// remedyRoutes has a row for each action that a page can perform.
 func remedyRoutes() []remedyRoute {
 	return []remedyRoute{
 		{decision.ActUnblock, decision.SubjectDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
+		{decision.ActNewToken, decision.SubjectDevice, "New token for %s…", "/devices/%s/token", false, "operator"},
 		{decision.ActResume, decision.SubjectPool, "Resume %s", "/pools/%s/resume", true, "admin"},
 		{decision.ActResume, decision.SubjectBatch, "Resume batch %s", "/batches/%s/resume", true, "operator"},
 		{decision.ActRaiseCallers, decision.SubjectPool, "Raise the maximum for callers of %s…", "/pools/%s/edit#callers", false, "admin"},

@@ -274,12 +274,5 @@ func (b *batchPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 	if fields := r.URL.Query().Get("fields"); fields != "" {
 		query.Set("fields", fields)
 	}
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+query.Encode(), nil)
-	if err != nil {
-		b.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
-		return
-	}
-	in.Header.Set("Accept", operators.TypeCSV)
-	rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="batch-%s.csv"`, url.PathEscape(r.PathValue("id"))))
-	b.rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
+	b.streamCSV(rw, r, b.rawAPI, path, query, "batch-"+url.PathEscape(r.PathValue("id")))
 }

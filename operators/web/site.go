@@ -126,12 +126,8 @@ type formAction func(r *http.Request) (next, messageKey string, err error)
 // shows the reason.
 func (s *site) addForm(pattern, role string, action formAction) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		if !s.may(r, role) {
-			s.sendError(rw, r, s.refuseVisitor(r, role))
-			return
-		}
-		if err := r.ParseForm(); err != nil {
-			s.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
+		if err := s.readForm(r, role); err != nil {
+			s.sendError(rw, r, err)
 			return
 		}
 		back, err := s.readReturnPath(r)
@@ -150,5 +146,39 @@ func (s *site) addForm(pattern, role string, action formAction) {
 			mark = "&"
 		}
 		http.Redirect(rw, r, s.url(next)+mark+"done="+url.QueryEscape(messageKey), http.StatusSeeOther)
+	})
+}
+
+// readForm parses the submitted form in the request. It refuses a visitor who lacks role.
+func (s *site) readForm(r *http.Request, role string) error {
+	if !s.may(r, role) {
+		return s.refuseVisitor(r, role)
+	}
+	if err := r.ParseForm(); err != nil {
+		return &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()}
+	}
+	return nil
+}
+
+// secret is a new token, for the template secret. It is in the answer to the submitted form, because no address may contain it.
+type secret struct {
+	Title, Text string
+	Note        string // what happens to older tokens
+	Back        string // path of the next page
+}
+
+// addSecretForm registers a form that creates a token. A visitor needs role to submit the form, and create does its work.
+func (s *site) addSecretForm(pattern, role, section string, create func(r *http.Request) (secret, error)) {
+	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		if err := s.readForm(r, role); err != nil {
+			s.sendError(rw, r, err)
+			return
+		}
+		made, err := create(r)
+		if err != nil {
+			s.refuse(rw, r, err)
+			return
+		}
+		s.sendPage(rw, r, http.StatusOK, page{title: made.Title, section: section, template: "secret", data: made}, nil)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -20,6 +21,7 @@ type taskPages struct {
 	*frame
 
 	api     client
+	rawAPI  API // streams the CSV
 	ledger  pageData
 	history *history
 }
@@ -28,6 +30,7 @@ type taskPages struct {
 func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks", t.list)
 	target.addLivePage("/tasks/{id}", t.show)
+	target.pages.HandleFunc("GET /tasks.csv", t.serveCSV)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
 	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
 	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
@@ -39,7 +42,17 @@ func (t *taskPages) registerRoutes(target *site) {
 
 // taskFilters returns the parameters of query that are filters of the API and that the page offers.
 func taskFilters(query url.Values) url.Values {
-	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error")
+	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "since", "until")
+}
+
+// serveCSV streams all tasks that match the query of the request as CSV.
+func (t *taskPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
+	query, err := convertTimes(taskFilters(r.URL.Query()))
+	if err != nil {
+		t.sendError(rw, r, err)
+		return
+	}
+	t.streamCSV(rw, r, t.rawAPI, operators.Path("tasks"), query, "tasks")
 }
 
 // pill is a link that filters by a state, with the number of tasks in this state.
@@ -55,8 +68,12 @@ type pill struct {
 func (t *taskPages) list(r *http.Request) (page, error) {
 	filters := taskFilters(r.URL.Query())
 	pager := newPager(r, filters)
+	query, err := convertTimes(pager.query(tasksShown))
+	if err != nil {
+		return page{}, err
+	}
 	var list operators.TaskList
-	if err := t.api.get(r, operators.Path("tasks"), pager.query(tasksShown), &list); err != nil {
+	if err := t.api.get(r, operators.Path("tasks"), query, &list); err != nil {
 		return page{}, err
 	}
 	counts, err := t.countByState(r, filters)
@@ -92,7 +109,7 @@ type taskCounts struct {
 
 // countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter.
 func (t *taskPages) countByState(r *http.Request, filters url.Values) (taskCounts, error) {
-	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
+	if slices.ContainsFunc([]string{"device", "kind", "error", "since", "until"}, filters.Has) {
 		return taskCounts{}, nil
 	}
 	if filters.Has("batch") {
@@ -146,20 +163,35 @@ func pills(filters url.Values, counts taskCounts) []pill {
 	return list
 }
 
-// countPage returns the loader of a confirmation page with this title: it shows how many tasks the action (cancel or retry) would change.
+// countPage returns the loader of a confirmation page with this title: it shows how many tasks the action (cancel or retry) would change,
+// and the newest of those in a state. A retry is limited to the tasks that ended before the page was read.
 func (t *taskPages) countPage(action, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
+		if action == "retry" && !filters.Has("until") {
+			filters.Set("until", t.now().UTC().Format(time.RFC3339Nano))
+		}
+		query, err := convertTimes(maps.Clone(filters))
+		if err != nil {
+			return page{}, err
+		}
+		var list operators.TaskList
+		if filters.Has("state") {
+			newest := maps.Clone(query)
+			newest["order"], newest["page_size"] = []string{"newest"}, []string{strconv.Itoa(tasksShown)}
+			if err := t.api.get(r, operators.Path("tasks"), newest, &list); err != nil {
+				return page{}, err
+			}
+		}
 		var counted operators.Bulk
 		if t.may(r, "operator") {
-			query := maps.Clone(filters)
 			query.Set("dry_run", "true")
 			if err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
 				return page{}, err
 			}
 		}
 		return page{title: title, section: "tasks", template: "bulk", data: map[string]any{
-			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.may(r, "operator"), "Tasks": counted.Tasks,
+			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.may(r, "operator"), "Count": counted.Tasks, "Tasks": list.Tasks, "Shown": tasksShown,
 		}}, nil
 	}
 }
@@ -172,9 +204,12 @@ const maxBulkRounds = 50
 func (t *taskPages) bulkAction(action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := taskFilters(r.PostForm)
+		query, err := convertTimes(maps.Clone(filters))
 		for range maxBulkRounds {
 			var done operators.Bulk
-			err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: filters}, &done)
+			if err == nil {
+				err = t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &done)
+			}
 			if err != nil {
 				return "", "", err
 			}
@@ -182,7 +217,9 @@ func (t *taskPages) bulkAction(action, messageKey string) formAction {
 				break
 			}
 		}
-		filters.Del("state")
+		for _, name := range []string{"state", "since", "until"} {
+			filters.Del(name)
+		}
 		return "/tasks?" + filters.Encode(), messageKey, nil
 	}
 }

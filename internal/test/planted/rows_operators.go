@@ -107,7 +107,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a wrong sign-in link counts as a guess, so any web page can lock an address out",
 		},
 		{
-			Package: "operators/web", Func: "site.addForm",
+			Package: "operators/web", Func: "site.readForm",
 			Old:    `!s.may(r, role)`,
 			New:    `!visitorOf(r.Context()).May(role)`,
 			Breaks: "a read-only dashboard changes something if a form is sent to it",

@@ -1,0 +1,89 @@
+package web
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// tokenPages list, create, rotate and delete operator tokens.
+type tokenPages struct {
+	*frame
+
+	api client
+}
+
+// registerRoutes adds the pages of operator tokens to target.
+func (t *tokenPages) registerRoutes(target *site) {
+	target.addPage("/tokens", t.list)
+	target.addPage("/new-token", t.createPage)
+	target.addPage("/tokens/{id}/rotate", t.actPage("Rotate"))
+	target.addPage("/tokens/{id}/delete", t.actPage("Delete"))
+	target.addSecretForm("/new-token", "admin", "system", t.create)
+	target.addSecretForm("/tokens/{id}/rotate", "admin", "system", t.rotate)
+	target.addForm("/tokens/{id}/delete", "admin", t.delete)
+}
+
+// list returns the page with the operator tokens.
+func (t *tokenPages) list(r *http.Request) (page, error) {
+	isAdmin, pager := visitorOf(r.Context()).May("admin"), newPager(r, nil)
+	var list operators.TokenList
+	var err error
+	if isAdmin {
+		err = t.api.get(r, operators.Path("tokens"), pager.query(100), &list)
+	}
+	return page{title: "Operator tokens", section: "system", template: "tokens", data: map[string]any{
+		"Tokens": list.Tokens, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Visible": isAdmin, "Admin": t.may(r, "admin"),
+	}}, err
+}
+
+// createPage returns the page with the form for a new token.
+func (t *tokenPages) createPage(r *http.Request) (page, error) {
+	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.may(r, "admin")}}, nil
+}
+
+// create creates a token as the submitted form says.
+func (t *tokenPages) create(r *http.Request) (secret, error) {
+	made, err := t.api.Tokens.Create(r.Context(), operators.NewToken{
+		Name: strings.TrimSpace(r.PostForm.Get("name")), Role: r.PostForm.Get("role"),
+		Pools: strings.Fields(r.PostForm.Get("pools")), LimitSets: strings.Fields(r.PostForm.Get("limit_sets")),
+	})
+	return secret{"Token of " + made.Name, made.Secret, "Its role is " + made.Role + ".", "/tokens"}, err
+}
+
+// actPage returns the loader of the page that asks for confirmation before a token is rotated or deleted (verb).
+func (t *tokenPages) actPage(verb string) pageLoader {
+	return func(r *http.Request) (page, error) {
+		shown := page{title: verb + " token", section: "system", template: "token-act"}
+		id, may := r.PathValue("id"), t.may(r, "admin")
+		data := map[string]any{"Verb": verb, "Admin": may, "Mine": id == strconv.FormatInt(visitorOf(r.Context()).Token, 10)}
+		shown.data = data
+		if !may {
+			return shown, nil
+		}
+		for token, err := range t.api.Tokens.List(r.Context()) {
+			if err != nil {
+				return page{}, err
+			}
+			if strconv.FormatInt(token.ID, 10) == id {
+				data["Token"] = token
+				return shown, nil
+			}
+		}
+		return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "No valid operator token has this number."}
+	}
+}
+
+// rotate replaces the secret of a token.
+func (t *tokenPages) rotate(r *http.Request) (secret, error) {
+	var made operators.TokenCreated
+	err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", r.PathValue("id"), "rotate")}, &made)
+	return secret{"Token of " + made.Name, made.Secret, "The older secret ends within 5 s, and so do the sessions that began with it.", "/tokens"}, err
+}
+
+// delete revokes a token.
+func (t *tokenPages) delete(r *http.Request) (next, messageKey string, err error) {
+	return "/tokens", "token-deleted", t.api.Do(r.Context(), operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", r.PathValue("id"))}, nil)
+}
