@@ -152,7 +152,8 @@ func TestTheOverlayOfThePageRenders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("kustomization.yaml", overlay[1])
+	const withoutBroker = "DISPATCHER_MQTT_USER="
+	write("kustomization.yaml", strings.Replace(overlay[1], "literals: [", "literals: ["+withoutBroker+", ", 1))
 	for _, name := range []string{"kustomization.yaml", "dispatcher.env", "deployment.yaml", "service.yaml", "disruption.yaml", "network.yaml"} {
 		write("dispatcher/deploy/kubernetes/"+name, readFile(t, filepath.Join(base, name)))
 	}
@@ -165,6 +166,9 @@ func TestTheOverlayOfThePageRenders(t *testing.T) {
 	}
 	if got := m.settings.Data["DISPATCHER_MQTT_URL"]; got != "mqtt://mosquitto.mqtt.svc:1884" {
 		t.Errorf("DISPATCHER_MQTT_URL=%s", got)
+	}
+	if got, ok := m.settings.Data["DISPATCHER_MQTT_USER"]; !ok || got != "" {
+		t.Errorf("an empty value is rendered as %q", got)
 	}
 	if name := m.deployment.Spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name; name != m.settings.Name {
 		t.Errorf("the pods read %s, the settings are in %s", name, m.settings.Name)
