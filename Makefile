@@ -1,6 +1,7 @@
 # Everyday commands. `make` alone lists them.
 
 GOLANGCI_LINT_VERSION := 2.15.0
+COMPOSE_VERSION := 2.40.3
 FUZZTIME ?= 30s
 BENCH ?= .
 SIMULATE ?= 200
@@ -13,6 +14,8 @@ BEFORE ?=
 
 BIN := $(CURDIR)/bin
 LINT := $(BIN)/golangci-lint
+STANDIN_PACKAGES := internal/test/compose/standins/packages
+STANDINS := $(BIN)/standins-$(firstword $(shell cksum $(STANDIN_PACKAGES))).tar
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 build image: export VERSION := $(VERSION)
 build image: export COMMIT := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -127,9 +130,31 @@ bench-load: deps build ## Measure cycles a second, and job queues beside them (R
 env: ## Write .env for docker-compose.yml, with random passwords
 	@scripts/env
 
-.PHONY: topology
-topology: deps build ## Run docker-compose.yml's services without Docker, and its fleet (FLEET_DEVICES=400 ...)
-	@exec go test -count=1 -timeout 30m -v -run '^TestTopology$$' ./internal/test/topology -whole -binary $(BIN)/dispatcher
+# The test has namespaces of its own: its engine and its containers reach no network, and end with it.
+.PHONY: compose-test
+compose-test: ## Run docker-compose.yml with a Docker engine and stand-ins of its images (Debian, as root; before each release)
+	@scripts/deps docker.io=dockerd mmdebstrap=mmdebstrap iproute2=ip
+	@$(MAKE) --no-print-directory $(BIN)/docker-compose-$(COMPOSE_VERSION) $(STANDINS)
+	@go mod download # the test copies the modules into the stand-in of the Go image
+	@exec go test -count=1 -timeout 60m -v -run '^TestCompose$$' \
+		-exec 'unshare --mount --net --pid --fork --kill-child --mount-proc' ./internal/test/compose \
+		-compose $(BIN)/docker-compose-$(COMPOSE_VERSION) -packages $(STANDINS) -folder $(BIN)/.compose-test
+
+# `go install` refuses the module, because its go.mod has exclude directives; as the main module it can be built.
+$(BIN)/docker-compose-$(COMPOSE_VERSION):
+	@echo "Building docker compose $(COMPOSE_VERSION) into bin/; the first time takes some minutes."
+	@go build -C "$$(go mod download -json github.com/docker/compose/v2@v$(COMPOSE_VERSION) | jq -r .Dir)" -buildvcs=false \
+		-ldflags '-s -w -X github.com/docker/compose/v2/internal.Version=v$(COMPOSE_VERSION)' -o $@ ./cmd
+
+# The packages of which the stand-ins of images are made. The name of the file has a checksum of their list.
+$(STANDINS):
+	@echo "Installing Debian for the stand-ins into a file in bin/; the first time takes some minutes."
+	@mkdir -p $(BIN)
+	@rm -f $(BIN)/standins-*
+	@mmdebstrap --quiet --variant=minbase --include="$$(paste -sd, $(STANDIN_PACKAGES))" \
+		--setup-hook='mkdir -p "$$1/etc/postgresql-common" && echo "create_main_cluster = false" >"$$1/etc/postgresql-common/createcluster.conf"' \
+		$(foreach folder,doc javascript locale man,--dpkgopt='path-exclude=/usr/share/$(folder)/*') bookworm $(@:.tar=.new.tar)
+	@mv $(@:.tar=.new.tar) $@
 
 .PHONY: release
 release: ## Write the release of the commit to dist/: programs, packages, licences, SBOMs, checksums (MINISIGN_KEY=FILE signs it)

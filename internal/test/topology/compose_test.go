@@ -43,19 +43,20 @@ type service struct {
 		Condition string `yaml:"condition"`
 	} `yaml:"depends_on"`
 	Healthcheck struct {
-		Test          []string `yaml:"test"`
-		Disable       bool     `yaml:"disable"`
-		Interval      string   `yaml:"interval"`
-		Timeout       string   `yaml:"timeout"`
-		Retries       int      `yaml:"retries"`
-		StartPeriod   string   `yaml:"start_period"`
-		StartInterval string   `yaml:"start_interval"`
+		Test        []string `yaml:"test"`
+		Disable     bool     `yaml:"disable"`
+		Interval    string   `yaml:"interval"`
+		Timeout     string   `yaml:"timeout"`
+		Retries     int      `yaml:"retries"`
+		StartPeriod string   `yaml:"start_period"`
 	} `yaml:"healthcheck"`
 	Profiles        []string `yaml:"profiles"`
 	Restart         string   `yaml:"restart"`
 	ReadOnly        bool     `yaml:"read_only"`
 	CapDrop         []string `yaml:"cap_drop"`
 	SecurityOpt     []string `yaml:"security_opt"`
+	PidsLimit       int      `yaml:"pids_limit"`
+	MemLimit        string   `yaml:"mem_limit"`
 	Tmpfs           []string `yaml:"tmpfs"`
 	ShmSize         string   `yaml:"shm_size"`
 	StopGracePeriod string   `yaml:"stop_grace_period"`

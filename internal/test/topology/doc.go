@@ -1,5 +1,3 @@
-// Package topology tests the deployment without containers. It runs the services of docker-compose.yml with the
-// programs of this machine, and checks the files of the deployment against the program. The configuration files,
-// commands, variables and health checks are the same; only addresses and folders differ. The package contains only
-// tests.
+// Package topology checks the files of the deployment against the program, and runs the commands of docs/operations.md
+// for plain machines. Package compose runs docker-compose.yml. The package contains only tests.
 package topology

@@ -69,8 +69,7 @@ func newDocRun(t *testing.T) docRun {
 	}
 	w := docRun{t: t, dir: servers.ClusterDir(t), ports: map[string]string{}}
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
-	p := localDeployment{t: t}
-	p.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
+	w.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
 	for _, port := range []string{"5432", "6379", "1883", "1884", "8080", "9090"} {
 		_, w.ports[port], _ = net.SplitHostPort(servers.FreeAddr(t))
 	}
@@ -78,10 +77,11 @@ func newDocRun(t *testing.T) docRun {
 		"systemd/dispatcher.env", "systemd/dispatcher.service", "postgres/postgresql.conf", "redis/redis.conf", "redis/users.acl",
 		"mosquitto/dynsec/start.sh", "mosquitto/dynsec/mosquitto.conf", "prometheus/alerts.yaml",
 	} {
-		p.writeFile(filepath.Join(w.dir, "src/deploy", file), w.localText(string(readRepoFile(t, "deploy/"+file))))
+		writeFile(t, filepath.Join(w.dir, "src/deploy", file), w.localText(string(readRepoFile(t, "deploy/"+file))))
 	}
-	p.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // the mode of a folder that make build creates
-	p.must(os.Symlink(programPath(t), filepath.Join(w.dir, "src/bin/dispatcher")))
+	w.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // the mode of a folder that make build creates
+	program := servers.Program{Race: true}
+	w.must(os.Symlink(program.Path(t), filepath.Join(w.dir, "src/bin/dispatcher")))
 	return w
 }
 
@@ -109,12 +109,11 @@ func (w docRun) runScript(script string) string {
 		"R=" + w.dir, "POSTGRES=" + w.ports["5432"], "REDIS=" + w.ports["6379"], "PROMETHEUS=" + w.ports["9090"], "PGUSER_ID=" + user,
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir,
 	}
-	p := localDeployment{t: w.t}
 	file, err := os.Create(filepath.Join(w.dir, "out")) // with a pipe, Wait would wait for the servers
-	p.must(err)
+	w.must(err)
 	defer file.Close()
 	shell.Stdout, shell.Stderr = file, file
-	p.must(shell.Start())
+	w.must(shell.Start())
 	defer func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }()
 	err = shell.Wait()
 	out, _ := os.ReadFile(file.Name())
@@ -123,4 +122,21 @@ func (w docRun) runScript(script string) string {
 		w.t.Fatalf("%v\n%s\n%s", err, out, logs)
 	}
 	return string(out)
+}
+
+func (w docRun) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -91,8 +91,7 @@ func TestUnitIsVerified(t *testing.T) {
 	// The dispatcher need not be installed for this check: the unit names another program that exists.
 	text := strings.ReplaceAll(string(readRepoFile(t, unitFile)), "ExecStart=dispatcher", "ExecStart="+analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")
-	p := localDeployment{t: t}
-	p.writeFile(file, text)
+	writeFile(t, file, text)
 	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
