@@ -162,11 +162,11 @@ release: ## Write the release of the commit to dist/: programs, packages, licenc
 
 .PHONY: release-check
 release-check: ## Build the release in two folders as two users, and compare the hashes (as root)
-	@exec go test -count=1 -timeout 90m -v -run '^TestReleaseIsReproducible$$' ./internal/test/release -whole
+	@CI=true exec go test -count=1 -timeout 90m -v -run '^TestReleaseIsReproducible$$' ./internal/test/release -whole
 
 .PHONY: release-test
 release-test: deps ## Install, start, upgrade under load and remove the packages in empty Debian roots (as root; BEFORE=commit)
-	@exec go test -count=1 -timeout 90m -v -run '^TestPackages$$' ./internal/test/release -whole -before '$(BEFORE)'
+	@CI=true exec go test -count=1 -timeout 90m -v -run '^TestPackages$$' ./internal/test/release -whole -before '$(BEFORE)'
 
 .PHONY: docs
 docs: ## Write docs/configuration.md from the settings

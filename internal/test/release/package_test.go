@@ -22,6 +22,17 @@ var (
 	before = flag.String("before", "", "the commit from which the packages are upgraded; default: the last one with other packages") //nolint:gochecknoglobals // a flag of the test
 )
 
+// requireWhole skips a test that takes minutes, unless -whole is set. These tests need root.
+func requireWhole(t *testing.T) {
+	t.Helper()
+	if !*whole {
+		t.Skip("takes minutes: make release-test, make release-check")
+	}
+	if os.Getuid() != 0 {
+		t.Fatal("needs root")
+	}
+}
+
 // packaging is the configuration of nfpm.
 type packaging struct {
 	Contents []content

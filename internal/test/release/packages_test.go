@@ -41,9 +41,7 @@ type replica struct {
 // commit while a fleet works on both replicas. Then it removes them.
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	if !*whole || os.Getuid() != 0 {
-		t.Skip("takes minutes, and needs root: make release-test")
-	}
+	requireWhole(t)
 	earlier := commitBefore(t)
 	older, newer := buildRelease(t, earlier, oldVersion), buildRelease(t, "HEAD", newVersion)
 	t.Logf("the packages of %s are upgraded", earlier)

@@ -14,9 +14,7 @@ import (
 // umask, language, time zone and caches of its own. All files are the same. The variable PLATFORMS may select some.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
-	if !*whole || os.Getuid() != 0 {
-		t.Skip("takes minutes, and needs root: make release-check")
-	}
+	requireWhole(t)
 	dir, err := os.MkdirTemp("", "release-check-") //nolint:usetesting // another user must be able to read it
 	if err != nil {
 		t.Fatal(err)
