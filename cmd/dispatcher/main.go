@@ -27,7 +27,7 @@ import (
 )
 
 // version, commit and date are set by the linker. date is the time of the commit.
-var version, commit, date = "dev", "unknown", "unknown"
+var version, commit, date = "dev", "unknown", "unknown" //nolint:gochecknoglobals // set by the linker
 
 // Exit codes. The command run has further ones (run.go).
 const (
