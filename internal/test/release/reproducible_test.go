@@ -11,7 +11,8 @@ import (
 )
 
 // TestReleaseIsReproducible builds the release of this commit twice: as root, and as a new user with another folder,
-// umask, language, time zone and caches of its own. All files are the same. The variable PLATFORMS may select some.
+// umask, language, time zone and caches of its own. All files are the same, and each program has the header of its
+// platform. The variable PLATFORMS may select some.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	requireWhole(t)
@@ -40,5 +41,6 @@ func TestReleaseIsReproducible(t *testing.T) {
 	if diff := cmp.Diff(string(sums), string(again)); diff != "" || err != nil {
 		t.Errorf("the hashes differ: %v\n%s", err, diff)
 	}
+	expectHeaders(t, filepath.Join(first, "dist"))
 	t.Logf("root and %s built the same files:\n%s", user, sums)
 }
