@@ -163,7 +163,7 @@ func (x *experiment) poolListValues(r *replica) pageValues {
 	for _, p := range readAPI[struct{ Pools []poolResponse }](x, r, "/v1/pools").Pools {
 		id := "pool-" + p.Name
 		s[id+"/figure"] = fmt.Sprintf("%d / %d held", p.Held, p.Capacity)
-		s[id+"/waiting"], s[id+"/oldest"] = groupDigits(p.Waiting), timeText(p.Oldest)
+		s[id+"/devices in line"], s[id+"/oldest"] = groupDigits(p.Waiting), timeText(p.Oldest)
 		s[id+"/cells"] = p.Held
 	}
 	return s
@@ -181,7 +181,7 @@ func (x *experiment) reservedValues(r *replica) pageValues {
 func (x *experiment) poolValues(r *replica) pageValues {
 	p, o := readAPI[poolResponse](x, r, "/v1/pools/"+pool), readAPI[slotsResponse](x, r, "/v1/pools/"+pool+"/slots")
 	s := pageValues{
-		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/waiting": groupDigits(o.Waiting), "pool-head/oldest": timeText(o.Oldest),
+		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/devices in line": groupDigits(o.Waiting), "pool-head/oldest": timeText(o.Oldest),
 		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/reserved": o.Reserved,
 	}
 	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // can be more than the capacity allows, while more slots are held than the capacity
