@@ -38,17 +38,17 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	tab.waitForJS(`document.querySelectorAll("#activity tbody tr").length === 6`)
 }
 
-// TestUpdatesArePaused checks that a user can pause the updates of a page. The updates that arrive during the pause
-// are shown afterwards.
-func TestUpdatesArePaused(t *testing.T) {
+// TestAPageIsFrozen checks that a user can freeze a page. The updates that arrive while the page is frozen are shown
+// afterwards.
+func TestAPageIsFrozen(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 60, deviceIDs(9)...)
 	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
-	tab.click("#pause")
-	tab.waitForJS(`document.getElementById("pulse").textContent === "paused"`)
+	tab.click("#freeze")
+	tab.waitForJS(`document.getElementById("pulse").textContent === "frozen" && document.getElementById("freeze").textContent === "Unfreeze"`)
 	other := tab.openSecondTab()
 	other.open(b.url + "/pools/p")
 	b.reportUntilGranted("d-0")
@@ -56,9 +56,9 @@ func TestUpdatesArePaused(t *testing.T) {
 	b.reportUntilGranted("d-1")
 	other.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 2`)
 	if n := evalJS[int](tab, `document.querySelectorAll(".grid .cell.fresh").length`); n != 0 {
-		t.Errorf("a paused page shows %d slots that were granted since", n)
+		t.Errorf("a frozen page shows %d slots that were granted since", n)
 	}
-	tab.click("#pause")
+	tab.click("#freeze")
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 2 && document.getElementById("pulse").textContent === "live"`)
 }
 

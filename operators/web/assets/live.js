@@ -131,11 +131,11 @@
     return template.content;
   }
 
-  // The inbox has the updates that were received but are not shown yet. They wait while updates are paused, or while a list is in use: the
+  // The inbox has the updates that were received but are not shown yet. They wait while the page is frozen, or while a list is in use: the
   // pointer or the focus is in it, or its top is scrolled out of the window. The rows of a list in use stay in their places.
   const inbox = { main: null, title: "", pieces: new Map(), moment: "" };
-  const more = document.getElementById("more"), pause = document.getElementById("pause");
-  const paused = () => pause !== null && pause.getAttribute("aria-pressed") === "true";
+  const more = document.getElementById("more"), freeze = document.getElementById("freeze");
+  const frozen = () => freeze !== null && freeze.textContent === "Unfreeze";
   const rowsOf = (body) => [...body.children].filter((row) => row.id);
   const inUse = (body) => body.matches(":hover") || body.contains(document.activeElement) || body.getBoundingClientRect().top < 0;
 
@@ -209,20 +209,20 @@
   function apply(message) {
     ahead = message.now - Date.now();
     take(message);
-    if (!paused()) show();
+    if (!frozen()) show();
   }
 
   if (more) {
-    const release = () => { if (!more.hidden && !paused()) show(); };
+    const release = () => { if (!more.hidden && !frozen()) show(); };
     more.addEventListener("click", () => { scrollTo({ top: 0, behavior: "instant" }); more.blur(); show(); });
     for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, (event) => { if (event.target.closest("tbody")) setTimeout(release); });
     document.addEventListener("scrollend", release);
   }
-  if (pause) {
-    pause.hidden = false;
-    pause.addEventListener("click", () => {
-      pause.setAttribute("aria-pressed", String(!paused()));
-      if (!paused()) show();
+  if (freeze) {
+    freeze.hidden = false;
+    freeze.addEventListener("click", () => {
+      set(freeze, frozen() ? "Freeze" : "Unfreeze");
+      if (!frozen()) show();
       say("");
     });
   }
@@ -233,7 +233,7 @@
   let source = null, fresh = 0, again = 1000, version = body.dataset.version; // fresh: when the page was last up to date
 
   function say(text) {
-    const word = text !== "" ? "not live" : paused() ? "paused" : "live";
+    const word = text !== "" ? "not live" : frozen() ? "frozen" : "live";
     if (pulse) { pulse.classList.toggle("off", word !== "live"); set(pulse, word); }
     stale.hidden = text === "";
     set(stale, text);
