@@ -52,6 +52,7 @@ const (
 	CancelExpired   = "expired"
 	CancelMaxRun    = "max_run"
 	CancelBlocked   = "blocked"
+	CancelPaused    = "paused" // the task waits again, unless it succeeds first
 	CancelStale     = "stale"
 )
 

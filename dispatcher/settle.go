@@ -43,16 +43,21 @@ func settlement(input store.SettleInput, jitter func() float64) store.Settlement
 
 // endsCancelled reports whether the task ends as cancelled. After a cancel request, every result except a success ends the task as
 // cancelled. If the lease lapsed or the slot was released by force, the task ends as cancelled only if an operator cancelled the task
-// itself. If the task had to stop for another reason (its device was blocked, or it ran too long), it may be tried again then.
+// itself. If the task had to stop for another reason (its device was blocked, or it ran too long), it may be tried again then. A task that
+// had to stop because its pool was paused never ends as cancelled.
 func endsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
 	}
-	return input.CancelWhy != ""
+	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
 }
 
-// settleReturn decides the next state of a task that its device handed back.
+// settleReturn decides the next state of a task that its device handed back. If the device was asked to, because the pool was paused, the
+// return is not counted.
 func settleReturn(input store.SettleInput, jitter func() float64) store.Settlement {
+	if input.CancelWhy == devices.CancelPaused {
+		return store.Settlement{State: store.Pending}
+	}
 	if input.Returned >= maxReturns {
 		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
 	}

@@ -173,11 +173,11 @@ func (c *checkedClient) checkPools() {
 	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
 		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
 	}
-	if n, err := c.Pools.ResumeMine(c.ctx, false); err != nil || n != 1 {
-		c.Fatalf("%d pools resumed, %v", n, err)
+	if done, err := c.Pools.ResumeMine(c.ctx, false); err != nil || done.Pools != 1 {
+		c.Fatalf("resumed %+v, %v", done, err)
 	}
-	if n, err := c.Pools.PauseAll(c.ctx, "a look first", true); err != nil || n != 1 {
-		c.Errorf("%d pools would be paused, %v", n, err)
+	if done, err := c.Pools.PauseAll(c.ctx, operators.PauseAll{StopRunning: true}, true); err != nil || done.Pools != 1 || done.Stopping != 0 {
+		c.Errorf("would pause %+v, %v", done, err)
 	}
 	pool, err := c.Pools.Get(c.ctx, "c")
 	c.expectResponse("Pool", pool, err)

@@ -23,6 +23,7 @@ type Event struct {
 	Detail string `json:"detail"`
 
 	ActorKind string `json:"actor_kind" doc:"device, operator, program (a part of the dispatcher), registrant (a fleet token, or a session at an MQTT broker), or unknown: the sender of a request without a known token"`
+	BatchName string `json:"batch_name" doc:"The name of the batch now; empty: it has none, or no longer exists"`
 }
 
 // EventList is a page of events.

@@ -94,7 +94,8 @@ type PoolChanged struct {
 
 // PoolsChanged has the number of pools that one request changed.
 type PoolsChanged struct {
-	Pools         int    `json:"pools" doc:"Number of pools that were changed, or would be; other pools needed no change"`
+	Pools         int    `json:"pools" doc:"Number of pools that were paused or resumed, or would be; other pools needed no change"`
+	Stopping      int    `json:"stopping,omitempty" doc:"Number of devices that were asked to stop; in a dry run, the number of held slots, with those of callers"`
 	NextPageToken string `json:"next_page_token,omitempty" doc:"Present if there are more pools: repeat the request with it"`
 }
 
@@ -139,6 +140,13 @@ type Window struct {
 // PauseReason is the body of a request to pause.
 type PauseReason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown to people who ask why nothing runs"`
+}
+
+// PauseAll is the body of a request to pause all pools.
+type PauseAll struct {
+	PauseReason
+
+	StopRunning bool `json:"stop_running,omitempty" doc:"Also ask the devices that hold a slot to stop; their tasks wait again"`
 }
 
 // Slots has the slots of a pool, from one snapshot.
@@ -236,23 +244,24 @@ func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
 	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
 }
 
-// PauseAll pauses all pools that are not paused, one page in each request. It returns the number of pools that it paused, even if it returns
-// an error. If dryRun is true, it only counts them.
-func (c Pools) PauseAll(ctx context.Context, reason string, dryRun bool) (paused int, err error) {
-	return c.changeAll(ctx, "pause", PauseReason{reason}, dryRun)
+// PauseAll pauses all pools that are not paused, up to 1,000 in each request. It returns the sums of the answers, even if it returns an error.
+// If dryRun is true, it only counts.
+func (c Pools) PauseAll(ctx context.Context, pause PauseAll, dryRun bool) (PoolsChanged, error) {
+	return c.changeAll(ctx, "pause", pause, dryRun)
 }
 
 // ResumeMine ends the pauses of all pools that the owner of the token paused. The results and dryRun are as in PauseAll.
-func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (resumed int, err error) {
+func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (PoolsChanged, error) {
 	return c.changeAll(ctx, "resume", nil, dryRun)
 }
 
-// changeAll sends the requests of an operation on all pools, and returns the number of changed pools.
-func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun bool) (sum int, err error) {
-	q := Query("dry_run", strconv.FormatBool(dryRun))
+// changeAll sends the requests of an operation on all pools, and returns the sums of their answers.
+func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun bool) (sum PoolsChanged, err error) {
+	q := Query("dry_run", strconv.FormatBool(dryRun), "page_size", "1000")
 	for {
 		done, err := callJSON[PoolsChanged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("pools", operation), Query: q, Body: body})
-		if sum += done.Pools; err != nil || done.NextPageToken == "" {
+		sum.Pools, sum.Stopping = sum.Pools+done.Pools, sum.Stopping+done.Stopping
+		if err != nil || done.NextPageToken == "" {
 			return sum, err
 		}
 		q.Set("page_token", done.NextPageToken)

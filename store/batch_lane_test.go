@@ -45,7 +45,7 @@ func TestBatchesHaveALane(t *testing.T) {
 				laneEvents = append(laneEvents, e.Kind+" by "+e.Actor+": "+e.Detail)
 			}
 		}
-		want := []string{"batch.changed by bob: lane=normal", "batch.changed by bob: lane=urgent", "batch.created by ann: tasks=1 lane=urgent"}
+		want := []string{"batch.changed by bob: lane=urgent -> normal", "batch.changed by bob: lane=normal -> urgent", "batch.created by ann: tasks=1 lane=urgent"}
 		if !slices.Equal(laneEvents, want) {
 			l.Errorf("events %q, want %q", laneEvents, want)
 		}

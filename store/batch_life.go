@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -77,7 +77,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 		if err := change(&b); err != nil {
 			return err
 		}
-		detail := batchChanges(old, b)
+		detail := describeChanges(old.settings(), b.settings())
 		if detail == "" {
 			return nil
 		}
@@ -108,25 +108,12 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 	})
 }
 
-// batchChanges returns the fields in which changed differs from old, and their new values, for the audit log. It returns "" if nothing
-// changed.
-func batchChanges(old, changed Batch) string {
-	var changes []string
-	for _, c := range []struct{ name, old, now string }{
-		{"priority", fmt.Sprint(old.Priority), fmt.Sprint(changed.Priority)},
-		{"weight", fmt.Sprint(old.Weight), fmt.Sprint(changed.Weight)},
-		{"lane", string(old.Lane), string(changed.Lane)},
-		{"not_after", instantText(old.NotAfter), instantText(changed.NotAfter)},
-		{"max_wait", old.MaxWait.String(), changed.MaxWait.String()},
-		{"windows", fmt.Sprint(old.Windows), fmt.Sprint(changed.Windows)},
-		{"limits", limitsText(old.Limits), limitsText(changed.Limits)},
-		{"max_attempts", fmt.Sprint(old.MaxAttempts), fmt.Sprint(changed.MaxAttempts)},
-	} {
-		if c.now != c.old {
-			changes = append(changes, c.name+"="+c.now)
-		}
+// settings returns the fields of the batch that an operator may change, in the form of the audit log.
+func (b Batch) settings() settings {
+	return settings{
+		"priority", strconv.Itoa(b.Priority), "weight", strconv.Itoa(b.Weight), "lane", string(b.Lane), "not_after", instantText(b.NotAfter),
+		"max_wait", b.MaxWait.String(), "windows", fmt.Sprint(b.Windows), "limits", limitsText(b.Limits), "max_attempts", strconv.Itoa(b.MaxAttempts),
 	}
-	return strings.Join(changes, " ")
 }
 
 // limitsText returns policies (a JSON list, or nil) as it is written to the audit log.
@@ -177,13 +164,19 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	in := idsInput(held...)
-	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+whyCancelled+`' WHERE task IN (SELECT id FROM {ids})`, in); err != nil {
+	return s.grants().askToStop(ctx, actor, whyCancelled, "", held)
+}
+
+// askToStop asks the devices that hold a slot for these tasks to stop, for the reason why, and records an event with this detail for each
+// task. The caller must hold the locks of the grants.
+func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, tasks []int64) error {
+	in := idsInput(tasks...)
+	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, why); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
-	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token)
-		SELECT {now}, 'task.cancel_asked', $2, $3, pool, batch, task, device, token FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor, string(kindOfActor(actor)))
+	_, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		SELECT {now}, 'task.cancel_asked', $2, $3, pool, batch, task, device, token, $4 FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor, string(kindOfActor(actor)), detail)
 	return err
 }
 

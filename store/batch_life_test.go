@@ -224,8 +224,8 @@ func TestBatchesChange(t *testing.T) {
 		_, err = l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.NotAfter = nil; return nil })
 		l.must(err)
 		events := []string{
-			"batch.created op tasks=2", "batch.changed ann priority=9 weight=5 not_after=2096-10-02T07:06:40.001Z max_attempts=1",
-			"batch.changed ann not_after=none",
+			"batch.created op tasks=2", "batch.changed ann priority=1 -> 9 weight=2 -> 5 not_after=none -> 2096-10-02T07:06:40.001Z max_attempts=3 -> 1",
+			"batch.changed ann not_after=2096-10-02T07:06:40.001Z -> none",
 		}
 		if got := l.batchEvents(b.ID); !slices.Equal(got, events) {
 			l.Errorf("events %q, want %q", got, events)

@@ -73,6 +73,7 @@ type Event struct {
 	Device    string
 	Token     int64
 	Detail    string
+	BatchName string // name of the batch now; only Events sets it
 }
 
 // Limits of the merged attributes of a device: number of members and size in bytes.

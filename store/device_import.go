@@ -71,12 +71,17 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 			if err := tx.profiles().lockProfiles(ctx, newDevices); err != nil {
 				return err
 			}
+			created := 0
 			for part := range slices.Chunk(order, importChunkSize) {
-				if err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).run(ctx, onExisting, overlap); err != nil {
+				n, err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).run(ctx, onExisting, overlap)
+				if created += n; err != nil {
 					return err
 				}
 			}
-			return nil
+			if created == 0 {
+				return nil
+			}
+			return tx.recordEvent(ctx, Event{Kind: "devices.imported", Actor: actor, Detail: fmt.Sprintf("created=%d existing=%d", created, total-created)})
 		})
 		if err != nil || stage == 0 {
 			return err
@@ -177,26 +182,27 @@ type importChunk struct {
 }
 
 // run registers the new devices of the chunk and gives them tokens. onExisting decides what happens to devices that are registered already.
-// With RotateExisting, the older tokens of a device expire after overlap.
-func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) error {
+// With RotateExisting, the older tokens of a device expire after overlap. It returns the number of new devices, which have no events of their
+// own.
+func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) (created int, err error) {
 	fresh, err := p.insert(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := p.giveTokens(ctx, fresh, "device.created", ""); err != nil {
-		return err
+	if err := p.giveTokens(ctx, fresh, ""); err != nil {
+		return 0, err
 	}
 	old := slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return p.gotToken[r.entry] })
 	switch {
 	case len(old) == 0 || onExisting == SkipExisting:
-		return nil
+		return len(fresh), nil
 	case onExisting == RotateExisting:
-		return p.rotate(ctx, old, overlap)
+		return len(fresh), p.rotate(ctx, old, overlap)
 	case onExisting == UpdateExisting:
-		return p.update(ctx, old)
+		return len(fresh), p.update(ctx, old)
 	}
 	first := slices.MinFunc(old, func(a, b importRow) int { return a.entry - b.entry })
-	return &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
+	return 0, &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
 }
 
 // insert registers the devices that are not registered yet, and returns their rows.
@@ -254,21 +260,22 @@ func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap
 		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, toJSONInput(lockedRows), overlap.Milliseconds()); err != nil {
 		return err
 	}
-	return p.giveTokens(ctx, lockedRows, "device.token_added", "overlap="+overlap.String())
+	return p.giveTokens(ctx, lockedRows, "overlap="+overlap.String())
 }
 
-// giveTokens stores the token of each device in rows. For each device it records an event with this kind and detail.
-func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
+// giveTokens stores the token of each device in rows. If detail is not empty, it records an event with this detail for each device.
+func (p importChunk) giveTokens(ctx context.Context, rows []importRow, detail string) error {
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
 	if err != nil {
 		return fmt.Errorf("storing tokens: %w", err)
 	}
-	_, err = p.exec(ctx, `
-		INSERT INTO events (at, kind, actor, actor_kind, device, detail)
-		SELECT {now}, $2, $3, 'operator', device, $4 FROM {imports} ORDER BY n`, toJSONInput(rows), kind, p.actor, detail)
-	if err != nil {
-		return fmt.Errorf("recording an import: %w", err)
+	if detail != "" {
+		if _, err = p.exec(ctx, `
+			INSERT INTO events (at, kind, actor, actor_kind, device, detail)
+			SELECT {now}, 'device.token_added', $2, 'operator', device, $3 FROM {imports} ORDER BY n`, toJSONInput(rows), p.actor, detail); err != nil {
+			return fmt.Errorf("recording an import: %w", err)
+		}
 	}
 	for _, r := range rows {
 		p.gotToken[r.entry] = true

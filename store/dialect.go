@@ -30,6 +30,7 @@ import (
 //	             uses only the first column for such a range
 //	{pending of ids}  task t is pending and in the batch ids.id; it is written in the same two forms
 //	{least}      the smaller of two arguments
+//	{first word} the detail of the event e up to its first space
 //	{greatest}   the greater of two arguments
 //	{json}       casts the text before it to the type of payload and output
 //	{lock}       FOR UPDATE; SQLite has only one writer and needs no row locks
@@ -131,6 +132,7 @@ func postgresWords() []string {
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
 		"{least}", "least",
+		"{first word}", "split_part(e.detail, ' ', 1)",
 		"{pending of points}", "(t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch",
 		"{pending of ids}", "(t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807)",
 		"{greatest}", "greatest",
@@ -240,6 +242,7 @@ func sqliteWords() []string {
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{since began}", "(at - began)",
 		"{least}", "min",
+		"{first word}", "substr(e.detail, 1, instr(e.detail || ' ', ' ') - 1)",
 		"{pending of points}", "t.batch = points.batch AND t.state = 'pending' AND t.id >= points.at",
 		"{pending of ids}", "t.batch = ids.id AND t.state = 'pending'",
 		"{greatest}", "max",

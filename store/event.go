@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 )
 
 // events is the part of the ledger that holds the activity and audit log. The type Event is in device.go. Each event is written where the
@@ -58,6 +59,21 @@ func (s session) recordEvent(ctx context.Context, event Event) error {
 func (s events) RecordRefusal(ctx context.Context, event Event) error {
 	event.Kind = "access.refused"
 	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, event) })
+}
+
+// settings are the names of settings, each followed by its value, in the form of the audit log.
+type settings []string
+
+// describeChanges returns the settings that differ between before and after, as "name=old -> new". Both must have the same names in the same
+// order.
+func describeChanges(before, after settings) string {
+	var changes []string
+	for i := 1; i < len(after); i += 2 {
+		if before[i] != after[i] {
+			changes = append(changes, after[i-1]+"="+before[i]+" -> "+after[i])
+		}
+	}
+	return strings.Join(changes, " ")
 }
 
 // eventColumns are all columns of the event e.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -83,17 +85,24 @@ func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilte
 	return filter, nil
 }
 
-// eventSearch is an EventFilter together with the column whose index finds the events: the first of device, pool and actor that is not
-// empty. If all three are empty, the primary key finds the events.
+// eventSearch is an EventFilter together with the column whose index finds the events: the first of device, kind, actor, actorKind and pool
+// that is not empty. If all of them are empty, the primary key finds the events.
 type eventSearch struct {
 	EventFilter
-	device, pool, actor string
+	device, kind, actor, actorKind, pool string
 }
 
 // planSearch returns the search for filter. If filter selects the events of a task or a batch, it looks up the device of the task or the
-// pool of the batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty.
+// pool of the batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty. The indexes
+// of kinds and of actor kinds lack the events of tasks and of devices.
 func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
+	if !strings.HasPrefix(filter.Kind, "task.") {
+		search.kind = filter.Kind
+	}
+	if filter.ActorKind != ActorDevice {
+		search.actorKind = string(filter.ActorKind)
+	}
 	for _, owner := range []struct {
 		id    int64
 		dest  *string
@@ -115,8 +124,9 @@ func (s events) planSearch(ctx context.Context, filter EventFilter) (search even
 // isIndexed reports whether candidatesSQL selects exactly the events that match, so that no other condition of the filter has to be
 // checked.
 func (f eventSearch) isIndexed() bool {
-	timed := !f.Since.IsZero() || !f.Until.IsZero()
-	return !timed && f.Kind == "" && f.Actor == "" && f.ActorKind == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
+	q := &query{}
+	f.where(q)
+	return len(q.conds) == 0 || len(q.conds) == 1 && cmp.Or(f.Device, f.kind, f.actorKind, f.Pool) != ""
 }
 
 // candidatesSQL returns the query for at most maxRows events, in the order of the filter. The caller then checks each event against the
@@ -126,8 +136,8 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	switch {
 	case f.device != "":
 		return `SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", q.arg(f.device))
-	case f.pool != "":
-		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
+	case f.kind != "":
+		return `SELECT * FROM events WHERE kind NOT LIKE 'task.%' AND ` + s.rangeSQL("kind", q.arg(f.kind))
 	case f.actor != "":
 		// The index on actor lacks the events whose actor is the device of the event. The index on device finds these events.
 		name := q.arg(f.actor)
@@ -135,9 +145,19 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.rangeSQL("actor", name) + `) AS others
 			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", name) + `) AS own) AS found
 			WHERE ` + s.rangeSQL("", "")
+	case f.actorKind != "":
+		return `SELECT * FROM events WHERE actor_kind <> 'device' AND ` + s.rangeSQL("actor_kind", q.arg(f.actorKind))
+	case f.pool != "":
+		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
 	}
 	return `SELECT * FROM events WHERE ` + s.rangeSQL("", "")
 }
+
+// namedEventColumns are all columns of the event e, and the name of its batch.
+const namedEventColumns = eventColumns + `, coalesce((SELECT b.name FROM batches b WHERE b.id = e.batch), '')`
+
+// namedEventDest returns the destinations in event for namedEventColumns.
+func namedEventDest(event *Event) []any { return append(eventDest(event), &event.BatchName) }
 
 // eventsSQL returns the statement of Events and its arguments.
 func (f eventSearch) eventsSQL() (text string, args []any) {
@@ -146,7 +166,7 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	if f.isIndexed() {
 		maxRows = clampLimit(f.Limit)
 	}
-	q.text = `SELECT ` + eventColumns + ` FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
+	q.text = `SELECT ` + namedEventColumns + ` FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
 	f.where(q)
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
@@ -158,7 +178,7 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	if err != nil || search.isIndexed() {
 		return SearchBound{}, err
 	}
-	if search.device != "" || search.pool != "" || search.actor != "" {
+	if cmp.Or(search.device, search.kind, search.actor, search.actorKind, search.pool) != "" {
 		q := &query{}
 		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), filter.direction())
 	}
@@ -187,5 +207,32 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 		return nil, err
 	}
 	text, args := search.eventsSQL()
-	return collect(ctx, s.customPlanSession(), eventDest, text, args...)
+	found, err := collect(ctx, s.customPlanSession(), namedEventDest, text, args...)
+	if err != nil || filter.Pool == "" || filter.Kind != "" && !strings.HasPrefix(filter.Kind, "pools.") {
+		return found, err
+	}
+	text, args = filter.manyPoolsSQL()
+	more, err := collect(ctx, s.customPlanSession(), namedEventDest, text, args...)
+	if err != nil || len(more) == 0 {
+		return found, err
+	}
+	found = append(found, more...)
+	slices.SortFunc(found, func(a, b Event) int { return cmp.Compare(a.ID, b.ID) })
+	if filter.Newest {
+		slices.Reverse(found)
+	}
+	return found[:min(len(found), clampLimit(filter.Limit))], nil
+}
+
+// manyPoolsSQL returns the statement that reads the events about several pools, one of which is f.Pool, and its arguments. The column pool of
+// such an event is empty; its detail begins with the names of its pools.
+func (f EventFilter) manyPoolsSQL() (text string, args []any) {
+	pool := f.Pool
+	f.Pool = ""
+	q := &query{text: `SELECT ` + namedEventColumns + ` FROM events e`, conds: []string{`e.kind IN ('` + poolsPaused + `', '` + poolsResumed + `') AND e.kind NOT LIKE 'task.%'`}}
+	q.where("e.id > %s", f.After)
+	q.where("e.id < %s", cmp.Or(f.Before, math.MaxInt64))
+	q.where("replace(',' || {first word} || ',', %s, '') <> ',' || {first word} || ','", ","+pool+",")
+	f.where(q)
+	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }

@@ -62,10 +62,13 @@ func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.Stat
 // applyResult sets the fields of the ending for result, the result of a device. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
+	if e.cause == ByFailure && e.grant.CancelWhy == whyPaused {
+		e.cause = ByReturn // the device was asked to stop, and its task must not count as a failed attempt
+	}
 	e.settle(settle, result.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
-		e.event = "task." + string(result.Cause) // the attempt failed or was returned, and the task is pending again
+		e.event = "task." + string(e.cause) // the attempt failed or was returned, and the task is pending again
 	}
 }
 

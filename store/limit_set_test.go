@@ -57,7 +57,7 @@ func TestLimitSetsAreKeptAndTold(t *testing.T) {
 			}
 		}
 		want := []string{
-			`op limit_set.created limit_set=sms limits=[{"name":"one"}]`, `op limit_set.changed limit_set=sms limits=[{"name":"two"}]`,
+			`op limit_set.created limit_set=sms limits=[{"name":"one"}]`, `op limit_set.changed limit_set=sms limits=[{"name":"one"}] -> [{"name":"two"}]`,
 			"op limit_set.created limit_set=api limits=none", "op limit_set.deleted limit_set=sms",
 		}
 		if !slices.Equal(told, want) {

@@ -1,14 +1,13 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -205,8 +204,15 @@ func (p Pool) spec() PoolSpec {
 
 // equals reports whether p and other have the same settings. It ignores DryRun.
 func (p PoolSpec) equals(other PoolSpec) bool {
-	return p.Capacity == other.Capacity && p.Lease == other.Lease && p.Paused == other.Paused && slices.Equal(p.Windows, other.Windows) && bytes.Equal(p.Limits, other.Limits) &&
-		callersText(p.Callers) == callersText(other.Callers) && p.Longest == other.Longest && p.Sleep == other.Sleep
+	return describeChanges(p.settings(), other.settings()) == ""
+}
+
+// settings returns the settings in the form of the audit log. An event of a new pool always has the first three.
+func (p PoolSpec) settings() settings {
+	return settings{
+		"capacity", strconv.Itoa(p.Capacity), "lease", p.Lease.String(), "paused", strconv.FormatBool(p.Paused), "windows", fmt.Sprint(p.Windows),
+		"limits", limitsText(p.Limits), "callers", callersText(p.Callers), "longest_lease", p.Longest.String(), "longest_sleep", p.Sleep.String(),
+	}
 }
 
 // callersText returns bound, the maximum number of slots that callers hold, as it is written to the audit log.
@@ -236,32 +242,28 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// detail returns the text of the event for a change from old to p: the changes and their reason. old is nil for a new pool.
+// detail returns the text of the event for a change from old to p: the changes and their reason. For a new pool, old is nil, and the text has
+// the settings that are not the default.
 func (p PoolSpec) detail(old *Pool, reason string) string {
-	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", p.Capacity, p.Lease, p.Paused)
-	if len(p.Windows) > 0 {
-		detail += fmt.Sprintf(" windows=%v", p.Windows)
-	}
-	before := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}
 	if old != nil {
-		before = old.spec()
+		return withReason(describeChanges(old.spec().settings(), p.settings()), reason)
 	}
-	if !bytes.Equal(before.Limits, p.Limits) {
-		detail += " limits=" + limitsText(p.Limits)
+	byDefault, now := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}.settings(), p.settings()
+	var parts []string
+	for i := 1; i < len(now); i += 2 {
+		if i < 6 || now[i] != byDefault[i] {
+			parts = append(parts, now[i-1]+"="+now[i])
+		}
 	}
-	if now := callersText(p.Callers); callersText(before.Callers) != now {
-		detail += " callers=" + now
+	return withReason(strings.Join(parts, " "), reason)
+}
+
+// withReason adds the reason of an operator to detail, the detail of an event. If reason is empty, it returns detail.
+func withReason(detail, reason string) string {
+	if reason == "" {
+		return detail
 	}
-	if before.Longest != p.Longest {
-		detail += " longest_lease=" + p.Longest.String()
-	}
-	if before.Sleep != p.Sleep {
-		detail += " longest_sleep=" + p.Sleep.String()
-	}
-	if reason != "" {
-		detail += " because: " + reason
-	}
-	return detail
+	return detail + " because: " + reason
 }
 
 // putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if the pool

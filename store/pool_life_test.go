@@ -47,7 +47,7 @@ func TestPoolsChange(t *testing.T) {
 	if _, err := l.ChangePool(l.Context(), "ann", "q", "", pause); !errors.Is(err, store.ErrNotFound) {
 		l.Errorf("no pool: %v", err)
 	}
-	want := []string{"pool.created op capacity=7 lease=1h0m0s paused=false", "pool.changed ann capacity=7 lease=1h0m0s paused=true because: it is slow"}
+	want := []string{"pool.created op capacity=7 lease=1h0m0s paused=false", "pool.changed ann paused=false -> true because: it is slow"}
 	if got := l.poolEvents("p"); !slices.Equal(got, want) {
 		l.Errorf("events %q, want %q", got, want)
 	}
@@ -133,7 +133,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 			l.Errorf("created anew: %t %+v, before %+v", created, back, old)
 		}
 		want := []string{
-			"pool.created op capacity=2 lease=1h0m0s paused=false", "pool.changed op capacity=3 lease=1h0m0s paused=false",
+			"pool.created op capacity=2 lease=1h0m0s paused=false", "pool.changed op capacity=2 -> 3",
 			"pool.deleted ann ", "pool.created op capacity=1 lease=1h0m0s paused=false",
 		}
 		if got := l.poolEvents("p"); !slices.Equal(got, want) {

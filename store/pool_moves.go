@@ -26,10 +26,10 @@ type SlotChanges struct {
 
 // Resize is the creation or change of a pool.
 type Resize struct {
-	Pool                     string
-	Ago                      time.Duration
-	Capacity, CapacityBefore int // -1 means unknown
-	Created                  bool
+	Pool           string
+	Ago            time.Duration
+	CapacityBefore int // -1 means that the capacity did not change
+	Created        bool
 }
 
 // isSlotEventSQL is the condition that an event is about a task and grants or frees a slot.
@@ -100,36 +100,23 @@ func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents i
 func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 	type reading struct {
 		Resize
-		kind, detail, before string
+		detail string
 	}
-	const changes = `kind IN ('pool.created', 'pool.changed')`
 	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
-		return []any{&r.Pool, millis{&r.Ago}, &r.kind, &r.detail, opt(&r.before)}
+		return []any{&r.Pool, millis{&r.Ago}, &r.Created, &r.detail}
 	}, `
 		WITH clock AS (SELECT {now} AS now)
-		-- The previous change of the pool is searched only in its newest 10,000 events before this change.
-		SELECT e.pool, {age}, e.kind, e.detail, (
-			SELECT b.detail FROM (
-				SELECT id, kind, detail FROM events WHERE pool <> '' AND pool = e.pool AND id < e.id ORDER BY id DESC LIMIT 10000) AS b
-			WHERE b.`+changes+` ORDER BY b.id DESC LIMIT 1)
-		FROM events e, clock WHERE id > $1 AND `+changes+` ORDER BY id DESC LIMIT 1000`, after)
+		SELECT e.pool, {age}, e.kind = 'pool.created', e.detail
+		FROM events e, clock WHERE id > $1 AND kind IN ('pool.created', 'pool.changed') AND kind NOT LIKE 'task.%' ORDER BY id DESC LIMIT 1000`, after)
 	if err != nil {
 		return nil, fmt.Errorf("reading changes of pools: %w", err)
 	}
 	list := make([]Resize, len(rows))
 	for i, r := range rows {
 		list[i] = r.Resize
-		list[i].Capacity, list[i].CapacityBefore, list[i].Created = capacityIn(r.detail), capacityIn(r.before), r.kind == "pool.created"
+		if n, _ := fmt.Sscanf(r.detail, "capacity=%d -> ", &list[i].CapacityBefore); n == 0 || r.Created {
+			list[i].CapacityBefore = -1
+		}
 	}
 	return list, nil
-}
-
-// capacityIn returns the capacity that is written in detail, the detail of an event of a pool. It returns -1 if detail contains no
-// capacity.
-func capacityIn(detail string) int {
-	n := 0
-	if _, err := fmt.Sscanf(detail, "capacity=%d ", &n); err != nil {
-		return -1
-	}
-	return n
 }

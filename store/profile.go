@@ -89,6 +89,7 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor,
 	if err == nil && bytes.Equal(list.Limits, policies) {
 		return list, false, nil
 	}
+	limits := describeChanges(settings{"limits", limitsText(list.Limits)}, settings{"limits", limitsText(policies)})
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return list, false, err
 	}
@@ -106,9 +107,9 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor,
 	}
 	kind := table.changed
 	if created = list.Version == 1; created {
-		kind = table.created
+		kind, limits = table.created, "limits="+limitsText(policies)
 	}
-	return list, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: table.noun + "=" + name + " limits=" + limitsText(policies)})
+	return list, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: table.noun + "=" + name + " " + limits})
 }
 
 // DeleteProfile deletes a profile that no device has. Errors: ErrNotFound, ErrInUse.

@@ -193,7 +193,7 @@ func TestEventsAreListedExportedAndWatched(t *testing.T) {
 	d.expectOutput("events list --pool p --order oldest", `
 ID  AT  KIND  ACTOR  ABOUT  DETAIL
 1  TIME  pool.created  operator bootstrap  pool p  capacity=1 lease=5m0s paused=false
-2  TIME  pool.changed  operator bootstrap  pool p  capacity=2 lease=5m0s paused=false
+2  TIME  pool.changed  operator bootstrap  pool p  capacity=1 -> 2
 `)
 	if got := d.run("events export --kind pool.changed --format ndjson"); strings.Count(got, "\n") != 1 {
 		t.Error(got)
@@ -201,7 +201,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	watch := startProgram(t, d.environ, "events", "watch", "--pool", "p")
 	watch.waitForOutput(t, "Waiting for events")
 	d.run("pools pause p")
-	watch.waitForOutput(t, `Z  pool.changed +operator bootstrap +pool p  .*paused=true`)
+	watch.waitForOutput(t, `Z  pool.changed +operator bootstrap +pool p  .*paused=false -> true`)
 	if code := watch.signalAndWait(t, syscall.SIGINT); code != 0 {
 		t.Errorf("exit %d after Ctrl-C", code)
 	}
@@ -231,7 +231,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	d.runCommand("", "events", "list", "--actor-kind", "person").expectExit(1).expectErrors("actor_kind")
 	watch := startProgram(t, d.environ, "events", "watch", "--after", "0", "--actor-kind", "program")
 	watch.waitForOutput(t, `Z  task.lapsed +program reaper +pool p`)
-	if csv := d.run("events export --actor reaper --actor-kind program --format csv"); !strings.Contains(csv, ",actor_kind\n") || !strings.Contains(csv, ",program\n") {
+	if csv := d.run("events export --actor reaper --actor-kind program --format csv"); !strings.Contains(csv, ",actor_kind,batch_name\n") || !strings.Contains(csv, ",program,\n") {
 		t.Error(csv)
 	}
 	d.runCommand("", "tokens", "create", "--role", "viewer", "--name", "al\u200bice").expectExit(2).expectErrors("name: only visible characters", `al\u200bice`)

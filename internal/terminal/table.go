@@ -10,7 +10,7 @@ import (
 // of a row may be longer, because no column follows it.
 const (
 	maxCellLength     = 60
-	maxLastCellLength = 200
+	maxLastCellLength = 400
 )
 
 // Table writes rows of cells that are aligned under the heads of their columns. It buffers at most tableRows rows until Flush, so a long

@@ -86,13 +86,13 @@ func TestTableAlignsAndCutsItsColumns(t *testing.T) {
 	table := NewTable(&out, "ID", "NAME", "LAST")
 	table.AddRow("1", "杭州", "x")
 	table.AddRow("2", "", "")
-	table.AddRow("3", strings.Repeat("n", 70), strings.Repeat("l", 300))
+	table.AddRow("3", strings.Repeat("n", 70), strings.Repeat("l", 500))
 	if err := table.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	want := "ID  NAME" + strings.Repeat(" ", 58) + "LAST\n" +
 		"1   杭州" + strings.Repeat(" ", 58) + "x\n2\n3   " +
-		strings.Repeat("n", 57) + "...  " + strings.Repeat("l", 197) + "...\n"
+		strings.Repeat("n", 57) + "...  " + strings.Repeat("l", 397) + "...\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}

@@ -602,10 +602,14 @@ CREATE TABLE events (
 -- These indexes serve the lists of the events of a device, of a pool or of an actor, in the order of the ids.
 -- Most events of a device have the device as their actor; events_of_actor leaves them out, so it is small.
 -- The events of a task are searched among the events of its device, and the events of a batch among the
--- events of its pool. With other filters, the events are read along the primary key and checked one by one.
+-- events of its pool. The last two indexes serve the lists of what operators and programs did, and of all kinds of
+-- events except those of tasks. They lack the grants and results of devices, so they are small. With other filters,
+-- the events are read along the primary key and checked one by one.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
+CREATE INDEX events_of_actor_kind ON events (actor_kind, id) WHERE actor_kind <> 'device';
+CREATE INDEX events_of_kind ON events (kind, id) WHERE kind NOT LIKE 'task.%';
 
 -- Seals of the events, used to find a change of the log. A seal covers a block of events, and the hash of the seal
 -- before. The first row is the start of the chain: retention has deleted its events, or it never had any.

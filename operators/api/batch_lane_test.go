@@ -20,7 +20,7 @@ func TestLaneOfABatch(t *testing.T) {
 		}
 		b.expectLanes(map[string][]int64{"urgent": {urgent, normal}, "normal": nil})
 		events := string(b.get("/v1/events?kind=batch.changed").expectStatus(200).body)
-		if !strings.Contains(events, `"lane=urgent"`) || !strings.Contains(events, `"actor":"bootstrap"`) {
+		if !strings.Contains(events, `"lane=normal -> urgent"`) || !strings.Contains(events, `"actor":"bootstrap"`) {
 			b.Errorf("the log: %s", events)
 		}
 		if csv := string(b.getWithAccept("/v1/batches?lane=urgent", csvType).expectStatus(200).body); !strings.Contains(csv, ",lane,") || strings.Count(csv, ",urgent,") != 2 {

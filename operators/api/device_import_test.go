@@ -74,8 +74,12 @@ func TestDevicesAreImported(t *testing.T) {
 		if made = b.importDevices("", ndjsonType, csvType, "", `{"id":"n-3"}`).expectStatus(201); !strings.HasPrefix(string(made.body), "device,token\nn-3,") {
 			b.Errorf("%s", made.body)
 		}
-		if kinds := b.deviceEventKinds("n-1"); !cmp.Equal(kinds, []string{"device.created"}) {
-			b.Errorf("events %v", kinds)
+		var imports []any
+		for _, event := range listField(b.get("/v1/events?kind=devices.imported").expectStatus(200).decodeObject(), "events") {
+			imports = append(imports, asObject(event)["detail"])
+		}
+		if want := []any{"created=1 existing=0", "created=2 existing=0", "created=2 existing=0"}; !cmp.Equal(want, imports) {
+			b.Errorf("events %v, want %v", imports, want)
 		}
 		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 5 {
 			b.Errorf("%d devices, want 5", len(found))

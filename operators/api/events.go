@@ -115,7 +115,7 @@ func checkPeriod(since, until time.Time) error {
 func showEvent(event store.Event) operators.Event {
 	return operators.Event{
 		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
-		Device: event.Device, Token: event.Token, Detail: event.Detail, ActorKind: string(event.ActorKind),
+		Device: event.Device, Token: event.Token, Detail: event.Detail, ActorKind: string(event.ActorKind), BatchName: event.BatchName,
 	}
 }
 

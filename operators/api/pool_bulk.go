@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -17,21 +16,23 @@ type AllPools struct {
 // pauseAll pauses those pools of a page that are not paused.
 func (p *pools) pauseAll(ctx context.Context, in *struct {
 	AllPools
-	Body *operators.PauseReason
+	Body *operators.PauseAll
 },
 ) (operators.PoolsChanged, error) {
-	return p.changeAll(ctx, in.AllPools, reasonOf(in.Body), func(pool store.Pool) bool { return !pool.Paused }, func(spec *store.PoolSpec) { spec.Paused = true })
+	var body operators.PauseAll
+	if in.Body != nil {
+		body = *in.Body
+	}
+	return p.changeAll(ctx, in.AllPools, store.PoolsPause{Reason: body.Reason, StopRunning: body.StopRunning})
 }
 
 // resumeAll ends the pause of those pools of a page that the operator of the request paused.
 func (p *pools) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsChanged, error) {
-	mine := func(pool store.Pool) bool { return pool.Paused && pool.PausedBy == actor(ctx) }
-	return p.changeAll(ctx, *in, "", mine, func(spec *store.PoolSpec) { spec.Paused = false })
+	return p.changeAll(ctx, *in, store.PoolsPause{End: true})
 }
 
-// changeAll calls change with the settings of those pools of a page for which needsChange is true, and stores the settings. Each pool is a
-// change of its own: after an error, the pools before it stay changed.
-func (p *pools) changeAll(ctx context.Context, in AllPools, reason string, needsChange func(store.Pool) bool, change func(*store.PoolSpec)) (changed operators.PoolsChanged, err error) {
+// changeAll applies change to those pools of a page that need it. The pass `follow` writes the changes to Redis.
+func (p *pools) changeAll(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
 	after, err := in.afterName()
 	if err != nil {
 		return changed, err
@@ -40,23 +41,22 @@ func (p *pools) changeAll(ctx context.Context, in AllPools, reason string, needs
 	if err != nil {
 		return changed, err
 	}
-	for _, overview := range found {
-		if !needsChange(overview.Pool) {
-			continue
+	for _, o := range found {
+		needsChange := o.Pool.Paused == change.End && (!change.End || o.Pool.PausedBy == actor(ctx))
+		if needsChange {
+			changed.Pools++
 		}
-		if !in.DryRun {
-			_, err = p.changePool(ctx, overview.Pool.Name, reason, func(spec *store.PoolSpec) error {
-				change(spec)
-				return nil
-			})
+		if change.StopRunning {
+			changed.Stopping += o.Held
 		}
-		if errors.Is(err, store.ErrNotFound) { // the pool was deleted just now
-			continue
+		if needsChange || change.StopRunning && o.Held > 0 {
+			change.Pools = append(change.Pools, o.Pool.Name)
 		}
-		if err != nil {
-			return changed, err
+	}
+	if !in.DryRun && len(change.Pools) > 0 {
+		if changed.Pools, changed.Stopping, err = p.ledger.PausePools(ctx, actor(ctx), change); err != nil {
+			return operators.PoolsChanged{}, err
 		}
-		changed.Pools++
 	}
 	if in.isFull(len(found)) {
 		changed.NextPageToken = pageToken(found[len(found)-1].Pool.Name)

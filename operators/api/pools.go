@@ -25,18 +25,24 @@ const maxWaitingShown = 1000
 
 // poolStore stores pools. *store.Store implements it.
 type poolStore interface {
-	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
 	PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]store.PoolOverview, error)
 	PoolRanks(ctx context.Context, namePart string) ([]store.PoolRank, error)
 	Occupancy(ctx context.Context, pool string, maxWaiting int) (store.Occupancy, error)
-	ChangePool(ctx context.Context, actor, name, reason string, change func(*store.PoolSpec) error) (store.Pool, error)
-	DeletePool(ctx context.Context, actor, name string) error
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
+	poolChanger
 	historyStore
 	usageStore
 	attemptStore
+}
+
+// poolChanger changes pools.
+type poolChanger interface {
+	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
+	ChangePool(ctx context.Context, actor, name, reason string, change func(*store.PoolSpec) error) (store.Pool, error)
+	PausePools(ctx context.Context, actor string, change store.PoolsPause) (changed, stopping int, err error)
+	DeletePool(ctx context.Context, actor, name string) error
 }
 
 // poolPut is the body of a PUT. It also accepts the read-only fields that a GET returned, and ignores them.

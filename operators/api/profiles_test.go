@@ -45,7 +45,7 @@ func TestProfiles(t *testing.T) {
 		b.call("PUT", "/v1/profiles/x", adminToken, `{"limit":[]}`).expectProblem(400, "unknown_field")
 		b.get("/v1/profiles/x").expectProblem(404, "not_found")
 		events := string(b.get("/v1/events").expectStatus(200).body)
-		for _, said := range []string{`"profile.created"`, `"profile.changed"`, `"profile.deleted"`, "profile=slow limits=none", "profile=a limits=[{"} {
+		for _, said := range []string{`"profile.created"`, `"profile.changed"`, `"profile.deleted"`, "] -> none", "profile=a limits=[{"} {
 			if !strings.Contains(events, said) {
 				b.Errorf("the audit log does not say %s: %s", said, events)
 			}

@@ -4,12 +4,16 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-const eventsShown = 100
+const (
+	eventsShown   = 100
+	maxPoolsShown = 8 // maximum number of pools that one row of a list of events names
+)
 
 // activityPages show the events of the log.
 type activityPages struct {
@@ -30,11 +34,18 @@ func eventFilters() []string {
 	return []string{"kind", "actor", "actor_kind", "pool", "batch", "task", "device"}
 }
 
+// everybody is the value of the filter actor_kind with which the page shows the events of all actors. Without any filter it shows only those of
+// operators, because the grants of devices would hide them.
+const everybody = "everybody"
+
 // list returns the page with the events that match the query of the request.
 func (a *activityPages) list(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...)
+	if len(filters) == 0 {
+		filters.Set("actor_kind", "operator")
+	}
 	pager := newPager(r, filters)
-	query, err := convertTimes(pager.query(eventsShown))
+	query, err := eventQuery(pager.query(eventsShown))
 	if err != nil {
 		return page{}, err
 	}
@@ -43,8 +54,16 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, pager.isFirst()), data: map[string]any{
-		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters(),
+		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters()[3:],
 	}}, nil
+}
+
+// eventQuery converts the query of the page to the query of the API: the choice of all actors, and the format of times.
+func eventQuery(query url.Values) (url.Values, error) {
+	if query.Get("actor_kind") == everybody {
+		query.Del("actor_kind")
+	}
+	return convertTimes(query)
 }
 
 // convertTimes converts the times in the query from the format of browsers to the format of the API.
@@ -59,6 +78,31 @@ func convertTimes(query url.Values) (url.Values, error) {
 		}
 	}
 	return query, nil
+}
+
+// eventText is an event as a list shows it. If the event concerns several pools, Detail lacks their names.
+type eventText struct {
+	operators.Event
+
+	Pools []string // at most maxPoolsShown pools
+	More  int      // number of pools that are not in Pools
+}
+
+// newEventText returns the event as a list shows it.
+func newEventText(event operators.Event) eventText {
+	t := eventText{Event: event}
+	switch {
+	case strings.HasPrefix(event.Kind, "pools."):
+		var names string
+		names, t.Detail, _ = strings.Cut(event.Detail, " ")
+		t.Pools = strings.Split(names, ",")
+	case event.Pool != "":
+		t.Pools = []string{event.Pool}
+	}
+	if t.More = len(t.Pools) - maxPoolsShown; t.More > 0 {
+		t.Pools = t.Pools[:maxPoolsShown]
+	}
+	return t
 }
 
 // eventsWatch returns the watch (the condition for reading the page again) of a list of events with these filters. If the page is not the
@@ -80,7 +124,7 @@ func eventsWatch(filters url.Values, isNewestPage bool) watch {
 
 // serveCSV streams all events that match the query of the request as CSV. The API writes the CSV.
 func (a *activityPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
-	query, err := convertTimes(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
+	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
 	if err != nil {
 		a.sendError(rw, r, err)
 		return

@@ -43,7 +43,7 @@ func (b *testReplica) expectTwoReapers() {
 		b.Fatal(err)
 	}
 	actors := regexp.MustCompile(`<a href="(/activity\?actor_kind=[^"]*)">([^<]*)</a>`)
-	_, text, _ := b.getPage("/activity")
+	_, text, _ := b.getPage("/activity?actor_kind=everybody")
 	links := map[string]string{}
 	for _, match := range actors.FindAllStringSubmatch(text, -1) {
 		links[match[2]] = html.UnescapeString(match[1])
@@ -59,7 +59,7 @@ func (b *testReplica) expectTwoReapers() {
 		}
 	}
 	_, text, _ = b.getPage("/activity.csv?actor=reaper&actor_kind=program")
-	if lines := strings.Split(strings.TrimSpace(text), "\n"); len(lines) != 2 || !strings.HasSuffix(lines[0], ",actor_kind") || !strings.HasSuffix(lines[1], ",program") {
+	if lines := strings.Split(strings.TrimSpace(text), "\n"); len(lines) != 2 || !strings.HasSuffix(lines[0], ",actor_kind,batch_name") || !strings.HasSuffix(lines[1], ",program,b") {
 		b.Errorf("CSV: %q", text)
 	}
 }

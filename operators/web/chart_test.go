@@ -57,9 +57,9 @@ func TestRecalledHour(t *testing.T) {
 		Back: time.Hour, Held: map[string]int{"old": 8},
 		Steps: []store.SlotChanges{{Pool: "old", Step: 10, Granted: 3, Ended: 2, Lapsed: 1}, {Pool: "old", Step: 0, Granted: 1}},
 		Resizes: []store.Resize{
-			{Pool: "old", Ago: 10 * time.Minute, Capacity: 60, CapacityBefore: 30},
-			{Pool: "lost", Ago: 10 * time.Minute, Capacity: 9, CapacityBefore: -1},
-			{Pool: "new", Ago: time.Minute, Capacity: 5, CapacityBefore: -1, Created: true},
+			{Pool: "old", Ago: 10 * time.Minute, CapacityBefore: 30},
+			{Pool: "lost", Ago: 10 * time.Minute, CapacityBefore: -1},
+			{Pool: "new", Ago: time.Minute, CapacityBefore: -1, Created: true},
 		},
 	}, uses)
 	old := h.lastHour("old")

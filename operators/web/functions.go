@@ -24,6 +24,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"at":      func(t time.Time) template.HTML { return template.HTML(exactTimeHTML(t.UTC().Format(time.RFC3339))) }, //nolint:gosec // nothing but digits
 		"command": commandHTML,
 		"timed":   newTimesRenderer(),
+		"event":   newEventText,
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"caller":  operators.HolderName,
 		"limit":   policyText,

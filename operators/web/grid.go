@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -169,6 +172,11 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 		data.Chart = newDaysPlot(series, timeRange)
 	}
 	data.Chart.Ranges = rangeLinks(name, timeRange)
+	acts, err := p.readActs(r, name, data.Chart.Span)
+	if err != nil {
+		return err
+	}
+	data.Chart.addActs(acts)
 	timeline, err := p.readHoldings(r, name, timeRange)
 	if err != nil {
 		return err
@@ -179,6 +187,16 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	}
 	data.Lanes = newTimeline(timeline, data.Batches, data.Cells)
 	return nil
+}
+
+// readActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left out.
+func (p *poolPages) readActs(r *http.Request, pool string, span time.Duration) ([]operators.Event, error) {
+	return p.actsCache.getOrRead(r.Context(), pool+" "+span.String(), p.now(), func(context.Context) ([]operators.Event, error) {
+		query := url.Values{"pool": {pool}, "actor_kind": {"operator"}, "since": {p.now().Add(-span).Format(time.RFC3339)}, "page_size": {"100"}}
+		var list operators.EventList
+		err := p.api.get(r, operators.Path("events"), query, &list)
+		return slices.DeleteFunc(list.Events, func(e operators.Event) bool { return strings.HasPrefix(e.Kind, "task.") }), err
+	})
 }
 
 // fillCells makes the cells of the grid and the counts of their phases from the slots, at the time now.

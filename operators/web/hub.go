@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ type watch struct {
 
 // matches reports whether the event e may have changed the page.
 func (w watch) matches(e event) bool {
-	return w.allEvents || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
+	return w.allEvents || w.pool != "" && (w.pool == e.Pool || strings.HasPrefix(e.Kind, "pools.")) || w.batch != 0 && w.batch == e.Batch ||
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
 

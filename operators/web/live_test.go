@@ -240,7 +240,7 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 		o.Panicked = func(string, *rescue.Panic) { told.Add(1) }
 	})
 	b.createPool("p", 3, "d-1")
-	updates, others := b.openStream("/tasks?pool=p"), b.openStream("/activity")
+	updates, others := b.openStream("/tasks?pool=p"), b.openStream("/activity?actor_kind=everybody")
 	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
 	b.awaitUpdate(others, "the other page", func(u pageUpdate) bool { return u.Main != "" })
 	b.store.countPanics.Store(true)

@@ -24,7 +24,9 @@ type plot struct {
 	Levels []axisTick // ticks for the number of held slots
 	Times  []axisTick
 	Values plotValues
-	Days   bool // the chart covers days; only the chart of the last hour includes denials
+	Acts   []actMark // newest first
+	End    time.Time // time at the right edge
+	Days   bool      // the chart covers days; only the chart of the last hour includes denials
 }
 
 // rangeLink is a link to the same page with another range.
@@ -139,7 +141,22 @@ func (p *plot) addAxes(end time.Time) {
 	for v := 0; v <= p.Top; v += levelStep(p.Top) {
 		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.y(toUint16(v)) / float64(p.Height)})
 	}
-	p.Times = timeTicks(end, p.Span)
+	p.Times, p.End = timeTicks(end, p.Span), end
+}
+
+// actMark is the mark of an act of an operator in a chart.
+type actMark struct {
+	eventText
+
+	X float64 // position in percent of the width
+}
+
+// addActs adds a mark for each of acts, the acts of operators on the pool.
+func (p *plot) addActs(acts []operators.Event) {
+	for _, act := range acts {
+		ago := float64(p.End.Sub(act.At.Time)) / float64(p.Span)
+		p.Acts = append(p.Acts, actMark{newEventText(act), 100 * (1 - min(max(ago, 0), 1))})
+	}
 }
 
 // levelStep returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to top, the highest value.

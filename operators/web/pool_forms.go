@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -166,7 +167,7 @@ func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
 	if !p.may(r, "admin") {
 		return shown, nil
 	}
-	pausable, err := p.api.Pools.PauseAll(r.Context(), "", true)
+	pausable, err := p.api.Pools.PauseAll(r.Context(), operators.PauseAll{StopRunning: true}, true)
 	if err != nil {
 		return page{}, err
 	}
@@ -177,8 +178,12 @@ func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
 
 // pauseAll pauses all pools, with the reason in the submitted form.
 func (p *poolPages) pauseAll(r *http.Request) (next, messageKey string, err error) {
-	_, err = p.api.Pools.PauseAll(r.Context(), r.PostFormValue("reason"), false)
-	return "/", "paused", err
+	pause := operators.PauseAll{PauseReason: operators.PauseReason{Reason: r.PostFormValue("reason")}, StopRunning: r.PostFormValue("stop_running") == "true"}
+	if pause.StopRunning {
+		messageKey = "paused-stopping"
+	}
+	_, err = p.api.Pools.PauseAll(r.Context(), pause, false)
+	return "/", cmp.Or(messageKey, "paused"), err
 }
 
 // resumeMine resumes the pools that the visitor paused.

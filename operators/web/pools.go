@@ -25,6 +25,7 @@ type poolPages struct {
 	system        System
 	history       *history
 	seriesCache   *ttlCache[operators.Series]
+	actsCache     *ttlCache[[]operators.Event]
 	holdingsCache *ttlCache[slotHoldings]
 	waitsCache    *ttlCache[waitSummary]
 	usageCache    *ttlCache[[]policyUse]

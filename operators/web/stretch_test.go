@@ -21,13 +21,13 @@ func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	for _, query := range []string{
 		`INSERT INTO tasks (batch, pool, device, state, error) SELECT 1, 'p', 'd-1', 'failed', CASE n WHEN 60000 THEN 'rare' ELSE '' END FROM generate_series(2, 60000) n`,
-		`INSERT INTO events (at, kind, device) SELECT now(), CASE n WHEN 1 THEN 'rare' ELSE 'usual' END, 'd-1' FROM generate_series(1, 60000) n`,
+		`INSERT INTO events (at, kind, device) SELECT now(), CASE n WHEN 1 THEN 'task.rare' ELSE 'task.usual' END, 'd-1' FROM generate_series(1, 60000) n`,
 	} {
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for path, want := range map[string]string{"/tasks?error=rare": `/tasks/60000"`, "/activity?kind=rare": `id="event-`} {
+	for path, want := range map[string]string{"/tasks?error=rare": `/tasks/60000"`, "/activity?kind=task.rare": `id="event-`} {
 		_, first, _ := b.getPage(path)
 		next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(first)
 		if next == nil || !strings.Contains(first, "None match so far") || strings.Contains(first, want) {

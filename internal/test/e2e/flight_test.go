@@ -60,7 +60,7 @@ func TestPagesSayTheTruthInFlight(t *testing.T) {
 			killed = false
 		}
 	}, newScreen("batches", "/batches", x.batchListValues), newScreen("tasks", "/tasks?state=dispatched", x.taskListValues("state=dispatched")),
-		newScreen("activity", "/activity", x.activityValues), newScreen("system", "/system", x.checkValues).withEventless(x.replicaTimeValues))
+		newScreen("activity", "/activity?actor_kind=everybody", x.activityValues), newScreen("system", "/system", x.checkValues).withEventless(x.replicaTimeValues))
 	f.compareScreens(func(float64) {}, newScreen("device", "/devices/t-1", x.deviceValues("t-1")), newScreen("devices", "/devices", x.deviceListValues).withoutEvents())
 }
 

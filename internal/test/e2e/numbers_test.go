@@ -126,6 +126,7 @@ type (
 		At                     *time.Time
 		Kind, Actor            string
 		ActorKind              string `json:"actor_kind"`
+		BatchName              string `json:"batch_name"`
 		Pool, Device           string
 		Detail                 string
 	}
@@ -358,8 +359,8 @@ func (x *experiment) addEventValues(s pageValues, r *replica, filter string) {
 			word string
 			n    int64
 			text string
-		}{{text: e.Pool}, {word: "batch ", n: e.Batch}, {word: "task ", n: e.Task}, {text: e.Device}, {word: "token ", n: e.Token}} {
-			if part.n != 0 {
+		}{{text: e.Pool}, {word: "batch ", n: e.Batch, text: e.BatchName}, {word: "task ", n: e.Task}, {text: e.Device}, {word: "token ", n: e.Token}} {
+			if part.n != 0 && (part.word != "batch " || e.BatchName == "") {
 				part.text = part.word + strconv.FormatInt(part.n, 10)
 			}
 			if part.text != "" {

@@ -236,7 +236,7 @@ func (x *pausableExperiment) expectEveryPage(one *tab, target *replica) {
 		busy++
 	}
 	for path, said := range map[string]func(*replica) pageValues{
-		"/batches": x.batchListValues, fmt.Sprintf("/batches/%d", x.failedBatch): x.batchValues(x.failedBatch), "/devices": x.deviceListValues, "/activity": x.activityValues, "/system": x.systemValues,
+		"/batches": x.batchListValues, fmt.Sprintf("/batches/%d", x.failedBatch): x.batchValues(x.failedBatch), "/devices": x.deviceListValues, "/activity?actor_kind=everybody": x.activityValues, "/system": x.systemValues,
 		"/tasks?pool=small&state=failed": x.filteredTaskValues("pool=small&state=failed"), "/tasks?state=timed_out": x.taskListValues("state=timed_out"),
 		fmt.Sprintf("/tasks/%d", slots[busy].Task): x.taskValues(slots[busy].Task),
 		"/devices/" + slots[busy].Device:           x.deviceValues(slots[busy].Device),

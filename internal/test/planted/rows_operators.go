@@ -11,9 +11,9 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an operator may release a slot by force",
 		},
 		{
-			Package: "operators/api", Func: "pools.resumeAll",
-			Old:    `pool.Paused && pool.PausedBy == actor(ctx)`,
-			New:    `pool.Paused`,
+			Package: "store", Func: "poolsIn.applyPause",
+			Old:    `paused_by = $3)`,
+			New:    `TRUE)`,
 			Breaks: "an operator who resumes his own pauses ends the pauses of others",
 		},
 		{

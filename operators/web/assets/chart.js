@@ -31,8 +31,11 @@
     const i = Math.max(0, Math.min(index, times.length - 1));
     const of = (name) => list(plot, name)[i];
     at = { plot, index: i };
-    const text = clock(Number(plot.dataset.from) + 1000 * times[i], span) + ": " + of("held") + " of " + of("capacity") + " held, " + of("granted") + " granted, " + of("reaped") + " taken back";
-    show(box, box.left + box.width * 1000 * times[i] / span, text);
+    let text = clock(Number(plot.dataset.from) + 1000 * times[i], span) + ": " + of("held") + " of " + of("capacity") + " held, " + of("granted") + " granted, " + of("reaped") + " taken back";
+    const x = box.left + box.width * 1000 * times[i] / span;
+    const acts = [...plot.querySelectorAll("line.act")].filter((line) => Math.abs(line.getBoundingClientRect().left - x) < 6).map((line) => " · " + line.textContent);
+    text += acts.join("");
+    show(box, x, text);
     plot.setAttribute("aria-valuenow", i);
     plot.setAttribute("aria-valuetext", text);
   }

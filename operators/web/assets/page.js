@@ -29,6 +29,15 @@
     if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, " UTC");
   });
 
+  // Inputs of times are in UTC: in the document, in addresses and in sent forms. The reader sees and enters times in the own time zone.
+  const toLocal = (utc) => { const at = new Date(utc + "Z"); return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, utc.length); };
+  const toUTC = (local) => new Date(local).toISOString().slice(0, local.length);
+  for (const input of document.querySelectorAll("input[type=datetime-local]")) {
+    if (input.defaultValue) input.value = toLocal(input.defaultValue);
+    input.form.addEventListener("formdata", (event) => { if (input.value) event.formData.set(input.name, toUTC(input.value)); });
+  }
+  for (const name of document.querySelectorAll(".in-zone")) name.textContent = exact.resolvedOptions().timeZone;
+
   // Adds a row to a form: an empty copy of the last row.
   document.addEventListener("click", (event) => {
     const button = event.target.closest ? event.target.closest("button[data-add]") : null;

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Kinds of events that concern several pools. The detail of such an event begins with the names of its pools.
+const (
+	poolsPaused  = "pools.paused"
+	poolsResumed = "pools.resumed"
+)
+
+// whyPaused is the value of the column cancel_why of a grant whose device was asked to stop when its pool was paused.
+const whyPaused = "paused"
+
+// PoolsPause pauses pools, or ends their pauses.
+type PoolsPause struct {
+	Pools       []string // names
+	End         bool     // end the pauses that the actor began, and no others; without it, pause the pools that are not paused
+	Reason      string   // reason of the pauses; may be empty
+	StopRunning bool     // also ask the devices that hold a slot to stop; their tasks wait again
+}
+
+// PausePools applies change in one transaction and records one event for all pools that it changed. It returns the number of pools that it
+// paused or resumed, and the number of devices that it asked to stop. Holders of callers' leases are not asked.
+func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) (changed, stopping int, err error) {
+	names := slices.Sorted(slices.Values(change.Pools))
+	err = s.write(ctx, func(tx session) error {
+		for _, name := range names {
+			if err := tx.pools().lockName(ctx, name); err != nil {
+				return err
+			}
+		}
+		concerned, err := tx.pools().applyPause(ctx, actor, change, names)
+		if err != nil {
+			return fmt.Errorf("pausing pools: %w", err)
+		}
+		changed = len(concerned)
+		for _, name := range concerned {
+			tx.pendingNews.addPool(name)
+		}
+		detail := ""
+		if stopping = 0; change.StopRunning {
+			asked, err := tx.grants().stopForPause(ctx, names)
+			if err != nil {
+				return err
+			}
+			stopping, detail = len(asked), fmt.Sprintf(" stopping=%d", len(asked))
+			concerned = append(concerned, asked...)
+		}
+		if len(concerned) == 0 {
+			return nil
+		}
+		kind := map[bool]string{false: poolsPaused, true: poolsResumed}[change.End]
+		slices.Sort(concerned)
+		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: withReason(strings.Join(slices.Compact(concerned), ",")+detail, change.Reason)})
+	})
+	return changed, stopping, err
+}
+
+// applyPause pauses the pools with these names, or ends their pauses. It returns the names of the pools that it changed.
+func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) ([]string, error) {
+	return collect(ctx, s.session, singleColumn[string], `
+		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
+			paused_by = CASE WHEN $2 THEN $3 ELSE '' END, paused_at = CASE WHEN $2 THEN {now} END
+		WHERE name IN (SELECT name FROM {names}) AND deleted_at IS NULL AND paused <> $2 AND ($2 OR paused_by = $3) RETURNING name`,
+		namesInput(names), !change.End, actor, change.Reason)
+}
+
+// stopForPause asks the devices that hold a slot of these pools to stop, because the pools are paused. It returns the pool of each device.
+func (s grantsIn) stopForPause(ctx context.Context, pools []string) (asked []string, err error) {
+	type holding struct {
+		task int64
+		pool string
+	}
+	held, err := collect(ctx, s.session, func(h *holding) []any { return []any{&h.task, &h.pool} }, `
+		SELECT g.task, g.pool FROM grants g WHERE g.pool IN (SELECT name FROM {names}) AND g.cancel_why = '' AND g.device NOT LIKE '`+callerPrefix+`%'
+		ORDER BY g.task {lock}`, namesInput(pools))
+	tasks := make([]int64, len(held))
+	for i, h := range held {
+		tasks[i], asked = h.task, append(asked, h.pool)
+	}
+	if err != nil || len(held) == 0 {
+		return nil, err
+	}
+	return asked, s.askToStop(ctx, Canceller, whyPaused, whyPaused, tasks)
+}
