@@ -17,7 +17,7 @@ import (
 // absent and null mean that there is no output. Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
-	text, err := checkText(body)
+	text, err := CheckBody(body)
 	if err != nil || len(text) == 0 {
 		return report, err
 	}
@@ -42,9 +42,9 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// checkText returns body without the space around it, and with U+FFFD in place of characters that cannot be stored. It returns nil if body
+// CheckBody returns body, the JSON body of a request, without the space around it, and with U+FFFD in place of characters that cannot be stored. It returns nil if body
 // is empty, and an error if body is too long or nested too deep.
-func checkText(body []byte) ([]byte, error) {
+func CheckBody(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
 	}

@@ -44,11 +44,33 @@ const (
 	ViaLease   // not a device but the holder of a caller's lease. No transport uses it.
 )
 
+// Wire is the name of the protocol in which a device reports.
+type Wire string
+
+// The wires of devices.
+const (
+	WireHTTP    Wire = "http"
+	WireMQTT    Wire = "mqtt"
+	WireHawkbit Wire = "hawkbit" // the DDI of Eclipse hawkBit
+)
+
+// WireName returns the wire of the caller. If Wire is empty, a session is a session over MQTT, and any other caller reports over HTTP.
+func (c Caller) WireName() Wire {
+	switch {
+	case c.Wire != "":
+		return c.Wire
+	case c.Via == ViaSession:
+		return WireMQTT
+	}
+	return WireHTTP
+}
+
 // Caller is the authenticated sender of a report. It is a device or, with ViaLease, the holder of a lease
 // that a program requested through the API.
 type Caller struct {
 	Device ID
 	Via    Via
+	Wire   Wire              // empty: see WireName
 	From   netip.Addr        // ViaFleetToken: the address of the sender; invalid if the transport does not know it
 	Token  [sha256.Size]byte // ViaOwnToken, ViaFleetToken: the hash of the token. ViaLease: the hash of the caller's token, if it has a token
 }

@@ -23,6 +23,7 @@ const (
 	ReasonUnavailable Reason = "unavailable" // a grant cannot be confirmed now
 	ReasonBlocked     Reason = "blocked"     // blocked by an operator
 
+	ReasonWrongWire   Reason = "wrong_wire"   // the payload of the task is not one that the wire of the device can carry. Only a device that speaks DDI has it
 	ReasonCallersFull Reason = "callers_full" // callers hold all slots that they may hold. Only answers to lease requests have it
 
 	ReasonInvalid    Reason = "invalid"
@@ -70,6 +71,8 @@ type Reply struct {
 	Credential    string    `json:"credential,omitempty"` // a token of the device's own, sent once, when the device enrolls
 	Code          string    `json:"code,omitempty"`       // code of a refusal over MQTT, or of a fault in a report that was still handled
 	Detail        string    `json:"detail,omitempty"`     // explains Code to people
+
+	FromMark bool `json:"-"` // the ledger was not read: as far as Redis knows, nothing changed for the device since its last report
 }
 
 // Limited names the policy that now refuses the start of a task, and the time at which the policy stops

@@ -116,11 +116,11 @@ func newAccountsBench(t *testing.T, changes ...func(*dispatcher.Config)) (*testB
 func TestAccountsFollowTheDevices(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
-	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{}, "")
 	if err != nil || a.secrets["d1"] != token {
 		t.Fatalf("created: %v, the account's secret is not the token", err)
 	}
-	if token, _, err = b.Devices.RotateToken(b.ctx, "op", "d1", time.Hour); err != nil || a.secrets["d1"] != token {
+	if token, _, err = b.Devices.RotateToken(b.ctx, "op", "d1", time.Hour, ""); err != nil || a.secrets["d1"] != token {
 		t.Fatalf("rotated: %v, the account's secret is not the token", err)
 	}
 	a.expectCalls(t, "set d1", "set d1")
@@ -129,7 +129,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0); err != nil {
+	if _, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
@@ -269,12 +269,12 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
 	for _, id := range []devices.ID{"d1", "d2"} {
-		if _, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}); err != nil {
+		if _, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.setDown(true)
-	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); !errors.Is(err, credentials.ErrBroker) {
+	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}, ""); !errors.Is(err, credentials.ErrBroker) {
 		t.Errorf("created without the broker: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d3"); !errors.Is(err, store.ErrNotFound) {
@@ -295,7 +295,7 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	}
 	slices.Sort(a.calls)
 	a.expectCalls(t, "delete d2", "disable d1", "set d1", "set d2")
-	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); err != nil {
+	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}, ""); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }
@@ -321,7 +321,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	errs := make(chan error)
 	create := func(id devices.ID) {
-		_, _, err := b.Devices.CreateDevice(ctx, "op", id, store.DeviceSpec{})
+		_, _, err := b.Devices.CreateDevice(ctx, "op", id, store.DeviceSpec{}, "")
 		errs <- err
 	}
 	go create("d1")
@@ -351,10 +351,10 @@ func (b *testBench) reportOverBroker(device devices.ID, reportID string) (device
 func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
-	_, first, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
+	_, first, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{}, "")
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d1", first))
-	second, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0)
+	second, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0, "")
 	b.must(err)
 	if err := b.AuthenticateSession(b.ctx, "d1", first); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("a new session with the token that was replaced: %v", err)
@@ -376,7 +376,7 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
-	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{}, "")
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d2", token))
 	for _, device := range []devices.ID{"d1", "d2"} { // d1 has a session by the fleet token, d2 by its own token

@@ -95,7 +95,7 @@ func (a *attempt) run(ctx context.Context) {
 func (a *attempt) situation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
-	s.CallerBound = a.reporter.callerBound
+	s.CallerBound, s.Wire = a.reporter.callerBound, a.reporter.caller.WireName()
 	s.Mentioned = s.HeldGrant != nil && a.mentioned[grantKey{s.HeldGrant.Task, s.HeldGrant.Token}]
 	return s
 }

@@ -18,7 +18,7 @@ func useEnrollMode(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll
 // createDevice registers a device as an operator does, and returns its token.
 func (b *testBench) createDevice(id devices.ID) (token string) {
 	b.t.Helper()
-	_, token, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
+	_, token, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}, "")
 	b.must(err)
 	return token
 }
@@ -30,7 +30,7 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	b := newLightBench(t, useEnrollMode)
 	token := b.createDevice("made")
 	b.sendReport("enrolled", `{}`)
-	_, _, err := b.Devices.RotateToken(b.ctx, "op", "enrolled", 0)
+	_, _, err := b.Devices.RotateToken(b.ctx, "op", "enrolled", 0, "")
 	b.must(err)
 	for _, device := range []string{"made", "enrolled"} {
 		if reply, err := b.tryReport(device, `{}`); !errors.Is(err, devices.ErrForbidden) {

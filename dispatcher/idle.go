@@ -110,7 +110,7 @@ func (d *Dispatcher) answerFromMark(
 	if changed {
 		d.Devices.RecordReach(caller, from.reach())
 	}
-	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID}}
+	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID, FromMark: true}}
 	h.refuse(refusal, untilTurn)
 	from.recordSeen(check.mark.Now, h.again(), changed)
 	return h

@@ -120,7 +120,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 		want devices.Reason
 	}{
 		"token revoked": {func(b *testBench) error {
-			_, _, err := b.Devices.RotateToken(b.ctx, "test", "d1", 0)
+			_, _, err := b.Devices.RotateToken(b.ctx, "test", "d1", 0, "")
 			return err
 		}, devices.ReasonNone},
 		"blocked": {func(b *testBench) error { return b.Devices.SetBlocked(b.ctx, "test", "d1", true, "") }, devices.ReasonBlocked},
@@ -137,7 +137,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 				c.Now = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
 			})
 			b.createPool("a", 1, minute)
-			_, token, err := b.Devices.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{})
+			_, token, err := b.Devices.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -112,7 +112,7 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 		mark = r.d.Seen.RecordReach
 	}
 	quietUntil := seenAt.Add(reportAfter - r.d.config.ReportPeriod)
-	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil})
+	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil, Wire: string(r.caller.WireName())})
 }
 
 // recordParked records that the device can be notified through its parked report. seenAt is the time of the report by the ledger's clock.

@@ -282,7 +282,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 	runOnServers(t, func(b *testBench) {
 		b.createPool("a", 9, minute)
 		for _, id := range []string{"registered", "silent", "quiet", "sleeps", "noisy", "deleted"} {
-			_, _, err := b.Devices.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{})
+			_, _, err := b.Devices.CreateDevice(b.ctx, "ann", devices.ID(id), store.DeviceSpec{}, "")
 			b.must(err)
 		}
 		_, err := b.Devices.DeleteDevice(b.ctx, "ann", "deleted", false)

@@ -17,6 +17,7 @@ type NewDevice struct {
 	ID      string            `json:"id" doc:"1-128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 	Tags    map[string]string `json:"tags,omitempty" nullable:"true" doc:"Set by operators; attributes are set by the device. At most 64 tags, 8 KiB in total; a name has 1-64 bytes and no colon"`
 	Profile string            `json:"profile,omitempty" nullable:"true" maxLength:"64" doc:"Profile whose policies apply to its starts"`
+	Token   string            `json:"token,omitempty" pattern:"^[0-9a-f]{32}$" doc:"The device's token, for firmware that can hold no more than 32 characters: 32 random hexadecimal digits. Absent: a longer one is made"`
 }
 
 // Device is a registered device.
@@ -31,6 +32,7 @@ type Device struct {
 	RegisteredBy string            `json:"registered_by" doc:"Who registered the device: an operator token, a fleet token (fleet:1a2b3c4d), or a session at an MQTT broker (session)"`
 	LastSeen     *Time             `json:"last_seen" nullable:"true" doc:"Accurate to one minute"`
 	QuietUntil   *Time             `json:"quiet_until" nullable:"true" doc:"The time from which the silence of the device counts: later than last_seen if the device was asked to report again after more than one report period"`
+	Wire         string            `json:"wire" doc:"How the device reported last: http, mqtt or hawkbit (hawkBit's DDI); empty: it never reported. Accurate to one minute"`
 	NoisyAt      *Time             `json:"noisy_at" nullable:"true" doc:"When the device was last recorded as reporting far too often; null: never. While the excess lasts, it is updated every minute"`
 	BlockedBy    string            `json:"blocked_by" doc:"Operator who blocked the device; empty: it is not blocked, or waits for an approval"`
 	BlockedAt    *Time             `json:"blocked_at" nullable:"true"`
@@ -108,6 +110,7 @@ type Deletion struct {
 // Rotation is the request for a new token of a device.
 type Rotation struct {
 	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens stay valid; 0: they end at once; default 24 h, at most 30 days"`
+	Token     string `json:"token,omitempty" pattern:"^[0-9a-f]{32}$" doc:"The new token, for firmware that can hold no more than 32 characters: 32 random hexadecimal digits. Absent: a longer one is made"`
 }
 
 // TokenMade is the new token of a device.
@@ -243,7 +246,7 @@ func (c Devices) Delete(ctx context.Context, id string, cancelOpenTasks bool) (D
 // RotateToken makes a new token of a device. Older tokens stay valid for the duration overlap. If overlap is 0, they end at once.
 func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
 	ms := overlap.Milliseconds()
-	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
+	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{OverlapMS: &ms})
 }
 
 // Block prevents new grants to a device, and instructs it to stop its running tasks. reason is shown to people; it may be empty.

@@ -57,6 +57,8 @@ type Batch struct {
 
 	Total        int64
 	Skipped      int64               `json:",omitempty"` // number of NewTasks with Repeated, which were not queued; filled by CreateBatch only
+	IsDeployment bool                `json:",omitempty"` // Payload is a DDI deployment; used by CreateBatch only
+	WrongWire    int64               `json:",omitempty"` // tasks whose devices speak DDI although Payload is no deployment; filled by CreateBatch only
 	Unknown      UnknownDevices      `json:",omitzero"`  // tasks whose devices are not registered; filled by CreateBatch only
 	Counts       map[TaskState]int64 // exact number of tasks per state; the sum is Total. Filled by CreateBatch and when read with counts
 	Recent       int64               // tasks that succeeded, failed or timed out in the last 5 min. Filled when a batch is read with its counts
@@ -193,17 +195,17 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 	err = tx.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
-			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, created_at)
+			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, is_deployment, created_at)
 		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
 			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, $24,
 			CAST($25 AS bigint), CASE WHEN CAST($25 AS bigint) > 0 THEN
-				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, {now}
+				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, $26, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
 		RETURNING id`, []any{
 		batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter),
 		max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(),
 		batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits),
-		cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(),
+		cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment,
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, batch.Pool)

@@ -73,7 +73,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if err != nil {
 		return Batch{}, err
 	}
-	created.Skipped, created.Unknown = n.skipped, n.unknown
+	created.Skipped, created.Unknown, created.WrongWire = n.skipped, n.unknown, n.wrongWire
 	tx.pendingNews.addBatch(id)
 	return created, nil
 }
@@ -82,6 +82,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 type queuedCounts struct {
 	total, skipped int64
 	unknown        UnknownDevices
+	wrongWire      int64 // tasks of devices that speak DDI and cannot read the payload
 }
 
 // String returns the counts as text, for the detail of the event batch.created.
@@ -112,7 +113,22 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 	if err == nil && newTasks.RegisteredOnly && counts.unknown.Tasks > 0 {
 		err = fmt.Errorf("%w: %s", ErrUnknownDevice, counts.unknown.First)
 	}
+	if err == nil {
+		counts.wrongWire, err = tx.batches().countWrongWire(ctx, id)
+	}
 	return counts, err
+}
+
+// countWrongWire counts the tasks of the batch with this id whose devices speak DDI and whose payload is no deployment. The index of these
+// devices is empty in a fleet that has none.
+func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, err error) {
+	err = s.scanRowArgs(ctx, `
+		SELECT count(*) FROM devices d JOIN tasks t ON t.device = d.id AND t.state = 'pending' AND t.batch * 1 = $1 JOIN batches b ON b.id = t.batch
+		WHERE d.wire = 'hawkbit' AND (NOT b.is_deployment OR t.payload IS NOT NULL)`, []any{id}, &count)
+	if err != nil {
+		return 0, fmt.Errorf("counting devices of another wire: %w", err)
+	}
+	return count, nil
 }
 
 // insertTasksByTags queues in the batch with this id one task for each registered device that has all of the tags at this moment, and

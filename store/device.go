@@ -29,6 +29,7 @@ type Device struct {
 	QuietUntil *time.Time // as in LastReport; nil means never seen
 	NoisyAt    *time.Time // when the device was last recorded as reporting too often; nil means never. See NoisyFor
 	Reach      Reach      // how the device can be notified, as of about LastSeen
+	Wire       string     // the wire of the last report, as of about LastSeen: http, mqtt, hawkbit; empty means unknown
 
 	RegisteredBy string // name of an operator token, or as in Registration
 
@@ -85,7 +86,7 @@ const (
 const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by,
-	d.blocked_by, d.blocked_at, d.block_reason`
+	d.blocked_by, d.blocked_at, d.block_reason, d.wire`
 
 // deviceDest returns pointers to the fields of d, for a query that selects deviceColumns. All columns may be NULL, because the device may
 // not be registered.
@@ -101,6 +102,7 @@ func deviceDest(d *Device) []any {
 		opt(&d.RegisteredBy), opt(&d.BlockedBy),
 		optionalTime{&d.BlockedAt},
 		opt(&d.BlockReason),
+		opt(&d.Wire),
 	}
 }
 
@@ -262,7 +264,8 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 // LastReport is the last report of a device.
 type LastReport struct {
 	At    time.Time
-	Reach Reach // how the device could be notified after this report
+	Reach Reach  // how the device could be notified after this report
+	Wire  string // the wire of the report; empty means that the stored wire stays
 	// QuietUntil is the time from which the device counts as silent if no other report has arrived. It is one report period before the time
 	// at which the device was asked to report again. If QuietUntil is not after At, the device counts as silent from At on.
 	QuietUntil time.Time
@@ -274,6 +277,7 @@ type seenRow struct {
 	AtMS   int64  `json:"at_ms"`
 	Quiet  int64  `json:"quiet_ms"`
 	Reach  Reach  `json:"reach"`
+	Wire   string `json:"wire"`
 }
 
 // maxSeenError is the largest error of the time of a report. A replica computes the present time of the ledger's clock from its last
@@ -292,7 +296,7 @@ func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport
 	rows := make([]seenRow, 0, len(reports))
 	for _, id := range slices.Sorted(maps.Keys(reports)) {
 		at := reports[id].At.UnixMilli()
-		rows = append(rows, seenRow{id, at, max(at, reports[id].QuietUntil.UnixMilli()), reports[id].Reach})
+		rows = append(rows, seenRow{id, at, max(at, reports[id].QuietUntil.UnixMilli()), reports[id].Reach, reports[id].Wire})
 	}
 	return s.write(ctx, func(tx session) error {
 		const (
@@ -300,7 +304,7 @@ func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport
 			unclear = `(seen.reach <> 0 AND d.last_seen < {epoch} + (seen.at_ms + $2) * {ms} OR d.last_seen > {now} + $2 * {ms})`
 		)
 		_, err := tx.exec(ctx, `
-			UPDATE devices AS d SET reach = seen.reach,
+			UPDATE devices AS d SET reach = seen.reach, wire = CASE WHEN seen.wire = '' THEN d.wire ELSE seen.wire END,
 				last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END,
 				quiet_until = CASE WHEN `+later+` THEN {epoch} + seen.quiet_ms * {ms} ELSE d.quiet_until END
 			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, toJSONInput(rows), maxSeenError.Milliseconds())

@@ -107,7 +107,7 @@ func inputs() map[string]string {
 		"newcomers": "n bigint, name text, registrant text, detail text, blocked boolean",
 		"claims":    "n bigint, task bigint, device text, pool text, slot bigint, lease text",
 		"reported":  "n bigint, task bigint, token bigint, device text, lease_ms bigint",
-		"seen":      "at_ms bigint, device text, quiet_ms bigint, reach smallint",
+		"seen":      "at_ms bigint, device text, quiet_ms bigint, reach smallint, wire text",
 		"imports":   "n bigint, device text, tags text, hash text, profile text",
 		"changed":   "n bigint, device text, tags text, profile text, detail text",
 		"lapses":    "lease_ms bigint, before_ms bigint",

@@ -65,6 +65,8 @@ type Candidate struct {
 
 	Kind    string
 	Payload json.RawMessage
+
+	IsDeployment bool // the payload of the task is a DDI deployment
 }
 
 // DeviceView is one consistent reading of everything that concerns a report of a device.

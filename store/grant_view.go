@@ -59,6 +59,7 @@ func candidateDest(candidate *Candidate) []any {
 		document{&candidate.ProfileLimits},
 		opt(&candidate.Kind),
 		document{&candidate.Payload},
+		opt(&candidate.IsDeployment),
 	}
 }
 
@@ -290,7 +291,8 @@ const (
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
 			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at, ` + expiresAtSQL + `,
-			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END
+			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END,
+			c.is_deployment AND o.payload IS NULL
 		FROM (SELECT n, now, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
 	joinViewRows = `) AS w
 			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}

@@ -85,6 +85,9 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	if _, err := s.exec(ctx, `UPDATE pools SET version = version + $1, updated_at = {now}`, int64(numberJump)); err != nil {
 		return until, fmt.Errorf("raising the versions of pools: %w", err)
 	}
+	if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET last = last + $1`, hawkbitJump); err != nil {
+		return until, fmt.Errorf("advancing the numbers of DDI actions: %w", err)
+	}
 	if _, err := s.exec(ctx, `INSERT INTO token_changes (hash) VALUES ('')`); err != nil {
 		return until, fmt.Errorf("invalidating cached tokens: %w", err)
 	}

@@ -34,6 +34,7 @@ type Store struct {
 	events
 	news
 	replicas
+	hawkbit
 	warmed warmedConns
 }
 
@@ -43,7 +44,7 @@ func newStore(shared *connection) *Store {
 		connection: shared,
 		pools:      pools{shared}, batches: batches{shared}, tasks: tasks{shared}, grants: grants{shared},
 		devices: devices{shared}, profiles: profiles{shared}, credentials: credentials{shared},
-		events: events{shared}, news: news{shared}, replicas: replicas{shared},
+		events: events{shared}, news: news{shared}, replicas: replicas{shared}, hawkbit: hawkbit{shared},
 	}
 }
 

@@ -38,14 +38,13 @@ func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
-// take counts one body of this caller until end is called. token is the secret of the caller. ok is false if a bound is reached; then
-// nothing is counted.
-func (s bodyShares) take(caller devices.Caller, token string) (end func(), ok bool) {
+// take counts one body of this caller until end is called. ok is false if a bound is reached; then nothing is counted.
+func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
 	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
 		return leaveDevice, ok
 	}
-	leaveFleet, ok := s.fleet.TryStart(token, false)
+	leaveFleet, ok := s.fleet.TryStart(string(caller.Token[:]), false)
 	if !ok {
 		leaveDevice()
 	}
@@ -56,7 +55,7 @@ func (s bodyShares) take(caller devices.Caller, token string) (end func(), ok bo
 // devices.ErrIncomplete, and the device should send the same report again. If a bound of b is reached, the error refuses the report with
 // busy_server.
 func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
-	leave, ok := b.all.take(caller, bearer(request))
+	leave, ok := b.all.take(caller)
 	if !ok {
 		return nil, busyError("too many incomplete bodies: of this device, of its fleet token or in total")
 	}
@@ -64,7 +63,7 @@ func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, 
 	from := http.MaxBytesReader(response, request.Body, devices.MaxBody+1)
 	body, err := io.ReadAll(io.LimitReader(from, shortBody))
 	if err == nil && len(body) == shortBody {
-		leave, ok := b.long.take(caller, bearer(request))
+		leave, ok := b.long.take(caller)
 		if !ok {
 			return nil, busyError("too many long reports at once: of this device, of its fleet token or in total")
 		}

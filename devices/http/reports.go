@@ -2,10 +2,7 @@
 package http
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
@@ -37,23 +34,10 @@ type Options struct {
 
 // Reports answers reports of devices. It uses plain net/http because with a million devices
 // this is the only hot path.
-type Reports struct {
-	Options
-
-	inProgress chan struct{} // bounds the concurrent reports, with one element for each
-	bodies     *bodyLimiter  // bounds the report bodies that are still incomplete
-}
+type Reports struct{ *Intake }
 
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
-func New(options Options) *Reports {
-	options.MaxReports = cmp.Or(options.MaxReports, 512)
-	if options.Authenticate == nil {
-		options.Authenticate = func(r *http.Request, device devices.ID, token string) (devices.Caller, error) {
-			return options.Handler.Authenticate(r.Context(), device, token)
-		}
-	}
-	return &Reports{Options: options, inProgress: make(chan struct{}, options.MaxReports), bodies: newBodyLimiter(options.MaxReports)}
-}
+func New(options Options) *Reports { return &Reports{NewIntake(options)} }
 
 // ServeHTTP answers one report. The reply is sent with its Content-Length, so that a device
 // recognizes a truncated reply.
@@ -61,13 +45,13 @@ func (h *Reports) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	started := time.Now()
 	reply, err := h.answerReport(response, request)
 	if err != nil {
-		h.refuse(response, request, err, started)
+		h.Refuse(response, request, transport, err, started)
 		return
 	}
 	held := time.Duration(reply.HeldMS) * time.Millisecond
 	h.Handler.CountReport(transport, string(reply.Reason), time.Since(started)-held)
 	response.Header().Set("Cache-Control", "no-store")
-	writeResponse(response, http.StatusOK, "application/json", reply.Encode())
+	WriteResponse(response, http.StatusOK, "application/json", reply.Encode())
 }
 
 // answerReport reads and handles the report in request, and returns the reply. It does not write the response, except its deadlines.
@@ -76,14 +60,11 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	caller, err := h.authenticate(request, device)
+	caller, err := h.Admit(request, device, bearer(request))
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	if !h.Pace.Take(device, caller.Via) {
-		return devices.Reply{}, errOverRate
-	}
-	body, err := h.bodies.read(response, request, caller)
+	body, err := h.ReadBody(response, request, caller)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -91,15 +72,15 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	if err := h.enter(); err != nil {
+	if err := h.Enter(); err != nil {
 		return devices.Reply{}, err
 	}
 	wait := min(PreferredWait(request.Header), h.LongPollMax).Truncate(time.Second)
 	if wait == 0 {
-		defer h.leave()
+		defer h.Leave()
 		return h.Handler.HandleReport(request.Context(), caller, report)
 	}
-	leave := sync.OnceFunc(h.leave)
+	leave := sync.OnceFunc(h.Leave)
 	defer leave()
 	reply, couldWait, err := h.Handler.HandleWaiting(request.Context(), caller, report, wait, func() {
 		leave()
@@ -109,33 +90,6 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 		response.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
 	return reply, err
-}
-
-// enter counts a report as in progress until leave is called. It refuses the report if MaxReports are in progress.
-func (h *Reports) enter() error {
-	select {
-	case h.inProgress <- struct{}{}:
-		return nil
-	default:
-		return busyError("too many reports at once")
-	}
-}
-
-// leave ends the count of a report that enter began.
-func (h *Reports) leave() { <-h.inProgress }
-
-// authenticate returns the caller of the report in request, which names device in its path. It runs before the body is read, because a
-// device may send the body slowly.
-func (h *Reports) authenticate(request *http.Request, device devices.ID) (devices.Caller, error) {
-	if err := h.enter(); err != nil {
-		return devices.Caller{}, err
-	}
-	defer h.leave()
-	caller, err := h.Authenticate(request, device, bearer(request))
-	if caller.Via == devices.ViaFleetToken && h.AddressOf != nil {
-		caller.From = h.AddressOf(request)
-	}
-	return caller, err
 }
 
 // extendWriteDeadline extends the write deadline of response by wait, because the server's deadline is meant for requests that are
@@ -176,38 +130,13 @@ func Refuse(response http.ResponseWriter, refusal devices.ReportRefusal, after t
 	case http.StatusUnauthorized:
 		response.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
-	writeResponse(response, refusal.Status, "application/problem+json", body)
+	WriteResponse(response, refusal.Status, "application/problem+json", body)
 }
 
-// refuse answers the report in request, which began at started, with the refusal for err, and counts it.
-func (h *Reports) refuse(response http.ResponseWriter, request *http.Request, err error, started time.Time) {
-	refusal, device := devices.RefusalOf(err), request.PathValue("device")
-	reason, isOverRate := refusal.Code, errors.Is(err, errOverRate)
-	if isOverRate {
-		reason = pace.OverRate
-	}
-	if refusal.Status >= http.StatusInternalServerError && !isOverRate {
-		h.Logger.WarnContext(request.Context(), "report not answered", "device", device, "err", err)
-	}
-	if refusal.Reason == devices.ReasonForbidden {
-		h.OnRefused(request, device, err)
-	}
-	h.Handler.CountReport(transport, reason, time.Since(started))
-	Refuse(response, refusal, h.Handler.AfterRefusal(refusal.DelayAs))
-}
-
-func writeResponse(response http.ResponseWriter, status int, contentType string, body []byte) {
+// WriteResponse writes body with its Content-Length, so that a device recognizes a truncated response.
+func WriteResponse(response http.ResponseWriter, status int, contentType string, body []byte) {
 	response.Header().Set("Content-Type", contentType)
 	response.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	response.WriteHeader(status)
 	_, _ = response.Write(body)
-}
-
-// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError, so that
-// errors.Is tells it from the other errors of busyError.
-var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
-
-// busyError returns the error for a report that is refused because the server is busy. detail names the limit that is reached.
-func busyError(detail string) error {
-	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
 }

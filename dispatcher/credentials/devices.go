@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 )
 
 // CreateDevice registers a device with this id and the settings in spec. It returns the stored device and the secret of its new token,
-// which cannot be read again. actor is recorded as the author of the change. CreateDevice returns store.ErrExists, store.ErrUnknownProfile
-// or ErrBroker.
-func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
-	token = NewToken()
+// which cannot be read again. chosen is the secret that the operator chose; if it is empty, a random one is made. actor is recorded as the
+// author of the change. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or ErrBroker.
+func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec, chosen string) (created store.Device, token string, err error) {
+	token = cmp.Or(chosen, NewToken())
 	hash := HashToken(token)
 	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		created, err = r.config.Ledger.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
@@ -21,10 +22,10 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// RotateToken creates another token for a device and returns its secret. The older tokens stay valid for the duration overlap, until
+// RotateToken creates another token for a device and returns its secret: chosen, or a random one if chosen is empty. The older tokens stay valid for the duration overlap, until
 // olderUntil. A broker that stores one password for each account refuses them at once. RotateToken returns store.ErrNotFound or ErrBroker.
-func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
-	token = NewToken()
+func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration, chosen string) (token string, olderUntil time.Time, err error) {
+	token = cmp.Or(chosen, NewToken())
 	hash := HashToken(token)
 	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		olderUntil, err = r.config.Ledger.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)

@@ -47,6 +47,7 @@ type lastActor struct {
 	caller     uint64
 	until      uint32 // time until which its token is valid; 0 if the caller has no token
 	isAdmitted bool   // it was admitted, and nothing remains to be recorded
+	isHawkbit  bool   // it was admitted over DDI: what it gets may differ on another wire
 	reach      int8   // the reach of the device at that time: how it can be notified
 }
 
@@ -123,14 +124,14 @@ func (k *tokenCache) lastAdmission(caller devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.actorEntry(caller)
-	return store.Reach(e.reach), e.isAdmitted
+	return store.Reach(e.reach), e.isAdmitted && e.isHawkbit == (caller.Wire == devices.WireHawkbit)
 }
 
 // actorEntry returns the cached entry of the caller's device. If another caller acted last for the device, it
 // returns a new entry.
 func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
 	key = k.keyOf(string(caller.Device))
-	caller.From = netip.Addr{} // the address of a device may change with each report
+	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
 	callerHash := maphash.Comparable(k.seed, caller)
 	if actor = k.devices[key]; actor.caller != callerHash {
 		actor = lastActor{caller: callerHash}
@@ -184,7 +185,7 @@ func (k *tokenCache) cacheAdmission(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key, actor := k.actorEntry(caller)
-	actor.isAdmitted, actor.reach = true, int8(reach) //nolint:gosec // there are three
+	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) //nolint:gosec // there are three
 	put(k.devices, k.maxDevices, key, actor)
 }
 

@@ -102,7 +102,7 @@ func (r *replica) expectAuthentication(token string, want error, lookUps int) {
 // createDevice registers a device and returns its token.
 func (r *replica) createDevice(id devices.ID) (token string) {
 	r.t.Helper()
-	_, token, err := r.CreateDevice(r.t.Context(), "op", id, store.DeviceSpec{})
+	_, token, err := r.CreateDevice(r.t.Context(), "op", id, store.DeviceSpec{}, "")
 	r.must(err)
 	return token
 }
@@ -110,7 +110,7 @@ func (r *replica) createDevice(id devices.ID) (token string) {
 // rotateToken creates another token for device d. The older tokens stay valid for the time overlap.
 func (r *replica) rotateToken(overlap time.Duration) (token string) {
 	r.t.Helper()
-	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap)
+	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap, "")
 	r.must(err)
 	return token
 }

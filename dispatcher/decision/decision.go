@@ -23,6 +23,7 @@ type Situation struct {
 	FullPools        map[string]bool    // pools found full while this report was handled
 	UnreachablePools map[string]bool    // pools for which the semaphore does not answer
 	OfferedPools     []string           // pools in which a slot is offered to the device
+	Wire             devices.Wire       // the wire of the device; empty if unknown
 	Obstacles        map[int64]Obstacle // obstacles that policies found now, by task id
 	CallerBound      *store.CallerBound // how many slots callers hold and may hold, for the reporter; nil if the reporter is a device
 }
@@ -30,8 +31,12 @@ type Situation struct {
 // ExpectedSituation returns the situation of the next report of the device in view, from the facts that the ledger knows. It assumes that
 // the device accepts work, and mentions the grant that it holds. obstacles holds the obstacles that policies found, by task id.
 func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
+	wire := devices.Wire("")
+	if view.Device != nil {
+		wire = devices.Wire(view.Device.Wire)
+	}
 	return Situation{
-		Now: view.Now, Standstill: view.Standstill, Blocked: view.Device != nil && view.Device.Blocked, Accept: true,
+		Wire: wire, Now: view.Now, Standstill: view.Standstill, Blocked: view.Device != nil && view.Device.Blocked, Accept: true,
 		HeldGrant: view.Grant, Mentioned: true, Candidates: view.Candidates, Obstacles: obstacles,
 	}
 }

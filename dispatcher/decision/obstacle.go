@@ -18,6 +18,7 @@ const (
 	codeDeclined    Code = "device_declined" // concerns one report only: no explanation contains it
 	codeStopping    Code = "device_stopping" // concerns one report only: no explanation contains it
 	CodeBusy        Code = "device_busy"
+	CodeWrongWire   Code = "wrong_wire"
 	CodePoolPaused  Code = "pool_paused"
 	CodeBatchPaused Code = "batch_paused"
 	CodeNotBefore   Code = "not_before"

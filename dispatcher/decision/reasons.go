@@ -60,6 +60,13 @@ func (x causeWriter) busy(Obstacle) Cause {
 	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
+// wrongWire returns the cause of a device that speaks DDI and has a task whose payload is no DDI deployment.
+func (x causeWriter) wrongWire(Obstacle) Cause {
+	return Cause{
+		Detail: fmt.Sprintf("device %s last reported by hawkBit's DDI, and the payload of the task is no deployment that it could read", x.Task.Device),
+	}.withRemedy("queue a batch whose payload is a deployment; to end this task: %s", ActCancel.actionOn(SubjectTask, x.Task.ID))
+}
+
 // poolPaused returns the cause of a paused pool.
 func (x causeWriter) poolPaused(Obstacle) Cause {
 	return Cause{

@@ -42,6 +42,7 @@ func deviceRules() []rule {
 // the reason of the first obstacle.
 func taskRules() []rule {
 	return []rule{
+		{CodeWrongWire, devices.ReasonWrongWire, blocksOneTask, wrongWireObstacle, causeWriter.wrongWire},
 		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, poolPausedObstacle, causeWriter.poolPaused},
 		{CodeBatchPaused, devices.ReasonPaused, blocksAllTasks, batchPausedObstacle, causeWriter.batchPaused},
 		{CodeNotBefore, devices.ReasonWindow, blocksAllTasks, batchStartObstacle, causeWriter.notBegun},
@@ -82,6 +83,11 @@ func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 		return Obstacle{}, false
 	}
 	return Obstacle{Until: s.HeldGrant.LeaseUntil}, true
+}
+
+// wrongWireObstacle reports whether the device speaks DDI and the payload of task is no DDI deployment, so that the device cannot read it.
+func wrongWireObstacle(s *Situation, task *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.Wire == devices.WireHawkbit && !task.IsDeployment
 }
 
 // poolPausedObstacle reports whether the pool of task is paused.

@@ -32,7 +32,7 @@ type WaitRule struct {
 // waitRules returns the table of reasons, sorted by nearness to a grant: the last row is the nearest. If the tasks of a
 // device have different reasons, the device is given the reason whose row is last. The table is an array, so that a
 // report needs no allocation for it.
-func waitRules() [14]WaitRule {
+func waitRules() [15]WaitRule {
 	return [...]WaitRule{
 		{Reason: devices.ReasonInvalid, delay: afterRefused},
 		{Reason: devices.ReasonTooLarge, delay: afterRefused},
@@ -42,6 +42,7 @@ func waitRules() [14]WaitRule {
 		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: afterIdle},
 		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: afterUntil},
 		{Reason: devices.ReasonNone, MayPark: true, delay: afterIdle},
+		{Reason: devices.ReasonWrongWire, delay: afterIdle},
 		{Reason: devices.ReasonWindow, MayPark: true, delay: afterUntil},
 		{Reason: devices.ReasonPaused, MayPark: true, delay: afterIdle},
 		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: afterUntil},

@@ -63,6 +63,9 @@ type Config struct {
 	UrgentShare       string        `koanf:"urgent_share"`
 	Retention         string        `koanf:"retention"`
 
+	PublicURL     string `koanf:"public_url"`
+	HawkbitTenant string `koanf:"hawkbit_tenant"`
+
 	Web       string `koanf:"web"`
 	WebPrefix string `koanf:"web_prefix"`
 	SpoolDir  string `koanf:"spool_dir"`
@@ -86,7 +89,7 @@ func (c Config) Validate() error {
 	for _, s := range Settings() {
 		errs = append(errs, s.checkValue(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateRates(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateRates(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb(), c.validateHawkbit())...)
 }
 
 // CheckComplete returns an error if a setting that Serve needs is missing.

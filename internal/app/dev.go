@@ -120,7 +120,7 @@ func (d *DevServer) config(options DevOptions) Config {
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
 		LeaseMargin: 10 * time.Second, LeaseMin: time.Second, ReportPeriod: options.ReportPeriod, LongPollMax: time.Minute,
 		ReportRate: "20", ReportBurst: "100",
-		MQTTProvision: provisionOff, Web: webOn, Migrate: settingOn, RegistrationApproval: settingOff, LogFormat: "text", LogLevel: "info",
+		MQTTProvision: provisionOff, Web: webOn, Migrate: settingOn, HawkbitTenant: defaultTenant, RegistrationApproval: settingOff, LogFormat: "text", LogLevel: "info",
 	}
 }
 

@@ -75,7 +75,7 @@ func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	want := Config{
 		HTTPListen: ":8080", FleetTokenMode: "any", RegistrationRate: "10", RegistrationBurst: "1000", RegistrationApproval: "off", Migrate: "on", MQTTProvision: "off", LogFormat: "text", LogLevel: "info", Retention: "90d", UrgentShare: "10%",
 		ReapInterval: 5 * time.Second, ReconcileInterval: 10 * time.Second, LeaseMargin: 10 * time.Second,
-		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute, Web: "on",
+		LeaseMin: time.Second, ReportPeriod: 30 * time.Second, LongPollMax: time.Minute, Web: "on", HawkbitTenant: "DEFAULT",
 		MQTTSuspend: time.Minute, ReportRate: "20", ReportBurst: "100",
 	}
 	for name, file := range map[string]string{"none": "", "comment": "# nothing\n", "empty mapping": "{}\n"} {
@@ -97,7 +97,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		"metrics_token": "metrics-token-of-16", "admin_token": "admin-token-of-16", "fleet_token": "fleet-token-of-16,other-token-of-16", "fleet_token_mode": "enroll", "registration_rate": "7", "registration_burst": "8", "registration_approval": "on",
 		"reap_interval": "1s", "reconcile_interval": "2s", "lease_margin": "3s", "lease_min": "4s", "report_period": "5s",
 		"long_poll_max": "6s", "urgent_share": "25%", "retention": "7d", "migrate": "off", "log_format": "json", "log_level": "debug",
-		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool",
+		"web": "read-only", "web_prefix": "/slots", "spool_dir": "/spool", "public_url": "https://fleet.test", "hawkbit_tenant": "field",
 		"mqtt_suspend": "7s", "report_rate": "8", "report_burst": "9",
 	}
 	want := Config{
@@ -107,7 +107,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		MetricsToken: "metrics-token-of-16", AdminToken: "admin-token-of-16", FleetToken: "fleet-token-of-16,other-token-of-16", FleetTokenMode: "enroll", RegistrationRate: "7", RegistrationBurst: "8", RegistrationApproval: "on",
 		ReapInterval: 1 * time.Second, ReconcileInterval: 2 * time.Second, LeaseMargin: 3 * time.Second, LeaseMin: 4 * time.Second,
 		ReportPeriod: 5 * time.Second, LongPollMax: 6 * time.Second, UrgentShare: "25%", Retention: "7d", Migrate: "off", LogFormat: "json", LogLevel: "debug",
-		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool",
+		Web: "read-only", WebPrefix: "/slots", SpoolDir: "/spool", PublicURL: "https://fleet.test", HawkbitTenant: "field",
 		MQTTSuspend: 7 * time.Second, ReportRate: "8", ReportBurst: "9",
 	}
 	var file bytes.Buffer

@@ -99,6 +99,8 @@ func Settings() []Setting {
 		{Key: "urgent_share", Default: "10%", Help: "share of a pool's capacity, rounded up to whole slots, up to which urgent batches go before all others: 1% to 100%"},
 		{Key: "retention", Default: "90d", Help: "how long events and ended attempts and batches are kept: days (90d) or a duration (2160h), at least 1d; 0: forever"},
 		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are complete, at most 5 batches of 2 GiB at once; empty: the system's folder for temporary files"},
+		{Key: "public_url", Help: "address under which devices reach the dispatcher, e.g. https://fleet.example.com: start of the links in answers to devices that speak hawkBit's DDI; empty: from the Host of each request"},
+		{Key: "hawkbit_tenant", Default: defaultTenant, Help: "tenant of devices that speak hawkBit's DDI: the first part of their paths, 1 to 40 letters, digits, - or _; off: such devices are not served"},
 		{Key: "web", Default: webOn, Choices: []string{webOn, webReadOnly, webOff}, Help: "whether the dashboard is served; read-only: no role can change anything there"},
 		{Key: "web_prefix", Help: "path under which a proxy shows the dashboard, e.g. /dispatcher"},
 		{Key: "migrate", Default: settingOn, Choices: []string{settingOn, settingOff}, Help: "on: serve applies missing migrations; off: serve refuses to start if migrations are missing"},

@@ -62,6 +62,8 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- failed_tasks, ended_at: used to list the batches with the most failures, the batches that ended last, and the
 --   batches with open tasks. The background job that folds counts writes them, so they are some seconds late:
 --   the number of tasks that failed or timed out, and the time at which the last task ended; null while a task is open.
+-- is_deployment: true if the payload is a DDI deployment, so that devices which speak hawkBit's DDI can do the
+--   tasks of the batch that have no payload of their own.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -101,7 +103,8 @@ CREATE TABLE batches (
     total            INTEGER NOT NULL DEFAULT 0,
     system           INTEGER NOT NULL DEFAULT false,
     failed_tasks     INTEGER NOT NULL DEFAULT 0,
-    ended_at         INTEGER
+    ended_at         INTEGER,
+    is_deployment    INTEGER NOT NULL DEFAULT false
 );
 -- Used by the pass (background job) that expires tasks, to find the batches whose not_after is over.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
@@ -433,6 +436,7 @@ CREATE TABLE limit_sets (
 --   hash of a fleet token, or "session" for a session at an MQTT broker.
 -- blocked_by, blocked_at, block_reason: who blocked the device, when and why. Empty or null if it is not blocked, or
 --   if it was blocked because its registration needs an approval.
+-- wire: the wire (protocol) of the last report of the device: 'http', 'mqtt' or 'hawkbit'; empty until it is known.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -448,7 +452,8 @@ CREATE TABLE devices (
     registered_by TEXT NOT NULL DEFAULT '',
     blocked_by TEXT NOT NULL DEFAULT '',
     blocked_at INTEGER,
-    block_reason TEXT NOT NULL DEFAULT ''
+    block_reason TEXT NOT NULL DEFAULT '',
+    wire       TEXT NOT NULL DEFAULT ''
 );
 -- Used to list the devices of a profile.
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
@@ -457,8 +462,29 @@ CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
 -- Used to subtract the blocked devices from the number of waiting devices. Few devices are blocked, so this
 -- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
+-- Used to find devices of a batch that speak hawkBit's DDI. The index is empty in a fleet without such devices.
+CREATE INDEX devices_hawkbit ON devices (id) WHERE wire = 'hawkbit';
 -- Used to list the noisy devices. Few devices were ever noisy, so this index is small.
 CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
+
+-- DDI actions: the newest action of each device that speaks hawkBit's DDI. An action is one grant under a number
+-- that fits into 32 bits. The row stays when the device is deleted, so that no number is used twice.
+-- action: the number of the newest action; 0 means that the device had none.
+-- last: the highest number that is used up. A restore of the ledger raises it by 1,000,000, because the lost part
+--   of the ledger may have used the next numbers.
+-- task, token: the grant of the action.
+-- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant
+--   ended without a result, and the device was heard again).
+-- asks: true if the next answers ask the device for its attributes.
+CREATE TABLE hawkbit_actions (
+    device TEXT PRIMARY KEY,
+    action INTEGER NOT NULL DEFAULT 0,
+    last   INTEGER NOT NULL CHECK (last BETWEEN 0 AND 2000000000),
+    task   INTEGER NOT NULL DEFAULT 0,
+    token  INTEGER NOT NULL DEFAULT 0,
+    state  TEXT NOT NULL DEFAULT 'closed',
+    asks   INTEGER NOT NULL DEFAULT true
+);
 
 -- Devices that were deleted and have not been registered again since. A deleted device may still be connected
 -- to an MQTT broker. If it sends a report over this connection, the report must not register it again.
@@ -694,6 +720,7 @@ DROP TABLE token_uses;
 DROP TABLE tokens;
 DROP TABLE account_changes;
 DROP TABLE deleted_devices;
+DROP TABLE hawkbit_actions;
 DROP TABLE devices;
 DROP TABLE limit_sets;
 DROP TABLE profiles;

@@ -33,6 +33,8 @@ type Options struct {
 	AnswerTimeout time.Duration // time limit for an explanation why tasks wait; 0 means the constant AnswerTimeout
 	SpoolDir      string        // directory for long bodies; empty means the system's directory for temporary files
 	Reports       http.Handler  // handles the reports of devices
+	Hawkbit       DevicePaths   // handles the requests of devices that speak hawkBit's DDI; nil: there is none
+	PublicURL     string        // address under which devices reach this API; empty means that it is not known
 }
 
 // Store has the ledger methods that the operators' API needs. The product uses *store.Store.
@@ -97,7 +99,13 @@ func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 // registerDevices adds the report operation of devices to mux.
 func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
+	if a.options.Hawkbit != nil {
+		a.options.Hawkbit.Register(mux)
+	}
 }
+
+// DevicePaths adds the paths of another wire of devices to a router.
+type DevicePaths interface{ Register(mux *http.ServeMux) }
 
 // registerOperators adds the operations on all resources (pools, batches, ...), in the order of the OpenAPI document.
 func (a *API) registerOperators() {
@@ -106,7 +114,7 @@ func (a *API) registerOperators() {
 	leaseMin, warner := leaseMinimum(o.LeaseMin), limitWarner{ledger}
 	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warner, leaseMin, o.Logger}).register(r)
 	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, leaseMin, o.LongPollMax, fair.NewShares(maxLeaseRequests, maxLeaseRequestsPerToken)}).register(r)
-	(&batches{ledger, d.Waiters, warner, leaseMin, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
+	(&batches{ledger, d.Waiters, warner, leaseMin, o.PublicURL, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
 	(&results{ledger}).register(r)
 	(&tasks{ledger, ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
 	(&waiting{d.Explainer, ledger}).register(r)

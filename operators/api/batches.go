@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/devices/hawkbit"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
@@ -40,6 +41,7 @@ type batches struct {
 	waiters        *waiters.Notifier
 	warner         limitWarner
 	leaseMin       leaseMinimum
+	publicURL      string // address under which devices reach this API; empty means that it is not known
 	limits         BodyLimits
 	spool          *spool
 	duplicateTurns *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
@@ -108,6 +110,7 @@ func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, ba
 	case nobody: // no device has the selected tags; only a dry run succeeds then
 		warned.Warnings = append(warned.Warnings, noDeviceMessage(newTasks.Tags))
 	}
+	warned.Warnings = append(warned.Warnings, deploymentWarnings(batch, made.WrongWire, b.publicURL)...)
 	answer := operators.BatchCreated{ID: made.ID, Tasks: made.Total, WarningList: warned}
 	if request.Duplicates == skipDuplicates {
 		answer.Skipped = &made.Skipped
@@ -157,8 +160,10 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 		return store.Batch{}, err
 	}
 	request = request.WithDefaults()
+	_, notDeployment := hawkbit.ParsePayload(request.Payload)
 	return store.Batch{
-		Name: request.Name, Pool: request.Pool, Kind: request.Kind, Payload: nilIfNull(request.Payload),
+		IsDeployment: notDeployment == nil,
+		Name:         request.Name, Pool: request.Pool, Kind: request.Kind, Payload: nilIfNull(request.Payload),
 		Priority: request.Priority, Weight: request.Weight, Lane: store.Lane(request.Lane), NotBefore: request.NotBefore, NotAfter: request.NotAfter, MaxWait: milliseconds(request.MaxWaitMS),
 		MaxAttempts: request.MaxAttempts, RetryOn: request.RetryOn, RetryBackoff: milliseconds(*request.RetryBackoffMS),
 		OnLost: request.OnLost, Lease: milliseconds(request.LeaseMS), MaxRun: milliseconds(request.MaxRunMS),

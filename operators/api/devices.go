@@ -87,7 +87,7 @@ func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operator
 	if err != nil {
 		return operators.DeviceCreated{}, err
 	}
-	made, token, err := d.credentials.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile})
+	made, token, err := d.credentials.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile}, in.Body.Token)
 	return operators.DeviceCreated{Device: showDevice(made), Token: secretUnlessReplay(ctx, token)}, err
 }
 
@@ -193,7 +193,7 @@ func showDevice(device store.Device) operators.Device {
 	return operators.Device{
 		ID: device.ID, Blocked: device.Blocked, OwnToken: device.OwnToken, Tags: tags, Profile: device.Profile, Attributes: attributes,
 		Created: apiTime(device.CreatedAt), RegisteredBy: device.RegisteredBy, LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
-		NoisyAt: apiTimePointer(device.NoisyAt), BlockedBy: device.BlockedBy, BlockedAt: apiTimePointer(device.BlockedAt), BlockReason: device.BlockReason,
+		Wire: device.Wire, NoisyAt: apiTimePointer(device.NoisyAt), BlockedBy: device.BlockedBy, BlockedAt: apiTimePointer(device.BlockedAt), BlockReason: device.BlockReason,
 	}
 }
 
@@ -364,11 +364,14 @@ func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	Body *operators.Rotation
 },
 ) (operators.TokenMade, error) {
-	overlap := defaultOverlap
+	overlap, chosen := defaultOverlap, ""
+	if in.Body != nil {
+		chosen = in.Body.Token
+	}
 	if in.Body != nil && in.Body.OverlapMS != nil {
 		overlap = milliseconds(*in.Body.OverlapMS)
 	}
-	token, until, err := d.credentials.RotateToken(ctx, actor(ctx), in.ID, overlap)
+	token, until, err := d.credentials.RotateToken(ctx, actor(ctx), in.ID, overlap, chosen)
 	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: apiTime(until)}, err
 }
 

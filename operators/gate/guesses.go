@@ -204,6 +204,11 @@ func (g *Gate) IsProxied(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" && g.ClientAddress(r) == parseAddress(r.RemoteAddr)
 }
 
+// FromProxy reports whether a trusted proxy sent the request, so that its X-Forwarded headers can be believed.
+func (g *Gate) FromProxy(r *http.Request) bool {
+	return anyContains(g.options.Proxies, parseAddress(r.RemoteAddr))
+}
+
 // anyContains reports whether one of networks contains address.
 func anyContains(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })

@@ -1,0 +1,64 @@
+package hawkbit
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// configBody has the attributes that a device sends about itself.
+type configBody struct {
+	Mode string                     `json:"mode"` // merge (also if absent), replace or remove
+	Data map[string]json.RawMessage `json:"data"`
+}
+
+// patch returns the change of attributes as a merge patch. stored has the present attributes of the device.
+func (c configBody) patch(stored json.RawMessage) (map[string]any, error) {
+	patch := make(map[string]any)
+	switch c.Mode {
+	case "", "merge", "remove":
+	case "replace":
+		present := make(map[string]json.RawMessage)
+		_ = json.Unmarshal(stored, &present) // an object, or nothing
+		for name := range present {
+			patch[name] = nil
+		}
+	default:
+		return nil, &devices.Error{Reason: devices.ReasonInvalid, Code: devices.CodeInvalidField, Detail: "mode: must be merge, replace or remove"}
+	}
+	for name, value := range c.Data {
+		if patch[name] = value; c.Mode == "remove" {
+			patch[name] = nil
+		}
+	}
+	return patch, nil
+}
+
+// putConfig handles the attributes of a device.
+func (x *exchange) putConfig() (answer, error) {
+	var got configBody
+	if err := x.readBody(&got); err != nil {
+		return answer{}, err
+	}
+	newest, err := x.readAction()
+	if err != nil {
+		return answer{}, err
+	}
+	patch, err := got.patch(newest.Attributes)
+	if err != nil {
+		return answer{}, err
+	}
+	report, err := decode(map[string]any{"attributes": patch, "accept": false})
+	if err != nil {
+		return answer{}, err
+	}
+	reply, err := x.report(report)
+	if err != nil {
+		return answer{}, err
+	}
+	if reply.Code != "" {
+		return answer{}, &devices.Error{Reason: devices.ReasonInvalid, Code: reply.Code, Detail: reply.Detail}
+	}
+	return answer{status: http.StatusOK}, unavailable(x.Ledger.SettleAttributes(x.request.Context(), x.caller.Device))
+}

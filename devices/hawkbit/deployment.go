@@ -1,0 +1,95 @@
+package hawkbit
+
+import (
+	"net/http"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// deployment answers the request for the deployment of an action. It renews the grant, and answers 404 unless the grant is in force.
+func (x *exchange) deployment() (answer, error) {
+	newest, err := x.readAction()
+	if err != nil || newest.ID != x.action || !newest.IsOpen || newest.Payload == nil {
+		return notFound(), err
+	}
+	_, stop, err := x.renew(newest, 0)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case hasEnded(stop):
+		_, err = x.follow(0, 0)
+		return notFound(), err
+	case stop != "":
+		return notFound(), nil
+	}
+	return deploymentAnswer(newest)
+}
+
+// installed answers the request for the deployment that the device installed last.
+func (x *exchange) installed() (answer, error) {
+	newest, err := x.readAction()
+	if err != nil || newest.ID != x.action || !newest.IsInstalled || newest.Payload == nil {
+		return notFound(), err
+	}
+	return deploymentAnswer(newest)
+}
+
+// deploymentAnswer returns the answer with the deployment of an action.
+func deploymentAnswer(of Action) (answer, error) {
+	payload, err := ParsePayload(of.Payload)
+	return answer{http.StatusOK, payload.body(of.ID)}, unavailable(err)
+}
+
+// cancelBody is the answer to the request for the cancel of an action.
+type cancelBody struct {
+	ID     string `json:"id"`
+	Cancel struct {
+		StopID string `json:"stopId"`
+	} `json:"cancelAction"`
+}
+
+// cancelAction answers the request for the cancel of an action. The cancel has the number of the action that it stops.
+func (x *exchange) cancelAction() (answer, error) {
+	newest, err := x.readAction()
+	if err != nil || newest.ID != x.action || !newest.IsOpen {
+		return notFound(), err
+	}
+	_, stop, err := x.renew(newest, 0)
+	if err != nil || stop == "" || hasEnded(stop) {
+		return notFound(), err
+	}
+	body := cancelBody{ID: x.request.PathValue("action")}
+	body.Cancel.StopID = body.ID
+	return answer{http.StatusOK, body}, nil
+}
+
+// cancelFeedback handles the answer of the device to a cancel. A closed feedback ends the task. A rejected one withdraws the cancel: the
+// device goes on and reports the end of the action.
+func (x *exchange) cancelFeedback() (answer, error) {
+	got, err := x.readFeedback()
+	if err != nil {
+		return answer{}, err
+	}
+	newest, err := x.readAction()
+	if err != nil {
+		return answer{}, err
+	}
+	if newest.ID != x.action || !newest.IsOpen {
+		return x.gone(newest.ID, "cancel"), nil
+	}
+	_, stop, err := x.renew(newest, 0)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case hasEnded(stop):
+		_, err = x.follow(0, 0)
+		return x.gone(newest.ID, stop), err
+	case stop == "":
+		return answer{status: http.StatusMethodNotAllowed}, nil
+	case got.Status.Execution == "closed":
+		return x.end(newest, devices.StatusFailed, "stopped: "+stop, got)
+	case got.Status.Execution == "rejected":
+		err = x.Ledger.RefuseCancel(x.request.Context(), newest.Task, newest.Token)
+	}
+	return answer{status: http.StatusOK}, unavailable(err)
+}

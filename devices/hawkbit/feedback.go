@@ -1,0 +1,124 @@
+package hawkbit
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// feedbackBody is what a device reports about an action. Other members are ignored.
+type feedbackBody struct {
+	Status struct {
+		Execution string `json:"execution"`
+		Result    struct {
+			Finished string `json:"finished"`
+			Progress struct {
+				Count float64 `json:"cnt"`
+				Of    float64 `json:"of"`
+			} `json:"progress"`
+		} `json:"result"`
+		Details []string `json:"details"`
+	} `json:"status"`
+}
+
+// progress returns the progress of the action, 0 to 1. It is 0 if it is unknown.
+func (f feedbackBody) progress() float64 {
+	p := f.Status.Result.Progress
+	if p.Of > 0 && p.Count > 0 && p.Count <= p.Of {
+		return p.Count / p.Of
+	}
+	return 0
+}
+
+// feedback handles a feedback to the action in the path. If it ends the action, it becomes a result; any other feedback renews the grant.
+// Feedback to an action that is not the newest one changes nothing.
+func (x *exchange) feedback() (answer, error) {
+	got, err := x.readFeedback()
+	if err != nil {
+		return answer{}, err
+	}
+	newest, err := x.readAction()
+	if err != nil {
+		return answer{}, err
+	}
+	execution, finished := got.Status.Execution, got.Status.Result.Finished
+	switch {
+	case newest.ID != x.action || x.action == 0:
+		return x.gone(newest.ID, "another action"), nil
+	case execution == "closed" && finished == "failure":
+		return x.end(newest, devices.StatusFailed, "the device reported a failure", got)
+	case execution == "closed":
+		return x.end(newest, devices.StatusSucceeded, "", got)
+	case execution == "canceled":
+		return x.end(newest, devices.StatusFailed, "canceled by the device", got)
+	case !newest.IsOpen:
+		return x.gone(newest.ID, "the action has ended"), nil
+	}
+	_, stop, err := x.renew(newest, got.progress())
+	if err == nil && hasEnded(stop) {
+		_, err = x.follow(0, 0)
+		return x.gone(newest.ID, stop), err
+	}
+	return answer{status: http.StatusOK}, err
+}
+
+// end reports the end of an action as the result of its task. Only the first end is answered 200. A late end is kept as a late result.
+// defaultError is the error of the task if the device sent no details.
+func (x *exchange) end(of Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
+	result := map[string]any{"task": of.Task, "token": of.Token, "status": status}
+	if len(got.Status.Details) > 0 {
+		result["output"] = map[string]any{"details": got.Status.Details}
+	}
+	if status != devices.StatusSucceeded {
+		result["error"] = cmp.Or(strings.Join(got.Status.Details, "; "), defaultError)
+	}
+	report, err := decode(map[string]any{"results": []any{result}, "accept": false})
+	if err != nil {
+		return answer{}, err
+	}
+	reply, err := x.report(report)
+	if err != nil {
+		return answer{}, err
+	}
+	outcome := reply.Acks[0].Outcome
+	if outcome == devices.OutcomeRecorded {
+		err = x.Ledger.Close(x.request.Context(), x.caller.Device, of.ID, status == devices.StatusSucceeded)
+		return answer{status: http.StatusOK}, unavailable(err)
+	}
+	_, err = x.follow(0, 0)
+	return x.gone(of.ID, string(outcome)), err
+}
+
+// readFeedback returns the feedback in the body of the request.
+func (x *exchange) readFeedback() (feedbackBody, error) {
+	var got feedbackBody
+	return got, x.readBody(&got)
+}
+
+// readBody decodes the body of the request into target.
+func (x *exchange) readBody(target any) error {
+	body, err := x.Intake.ReadBody(x.response, x.request, x.caller)
+	if err != nil {
+		return err
+	}
+	text, err := devices.CheckBody(body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, target); err != nil {
+		return &devices.Error{Reason: devices.ReasonInvalid, Code: devices.CodeInvalidJSON, Detail: "body: " + err.Error()}
+	}
+	return nil
+}
+
+// decode returns the report with these fields. It goes through the decoder of all reports, so that their limits hold.
+func decode(fields map[string]any) (devices.Report, error) {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return devices.Report{}, unavailable(err)
+	}
+	return devices.DecodeReport(text)
+}

@@ -1,0 +1,214 @@
+package hawkbit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+)
+
+const transport = string(devices.WireHawkbit) // label in metrics
+
+// Ledger keeps the newest action of each device. The product uses *store.Store.
+type Ledger interface {
+	// Action returns the newest action of a device. If the device had none, its ID is 0.
+	Action(ctx context.Context, device devices.ID) (Action, error)
+	// Follow makes the newest action follow the grant that the device holds (0, 0: none): a newer grant gets a new action. hasOverrun reports
+	// whether it found that the grant of an open action had ended without a result.
+	Follow(ctx context.Context, device devices.ID, task, token int64) (action Action, hasOverrun bool, err error)
+	// Close records that the device reported the end of an action.
+	Close(ctx context.Context, device devices.ID, id int64, isSuccess bool) error
+	// SettleAttributes records that the device has sent its attributes.
+	SettleAttributes(ctx context.Context, device devices.ID) error
+	// RefuseCancel withdraws the request to stop the task of a grant.
+	RefuseCancel(ctx context.Context, task, token int64) error
+}
+
+// Action is a grant, under a number that fits into 32 bits.
+type Action struct {
+	ID             int64
+	Task, Token    int64
+	IsOpen         bool // its end was neither reported nor found
+	IsInstalled    bool // the device reported its success
+	AsksAttributes bool
+	Payload        json.RawMessage // the payload of the task, if it is a deployment; else nil
+	Attributes     json.RawMessage // attributes of the device
+}
+
+// Options configures a Handler. Every field but PublicURL and FromProxy is required.
+type Options struct {
+	Intake    *devicehttp.Intake
+	Ledger    Ledger
+	Tenant    string                   // the only tenant: the first segment of every path
+	PublicURL string                   // start of the links in answers; empty: from the Host of the request
+	FromProxy func(*http.Request) bool // reports whether a trusted proxy sent the request; nil: none is trusted
+	// AllowGateway is false if the fleet token may only enrol devices, because a DDI client cannot receive a token of its own.
+	AllowGateway bool
+	OnOverrun    func(device devices.ID, action int64) // called for each overrun that was found
+}
+
+// Handler answers the requests of DDI clients.
+type Handler struct{ Options }
+
+// New returns a Handler with these options.
+func New(options Options) *Handler { return &Handler{options} }
+
+// Register adds the paths of DDI to mux.
+func (h *Handler) Register(mux *http.ServeMux) {
+	base := "/" + h.Tenant + "/controller/v1/{device}"
+	for _, route := range []struct {
+		pattern string
+		answer  func(*exchange) (answer, error)
+	}{
+		{"GET " + base, (*exchange).poll},
+		{"PUT " + base + "/configData", (*exchange).putConfig},
+		{"GET " + base + "/deploymentBase/{action}", (*exchange).deployment},
+		{"POST " + base + "/deploymentBase/{action}/feedback", (*exchange).feedback},
+		{"GET " + base + "/cancelAction/{action}", (*exchange).cancelAction},
+		{"POST " + base + "/cancelAction/{action}/feedback", (*exchange).cancelFeedback},
+		{"GET " + base + "/installedBase/{action}", (*exchange).installed},
+	} {
+		mux.HandleFunc(route.pattern, func(response http.ResponseWriter, request *http.Request) { h.serve(response, request, route.answer) })
+	}
+}
+
+// answer is the answer to a request that was not refused.
+type answer struct {
+	status int
+	body   any // nil: no body
+}
+
+// exchange is one admitted request, with what the reports made of it.
+type exchange struct {
+	*Handler
+
+	response http.ResponseWriter
+	request  *http.Request
+	caller   devices.Caller
+	action   int64          // the number of the action in the path; 0 if the path has none or it is invalid
+	reason   devices.Reason // of the last reply; for metrics
+}
+
+// serve answers one request.
+func (h *Handler) serve(response http.ResponseWriter, request *http.Request, handle func(*exchange) (answer, error)) {
+	started := time.Now()
+	x := &exchange{Handler: h, response: response, request: request, reason: devices.ReasonNone}
+	got, err := x.run(handle)
+	var body []byte
+	if err == nil && got.body != nil {
+		body, err = json.Marshal(got.body)
+	}
+	if err != nil {
+		h.Intake.Refuse(response, request, transport, err, started)
+		return
+	}
+	h.Intake.Handler.CountReport(transport, string(x.reason), time.Since(started))
+	response.Header().Set("Cache-Control", "no-store")
+	devicehttp.WriteResponse(response, got.status, "application/hal+json", body)
+}
+
+// run admits the request and handles it.
+func (x *exchange) run(handle func(*exchange) (answer, error)) (answer, error) {
+	device, err := devices.ParseID(x.request.PathValue("device"))
+	if err != nil {
+		return answer{}, err
+	}
+	if err := x.admit(device); err != nil {
+		return answer{}, err
+	}
+	x.action, _ = strconv.ParseInt(x.request.PathValue("action"), 10, 32)
+	return handle(x)
+}
+
+// admit sets the caller from the header Authorization: TargetToken has the device's own token, GatewayToken the fleet token.
+func (x *exchange) admit(device devices.ID) error {
+	scheme, token, _ := strings.Cut(x.request.Header.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	isGateway := strings.EqualFold(scheme, "GatewayToken")
+	if !isGateway && !strings.EqualFold(scheme, "TargetToken") {
+		token = ""
+	}
+	caller, err := x.Intake.Admit(x.request, device, token)
+	switch {
+	case err != nil:
+		return err
+	case isGateway != (caller.Via == devices.ViaFleetToken):
+		return fmt.Errorf("%w: the scheme of Authorization is for another kind of token", devices.ErrUnauthenticated)
+	case isGateway && !x.AllowGateway:
+		return fmt.Errorf("%w: fleet_token_mode is enroll, and a DDI client cannot receive a token of its own", devices.ErrForbidden)
+	}
+	caller.Wire = devices.WireHawkbit
+	x.caller = caller
+	return nil
+}
+
+// report hands one report of the device to the decisions.
+func (x *exchange) report(report devices.Report) (devices.Reply, error) {
+	if err := x.Intake.Enter(); err != nil {
+		return devices.Reply{}, err
+	}
+	defer x.Intake.Leave()
+	reply, err := x.Intake.Handler.HandleReport(x.request.Context(), x.caller, report)
+	if err == nil && len(report.Running) == 0 {
+		x.reason = reply.Reason
+	}
+	return reply, err
+}
+
+// readAction returns the newest action of the device.
+func (x *exchange) readAction() (Action, error) {
+	found, err := x.Ledger.Action(x.request.Context(), x.caller.Device)
+	return found, unavailable(err)
+}
+
+// follow makes the newest action of the device follow the grant that it holds, and reports an overrun.
+func (x *exchange) follow(task, token int64) (Action, error) {
+	followed, hasOverrun, err := x.Ledger.Follow(x.request.Context(), x.caller.Device, task, token)
+	if hasOverrun {
+		x.Intake.Logger.WarnContext(x.request.Context(), "overrun: the lease of a device that speaks DDI ended before the device was heard again; it may have gone on without a slot", "device", x.caller.Device)
+		x.OnOverrun(x.caller.Device, followed.ID)
+	}
+	return followed, unavailable(err)
+}
+
+// renew renews the grant of an action. stop is empty if the grant is in force and may go on. Otherwise it is a reason such as
+// devices.CancelCancelled.
+func (x *exchange) renew(of Action, progress float64) (reply devices.Reply, stop string, err error) {
+	reply, err = x.report(devices.Report{Running: []devices.Running{{Task: of.Task, Token: of.Token, Progress: progress}}})
+	switch {
+	case err != nil:
+		return reply, "", err
+	case len(reply.Renewed) > 0:
+		return reply, "", nil
+	case len(reply.Cancel) > 0:
+		return reply, reply.Cancel[0].Why, nil
+	}
+	return reply, "", devices.ErrUnavailable
+}
+
+// hasEnded reports whether stop, the second result of renew, means that the grant is no longer in force.
+func hasEnded(stop string) bool { return stop == devices.CancelExpired || stop == devices.CancelStale }
+
+// unavailable makes an error of the ledger one that refuses the request, so that the client sends it again.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, devices.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+}
+
+// notFound is the answer to a request for an action that the device has not, or not in this form.
+func notFound() answer { return answer{status: http.StatusNotFound} }
+
+// gone is the answer to feedback for an action that is no longer active. The log keeps such feedback.
+func (x *exchange) gone(newest int64, why string) answer {
+	x.Intake.Logger.InfoContext(x.request.Context(), "feedback for an action that is not active", "device", x.caller.Device, "action", x.action, "newest", newest, "why", why)
+	return answer{status: http.StatusGone}
+}

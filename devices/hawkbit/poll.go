@@ -1,0 +1,139 @@
+package hawkbit
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+)
+
+// pollBody is the answer to a poll.
+type pollBody struct {
+	Config struct {
+		Polling struct {
+			Sleep string `json:"sleep"`
+		} `json:"polling"`
+	} `json:"config"`
+	Links map[string]link `json:"_links,omitempty"`
+}
+
+// link is a link to another resource of the device.
+type link struct {
+	Href string `json:"href"`
+}
+
+// poll answers the poll of a device: a report that asks for a task. A device without a slot gets no link.
+func (x *exchange) poll() (answer, error) {
+	reply, err := x.report(devices.Report{Accept: true})
+	if err != nil {
+		return answer{}, err
+	}
+	links := make(map[string]link)
+	after := reply.ReportAfterMS
+	if !reply.FromMark {
+		after, err = x.addLinks(links, reply)
+	}
+	body := pollBody{Links: links}
+	body.Config.Polling.Sleep = sleepText(after)
+	return answer{http.StatusOK, body}, err
+}
+
+// addLinks adds the links that follow from reply, the reply to a poll for which the ledger was read. It returns the time until the next
+// poll, in milliseconds.
+func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (afterMS int64, err error) {
+	task, token, ok := heldGrant(reply)
+	if !ok {
+		return reply.ReportAfterMS, nil
+	}
+	newest, err := x.follow(task, token)
+	if err != nil {
+		return 0, err
+	}
+	if newest.AsksAttributes {
+		links["configData"] = x.link("configData")
+	}
+	if newest.IsInstalled {
+		links["installedBase"] = x.link(fmt.Sprintf("installedBase/%d", newest.ID))
+	}
+	if token == 0 || newest.Token != token || newest.Payload == nil { // no payload: the device got the task over another wire
+		return reply.ReportAfterMS, nil
+	}
+	if len(reply.Cancel) > 0 {
+		links["cancelAction"] = x.link(fmt.Sprintf("cancelAction/%d", newest.ID))
+		return reply.ReportAfterMS, nil
+	}
+	renewed, stop, err := x.renew(newest, 0) // also checks that the grant is still in force
+	switch {
+	case err != nil:
+		return 0, err
+	case stop == "":
+		links["deploymentBase"] = x.link(fmt.Sprintf("deploymentBase/%d", newest.ID))
+	case !hasEnded(stop):
+		links["cancelAction"] = x.link(fmt.Sprintf("cancelAction/%d", newest.ID))
+	}
+	return renewed.ReportAfterMS, nil
+}
+
+// heldGrant returns the grant that the device holds according to the reply to its poll; 0 means that it holds none. ok is false if the
+// reply does not tell.
+func heldGrant(reply devices.Reply) (task, token int64, ok bool) {
+	switch {
+	case reply.Task != nil:
+		return reply.Task.ID, reply.Task.Token, true
+	case len(reply.Cancel) > 0:
+		return reply.Cancel[0].Task, reply.Cancel[0].Token, true
+	}
+	switch reply.Reason {
+	case devices.ReasonBusy, devices.ReasonUnavailable, devices.ReasonBlocked:
+		return 0, 0, false
+	}
+	return 0, 0, true
+}
+
+// maxSleep is the longest pause between two polls: some clients read the text as a time of day.
+const maxSleep = 24*time.Hour - time.Second
+
+// sleepText returns the pause until the next poll as clients read it, in whole seconds. The pause is at least a second, because 00:00:00
+// means the client's own default.
+func sleepText(afterMS int64) string {
+	pause := min(max((time.Duration(afterMS)*time.Millisecond).Round(time.Second), time.Second), maxSleep)
+	seconds := int(pause / time.Second)
+	return fmt.Sprintf("%02d:%02d:%02d", seconds/3600, seconds/60%60, seconds%60)
+}
+
+// link returns the link to a resource of the device. It has no query, because clients append to it.
+func (x *exchange) link(resource string) link {
+	return link{x.baseURL() + "/" + x.Tenant + "/controller/v1/" + string(x.caller.Device) + "/" + resource}
+}
+
+// baseURL returns the start of all links: the configured address, or the address that the request names.
+func (x *exchange) baseURL() string {
+	if x.PublicURL != "" {
+		return x.PublicURL
+	}
+	scheme, host := "http", x.request.Host
+	if x.request.TLS != nil {
+		scheme = "https"
+	}
+	if x.FromProxy != nil && x.FromProxy(x.request) {
+		if forwarded := x.request.Header.Get("X-Forwarded-Proto"); forwarded == "http" || forwarded == "https" {
+			scheme = forwarded
+		}
+		if forwarded := x.request.Header.Get("X-Forwarded-Host"); isHost(forwarded) {
+			host = forwarded
+		}
+	}
+	return scheme + "://" + host
+}
+
+// isHost reports whether text can be a host with or without a port.
+func isHost(text string) bool {
+	for i := range len(text) {
+		c := text[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == ':' || c == '[' || c == ']') {
+			return false
+		}
+	}
+	return text != ""
+}

@@ -1,0 +1,99 @@
+package http
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/pace"
+)
+
+// Intake admits the requests of devices over HTTP, and bounds what they use of this replica. All transports over HTTP share one Intake, so
+// that a device gets no second share through another path.
+type Intake struct {
+	Options
+
+	inProgress chan struct{} // bounds the concurrent reports, with one element for each
+	bodies     *bodyLimiter  // bounds the report bodies that are still incomplete
+}
+
+// NewIntake returns an Intake with these options.
+func NewIntake(options Options) *Intake {
+	options.MaxReports = cmp.Or(options.MaxReports, 512)
+	if options.Authenticate == nil {
+		options.Authenticate = func(r *http.Request, device devices.ID, token string) (devices.Caller, error) {
+			return options.Handler.Authenticate(r.Context(), device, token)
+		}
+	}
+	return &Intake{Options: options, inProgress: make(chan struct{}, options.MaxReports), bodies: newBodyLimiter(options.MaxReports)}
+}
+
+// Admit returns the caller of a request that acts as device with this token. It runs before the body is read, because a device may send
+// the body slowly. It refuses a device that sends more requests than Options.Pace allows.
+func (i *Intake) Admit(request *http.Request, device devices.ID, token string) (devices.Caller, error) {
+	caller, err := i.authenticate(request, device, token)
+	if err == nil && !i.Pace.Take(device, caller.Via) {
+		err = errOverRate
+	}
+	return caller, err
+}
+
+// authenticate returns the caller with this token.
+func (i *Intake) authenticate(request *http.Request, device devices.ID, token string) (devices.Caller, error) {
+	if err := i.Enter(); err != nil {
+		return devices.Caller{}, err
+	}
+	defer i.Leave()
+	caller, err := i.Authenticate(request, device, token)
+	if caller.Via == devices.ViaFleetToken && i.AddressOf != nil {
+		caller.From = i.AddressOf(request)
+	}
+	return caller, err
+}
+
+// ReadBody returns the body of request. It refuses the request if too many bodies are incomplete.
+func (i *Intake) ReadBody(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
+	return i.bodies.read(response, request, caller)
+}
+
+// Enter counts a report as in progress until Leave is called. It refuses the report if MaxReports are in progress.
+func (i *Intake) Enter() error {
+	select {
+	case i.inProgress <- struct{}{}:
+		return nil
+	default:
+		return busyError("too many reports at once")
+	}
+}
+
+// Leave ends the count of a report that Enter began.
+func (i *Intake) Leave() { <-i.inProgress }
+
+// Refuse answers request, which began at started, with the refusal for err, and counts it for the transport.
+func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, transport string, err error, started time.Time) {
+	refusal, device := devices.RefusalOf(err), request.PathValue("device")
+	reason, isOverRate := refusal.Code, errors.Is(err, errOverRate)
+	if isOverRate {
+		reason = pace.OverRate
+	}
+	if refusal.Status >= http.StatusInternalServerError && !isOverRate {
+		i.Logger.WarnContext(request.Context(), "report not answered", "device", device, "err", err)
+	}
+	if refusal.Reason == devices.ReasonForbidden {
+		i.OnRefused(request, device, err)
+	}
+	i.Handler.CountReport(transport, reason, time.Since(started))
+	Refuse(response, refusal, i.Handler.AfterRefusal(refusal.DelayAs))
+}
+
+// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError, so that
+// errors.Is tells it from the other errors of busyError.
+var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
+
+// busyError returns the error for a report that is refused because the server is busy. detail names the limit that is reached.
+func busyError(detail string) error {
+	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
+}

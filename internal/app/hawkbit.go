@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/hawkbit"
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// defaultTenant is the name of the tenant that clients of hawkBit use unless they are told another one.
+const defaultTenant = "DEFAULT"
+
+// validateHawkbit returns an error if the settings for devices that speak hawkBit's DDI are invalid.
+func (c Config) validateHawkbit() error {
+	var errs []error
+	if !regexp.MustCompile(`^[A-Za-z0-9_-]{0,40}$`).MatchString(c.HawkbitTenant) || c.HawkbitTenant == "v1" {
+		errs = append(errs, errors.New("hawkbit_tenant: 1 to 40 letters, digits, - or _, and not v1; or off"))
+	}
+	if c.PublicURL != "" {
+		link, err := url.Parse(c.PublicURL)
+		if err != nil || link.Host == "" || link.Scheme != "http" && link.Scheme != "https" || link.RawQuery != "" || link.User != nil {
+			errs = append(errs, errors.New("public_url: must be a complete http:// or https:// address without a query"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newHawkbit returns the handler of devices that speak hawkBit's DDI, or nil if it is off.
+func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics prometheus.Registerer) api.DevicePaths {
+	if a.config.HawkbitTenant == settingOff || a.config.HawkbitTenant == "" {
+		return nil
+	}
+	overruns := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "dispatcher_hawkbit_overruns_total", Help: "DDI devices that were heard again after their lease had ended without a result.",
+	})
+	metrics.MustRegister(overruns)
+	return hawkbit.New(hawkbit.Options{
+		Intake: intake, Ledger: hawkbitLedger{ledger}, Tenant: a.config.HawkbitTenant, PublicURL: strings.TrimSuffix(a.config.PublicURL, "/"),
+		FromProxy: a.gate.FromProxy, AllowGateway: credentials.FleetMode(a.config.FleetTokenMode) != credentials.FleetEnroll,
+		OnOverrun: func(devices.ID, int64) { overruns.Inc() },
+	})
+}
+
+// hawkbitLedger is the store as package hawkbit sees it.
+type hawkbitLedger struct{ store *store.Store }
+
+// hawkbitAction returns an action of the store as package hawkbit sees it.
+func hawkbitAction(a store.HawkbitAction) hawkbit.Action {
+	return hawkbit.Action{
+		ID: a.ID, Task: a.Task, Token: a.Token, IsOpen: a.State == store.HawkbitOpen, IsInstalled: a.State == store.HawkbitInstalled,
+		AsksAttributes: a.AsksAttributes, Payload: a.Payload, Attributes: a.Attributes,
+	}
+}
+
+// Action implements hawkbit.Ledger.
+func (l hawkbitLedger) Action(ctx context.Context, device devices.ID) (hawkbit.Action, error) {
+	found, err := l.store.HawkbitAction(ctx, string(device))
+	return hawkbitAction(found), err
+}
+
+// Follow implements hawkbit.Ledger.
+func (l hawkbitLedger) Follow(ctx context.Context, device devices.ID, task, token int64) (hawkbit.Action, bool, error) {
+	followed, hasOverrun, err := l.store.FollowHawkbit(ctx, string(device), task, token)
+	return hawkbitAction(followed), hasOverrun, err
+}
+
+// Close implements hawkbit.Ledger.
+func (l hawkbitLedger) Close(ctx context.Context, device devices.ID, id int64, isSuccess bool) error {
+	state := store.HawkbitClosed
+	if isSuccess {
+		state = store.HawkbitInstalled
+	}
+	return l.store.CloseHawkbit(ctx, string(device), id, state)
+}
+
+// SettleAttributes implements hawkbit.Ledger.
+func (l hawkbitLedger) SettleAttributes(ctx context.Context, device devices.ID) error {
+	return l.store.SettleHawkbitAttributes(ctx, string(device))
+}
+
+// RefuseCancel implements hawkbit.Ledger.
+func (l hawkbitLedger) RefuseCancel(ctx context.Context, task, token int64) error {
+	if err := l.store.RefuseHawkbitCancel(ctx, task, token); err != nil {
+		return fmt.Errorf("withdrawing a cancel that the device refused: %w", err)
+	}
+	return nil
+}

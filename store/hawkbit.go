@@ -1,0 +1,173 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// hawkbit is the part of the ledger that holds the actions of devices which speak hawkBit's DDI.
+type hawkbit struct{ *connection }
+
+// hawkbitJump is added to the used numbers of actions by a restore of the ledger, because the lost part of the ledger may have used the next
+// numbers. Some clients read a number as a signed integer of 32 bits, so there is room for about 2,000 restores.
+const hawkbitJump = 1_000_000
+
+// HawkbitState is the state of an action.
+type HawkbitState string
+
+// The states of an action.
+const (
+	HawkbitOpen      HawkbitState = "open"
+	HawkbitInstalled HawkbitState = "installed" // the device reported a success
+	HawkbitClosed    HawkbitState = "closed"    // the device reported another end
+	HawkbitOverrun   HawkbitState = "overrun"   // the grant ended without a result, and the device was heard again
+)
+
+// HawkbitAction is the newest action of a device: one grant, under a number that fits into 32 bits.
+type HawkbitAction struct {
+	ID             int64 // 0 means that the device had no action
+	Task, Token    int64 // the grant of the action
+	State          HawkbitState
+	AsksAttributes bool
+	Payload        json.RawMessage // nil if the payload of the task is no deployment
+	Attributes     json.RawMessage // attributes of the device
+}
+
+// hawkbitDest returns pointers to the fields of a, for a query that selects hawkbitColumns.
+func hawkbitDest(a *HawkbitAction) []any {
+	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, document{&a.Payload}, document{&a.Attributes}}
+}
+
+const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, CASE WHEN b.is_deployment AND t.payload IS NULL THEN b.payload END, d.attributes`
+
+// HawkbitAction returns the newest action of a device. If the device had none, the ID of the action is 0.
+func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
+	return s.readSession().hawkbitAction(ctx, device)
+}
+
+// hawkbitAction does the work of HawkbitAction in a session.
+func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
+	found, err := queryOne(ctx, s, hawkbitDest, `
+		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks t ON t.id = a.task LEFT JOIN batches b ON b.id = t.batch
+			LEFT JOIN devices d ON d.id = a.device
+		WHERE a.device = $1`, device)
+	if errors.Is(err, ErrNotFound) {
+		return HawkbitAction{State: HawkbitClosed, AsksAttributes: true}, nil
+	}
+	return found, err
+}
+
+// FollowHawkbit makes the newest action of a device follow the grant that the device holds: task and token, or 0 if it holds none. A newer
+// grant gets an action with the next number. If the grant of an open action ended without a result, the action becomes an overrun: the
+// device may have gone on without a slot. hasOverrun reports whether this call found the overrun; it is recorded as an event.
+//
+// If the returned action has another token, the grant is older than the newest action.
+func (s hawkbit) FollowHawkbit(ctx context.Context, device string, task, token int64) (action HawkbitAction, hasOverrun bool, err error) {
+	action, err = s.HawkbitAction(ctx, device)
+	if err != nil || action.Token == token || token == 0 && action.State != HawkbitOpen {
+		return action, false, err
+	}
+	err = s.write(ctx, func(tx session) (err error) {
+		action, hasOverrun, err = tx.followHawkbit(ctx, device, task, token)
+		return err
+	})
+	if err != nil {
+		return action, false, fmt.Errorf("following the grant of a DDI device: %w", err)
+	}
+	return action, hasOverrun, nil
+}
+
+// followHawkbit does the work of FollowHawkbit in one transaction.
+func (s session) followHawkbit(ctx context.Context, device string, task, token int64) (_ HawkbitAction, hasOverrun bool, err error) {
+	if err := s.addHawkbitRow(ctx, device); err != nil {
+		return HawkbitAction{}, false, err
+	}
+	last := HawkbitAction{}
+	if err := s.scanRowArgs(ctx, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 {lock}`,
+		[]any{device}, &last.Task, &last.Token, &last.State); err != nil {
+		return HawkbitAction{}, false, fmt.Errorf("locking the action: %w", err)
+	}
+	if last.State == HawkbitOpen && last.Token != token {
+		if hasOverrun, err = s.endHawkbit(ctx, device, last); err != nil {
+			return HawkbitAction{}, false, err
+		}
+	}
+	if token > last.Token {
+		if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET action = last + 1, last = last + 1, task = $2, token = $3, state = 'open' WHERE device = $1`,
+			device, task, token); err != nil {
+			return HawkbitAction{}, false, fmt.Errorf("numbering an action: %w", err)
+		}
+	}
+	action, err := s.hawkbitAction(ctx, device)
+	return action, hasOverrun, err
+}
+
+// addHawkbitRow adds the row of a device that has none. The first number is above the numbers that lost parts of the ledger may have used.
+func (s session) addHawkbitRow(ctx context.Context, device string) error {
+	_, err := s.exec(ctx, `INSERT INTO hawkbit_actions (device, last) SELECT $1, CAST($2 AS integer) * count(*) FROM restores WHERE TRUE ON CONFLICT DO NOTHING`, device, hawkbitJump)
+	return err
+}
+
+// endHawkbit ends last, the open action of a device, unless its grant is in force. It reports whether the grant ended without a result.
+func (s session) endHawkbit(ctx context.Context, device string, last HawkbitAction) (isOverrun bool, err error) {
+	var isHeld bool
+	var endedBy EndCause
+	if err := s.scanRowArgs(ctx, `
+		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`,
+		[]any{last.Task, last.Token}, &isHeld, opt(&endedBy)); err != nil {
+		return false, fmt.Errorf("reading the end of a grant: %w", err)
+	}
+	state := HawkbitOverrun
+	switch {
+	case isHeld:
+		return false, nil
+	case endedBy == BySuccess:
+		state = HawkbitInstalled
+	case endedBy.isResult():
+		state = HawkbitClosed
+	}
+	if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET state = $2 WHERE device = $1`, device, string(state)); err != nil || state != HawkbitOverrun {
+		return false, err
+	}
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+		SELECT {now}, 'device.overrun', a.device, 'device', coalesce(t.pool, ''), coalesce(t.batch, 0), a.task, a.device, a.token, $2
+		FROM hawkbit_actions a LEFT JOIN tasks t ON t.id = a.task WHERE a.device = $1`, device, "wire=hawkbit ended_by="+string(endedBy))
+	return true, err
+}
+
+// CloseHawkbit records that the device reported the end of an action. The next answers ask the device for its attributes.
+func (s hawkbit) CloseHawkbit(ctx context.Context, device string, id int64, state HawkbitState) error {
+	return s.write(ctx, func(tx session) error {
+		_, err := tx.exec(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, id, string(state))
+		return err
+	})
+}
+
+// SettleHawkbitAttributes records that the device has sent its attributes.
+func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) error {
+	return s.write(ctx, func(tx session) error {
+		if err := tx.addHawkbitRow(ctx, device); err != nil {
+			return err
+		}
+		_, err := tx.exec(ctx, `UPDATE hawkbit_actions SET asks = FALSE WHERE device = $1`, device)
+		return err
+	})
+}
+
+// RefuseHawkbitCancel withdraws the request to stop the task of a grant, because its device refused to stop: the device goes on, so its
+// lease is renewed again. It is no error if the grant has ended.
+func (s hawkbit) RefuseHawkbitCancel(ctx context.Context, task, token int64) error {
+	return s.write(ctx, func(tx session) error {
+		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = '' WHERE task = $1 AND token = $2 AND cancel_why <> ''`, task, token)
+		if err != nil || n == 0 {
+			return err
+		}
+		_, err = tx.exec(ctx, `
+			INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
+			SELECT {now}, 'task.cancel_refused', device, 'device', pool, batch, task, device, token, '' FROM grants WHERE task = $1`, task)
+		return err
+	})
+}
