@@ -2,7 +2,7 @@
 // reports, replies, their JSON form and their MQTT topics. It does not depend on
 // transports, slots or SQL.
 //
-// The transports are the packages http and mqtt. Package line is a third transport, in a test, as an example. Over MQTT the broker
+// The transports are the packages http, mqtt and hawkbit. Package line is a transport, in a test, as an example. Over MQTT the broker
 // authenticates the devices. The broker is either package broker, the embedded broker, or mosquitto with the accounts that package dynsec
 // maintains. Package check examines a real device.
 //

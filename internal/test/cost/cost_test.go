@@ -34,6 +34,17 @@ func TestCost(t *testing.T) {
 	waiting := numberedNames("w", 200)
 	p.fillPool("full", waiting)
 	count("waiting report", len(waiting), func(i int) { p.reportWaiting(waiting[i]) })
+	for _, names := range [][]string{idle, waiting} {
+		for _, name := range names { // the first poll over another wire reads the ledger
+			p.pollDDI(name)
+		}
+	}
+	p.actionReads = 0
+	count("idle poll over DDI", len(idle), func(i int) { p.pollDDI(idle[i]) })
+	count("waiting poll over DDI", len(waiting), func(i int) { p.pollDDI(waiting[i]) })
+	if most := (len(idle) + len(waiting)) / 100; p.actionReads > most { // each 256th poll is audited
+		t.Errorf("%d reads of actions for polls that Redis answers, want at most %d", p.actionReads, most)
+	}
 	thousand := numberedNames("b", 1000)
 	count("batch of 1,000", 1, func(int) { p.createBatch("a", thousand) })
 	if *update {

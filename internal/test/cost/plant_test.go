@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/hawkbit"
 	devicehttp "github.com/fleetslots/dispatcher/devices/http"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
@@ -38,6 +40,8 @@ type testDispatcher struct {
 	redis      redis.UniversalClient
 	ledger     *countedDatabase
 	callCounts strings.Builder // the counts by statement and command
+
+	actionReads int // reads of DDI actions, which the figures do not contain
 }
 
 func newTestDispatcher(t *testing.T) *testDispatcher {
@@ -56,6 +60,7 @@ func newTestDispatcher(t *testing.T) *testDispatcher {
 	reports := devicehttp.New(devicehttp.Options{Handler: p.dispatcher, OnRefused: func(*http.Request, string, error) {}, Logger: slog.New(slog.DiscardHandler)})
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/devices/{device}/report", reports)
+	hawkbit.New(hawkbit.Options{Intake: reports.Intake, Ledger: p, Tenant: "DEFAULT", AllowGateway: true}).Register(mux)
 	p.handler = mux
 	p.runStartPasses()
 	return p
@@ -100,7 +105,7 @@ func (p *testDispatcher) createBatch(pool string, names []string) {
 	p.t.Helper()
 	in := store.Batch{
 		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
-		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
+		IsDeployment: true, MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
 	}
 	_, err := p.store.CreateBatch(p.t.Context(), "test", in, store.NewBatchTasks{Tasks: func(yield func(store.NewTask, error) bool) {
 		for _, device := range names {
@@ -181,3 +186,38 @@ func (p *testDispatcher) runCycle(device string) {
 		p.t.Fatalf("%s: %s, want the result recorded", device, reply)
 	}
 }
+
+// pollDDI sends a poll of a device that speaks hawkBit's DDI. The answer must have no link to a task.
+func (p *testDispatcher) pollDDI(device string) {
+	p.t.Helper()
+	request := httptest.NewRequest(http.MethodGet, "/DEFAULT/controller/v1/"+device, nil)
+	request.Header.Set("Authorization", "GatewayToken "+fleetToken)
+	response := httptest.NewRecorder()
+	p.handler.ServeHTTP(response, request)
+	if body := response.Body.String(); response.Code != http.StatusOK || strings.Contains(body, "deploymentBase") {
+		p.t.Fatalf("poll of %s: %d %s", device, response.Code, body)
+	}
+}
+
+// The methods of hawkbit.Ledger count the reads of actions: a poll of a device that waits or has nothing to do must need none.
+
+// Action implements hawkbit.Ledger.
+func (p *testDispatcher) Action(context.Context, devices.ID) (hawkbit.Action, error) {
+	p.actionReads++
+	return hawkbit.Action{}, nil
+}
+
+// Follow implements hawkbit.Ledger.
+func (p *testDispatcher) Follow(context.Context, devices.ID, int64, int64) (hawkbit.Action, bool, error) {
+	p.actionReads++
+	return hawkbit.Action{}, false, nil
+}
+
+// Close implements hawkbit.Ledger.
+func (p *testDispatcher) Close(context.Context, devices.ID, int64, bool) error { return nil }
+
+// SettleAttributes implements hawkbit.Ledger.
+func (p *testDispatcher) SettleAttributes(context.Context, devices.ID) error { return nil }
+
+// RefuseCancel implements hawkbit.Ledger.
+func (p *testDispatcher) RefuseCancel(context.Context, int64, int64) error { return nil }

@@ -50,7 +50,6 @@ func (a *artifactServer) ServeHTTP(response http.ResponseWriter, request *http.R
 		}
 		response.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, len(content)-1, len(content)))
 		content = content[offset:]
-		defer func(n int) { _ = n }(offset)
 	}
 	response.Header().Set("Content-Length", strconv.Itoa(len(content)))
 	if request.Method == http.MethodHead {

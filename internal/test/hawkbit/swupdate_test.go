@@ -151,18 +151,18 @@ func (f *fleet) await(what string, ok func() bool) bool {
 type device struct {
 	*fleet
 
-	id       string
-	dir      string
-	process  *exec.Cmd
-	ended    chan struct{}
-	inside   chan struct{} // gets an element when a download begins
-	isSilent bool
+	id      string
+	dir     string
+	process *exec.Cmd
+	ended   chan struct{}
+	inside  chan struct{} // gets an element when a download begins
+	server  string        // address of the dispatcher
 }
 
 // newDevice returns a device whose program does not run yet.
 func (f *fleet) newDevice(id string) *device {
 	f.Helper()
-	return &device{fleet: f, id: id, dir: f.TempDir(), inside: make(chan struct{}, 100)}
+	return &device{fleet: f, id: id, dir: f.TempDir(), server: f.dev.URL, inside: make(chan struct{}, 100)}
 }
 
 // boot starts swupdate. confirm is the state of the update that it reports first: 2 (success), 3 (failure), or 0 for none.
@@ -174,7 +174,7 @@ func (d *device) boot(confirm int) {
 			d.Error(err)
 		}
 	}
-	suricatta := fmt.Sprintf("-t DEFAULT -u %s -i %s -g %s -p 1 -w 1 -r 5 -m 1 --disable-token-for-dwl", d.dev.URL, d.id, d.dev.FleetToken)
+	suricatta := fmt.Sprintf("-t DEFAULT -u %s -i %s -g %s -p 1 -w 1 -r 5 -m 1 --disable-token-for-dwl", d.server, d.id, d.dev.FleetToken)
 	if confirm > 0 {
 		suricatta += " -c " + strconv.Itoa(confirm)
 	}
@@ -281,7 +281,9 @@ func faults() []fault {
 			d.signal(syscall.SIGSTOP)
 			d.awaitLapse()
 			d.signal(syscall.SIGCONT)
-			d.await("the overrun of "+d.id, func() bool { return strings.Contains(d.operate("GET", "/v1/events?device="+d.id, ""), `"device.overrun"`) })
+			d.await("the overrun of "+d.id, func() bool {
+				return strings.Contains(d.operate("GET", "/v1/events?device="+d.id, ""), `"device.overrun"`)
+			})
 			d.finish(2, "succeeded")
 		}},
 		{"cancelled in the download", "cancelled", func(d *device) {

@@ -1,0 +1,240 @@
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// HawkbitDevice simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate, in the order of a recorded transcript. It
+// is written from the contract of DDI alone. One run does one update after the other.
+//
+// Unlike swupdate, it leaves the external system if the dispatcher does not answer for Patience, so that it never overstays its lease. A
+// client without such a limit is outside the promises while it is cut off.
+type HawkbitDevice struct {
+	URL          string // URL of the dispatcher, with the tenant
+	ID           string
+	Token        string // fleet token
+	ExternalAddr string
+	Place        int           // number of the device: external systems count its visits at this slot, which no other device uses
+	Work         time.Duration // time in the external system for each update
+	Patience     time.Duration // longest time in the external system without an answer of the dispatcher
+	Client       *http.Client
+
+	// Dies is called when the device has entered the external system. If it returns true, the device leaves, forgets its update and is
+	// silent for Silence, as after a power failure. nil means never.
+	Dies    func() bool
+	Silence time.Duration
+}
+
+// hawkbitPause is the time after a failed request, and the longest pause between two polls that the device obeys while it works.
+const hawkbitPause = 500 * time.Millisecond
+
+// hawkbitPoll is the part of the answer to a poll that the device reads.
+type hawkbitPoll struct {
+	Config struct {
+		Polling struct {
+			Sleep string `json:"sleep"`
+		} `json:"polling"`
+	} `json:"config"`
+	Links struct {
+		Deployment hawkbitLink `json:"deploymentBase"`
+		Cancel     hawkbitLink `json:"cancelAction"`
+		Config     hawkbitLink `json:"configData"`
+	} `json:"_links"`
+}
+
+// hawkbitLink is a link in an answer.
+type hawkbitLink struct {
+	Href string `json:"href"`
+}
+
+// pause returns the time until the next poll.
+func (p hawkbitPoll) pause() time.Duration {
+	at, err := time.Parse("15:04:05", p.Config.Polling.Sleep)
+	if err != nil {
+		return hawkbitPause
+	}
+	return at.Sub(at.Truncate(24 * time.Hour))
+}
+
+// Run polls and does updates until ctx ends.
+func (d *HawkbitDevice) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		polled, err := d.poll(ctx)
+		switch {
+		case err != nil:
+			wait(ctx, hawkbitPause)
+		case polled.Links.Cancel.Href != "":
+			_ = d.cancel(ctx, polled.Links.Cancel.Href)
+		case polled.Links.Deployment.Href != "":
+			d.update(ctx)
+		default:
+			wait(ctx, polled.pause())
+		}
+	}
+}
+
+// poll sends a poll, and the attributes of the device if the dispatcher asks for them.
+func (d *HawkbitDevice) poll(ctx context.Context) (polled hawkbitPoll, err error) {
+	if err = d.send(ctx, http.MethodGet, d.URL+"/controller/v1/"+d.ID, nil, &polled); err == nil && polled.Links.Config.Href != "" {
+		err = d.send(ctx, http.MethodPut, polled.Links.Config.Href, map[string]any{"data": map[string]string{"simulated": "yes"}}, nil)
+	}
+	return polled, err
+}
+
+// update does one update: it reads the deployment twice, as swupdate does, uses the external system, and reports the end after a restart.
+func (d *HawkbitDevice) update(ctx context.Context) {
+	number := ""
+	sent := time.Now()
+	for range 2 {
+		sent = time.Now()
+		polled, err := d.poll(ctx)
+		if err != nil || polled.Links.Deployment.Href == "" {
+			return
+		}
+		if number, err = d.deployment(ctx, polled.Links.Deployment.Href); err != nil {
+			return
+		}
+	}
+	v := &visit{device: callerMark + d.ID, slot: d.Place}
+	if _, err := fmt.Sscan(number, &v.token); err != nil || time.Since(sent) > d.Patience {
+		return
+	}
+	if err := v.enter(ctx, d.ExternalAddr); err != nil {
+		return
+	}
+	dies := d.Dies != nil && d.Dies()
+	isDone := !dies && d.work(ctx, number, sent)
+	v.leave()
+	switch {
+	case dies:
+		wait(ctx, d.Silence)
+	case isDone:
+		d.finish(ctx, number)
+	}
+}
+
+// work stays in the external system, and polls meanwhile. It returns false if the device must not report an end: it was asked to stop, or
+// the dispatcher did not answer. lastSent is the time at which the last answered request was sent.
+func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.Time) bool {
+	for end := time.Now().Add(d.Work); time.Now().Before(end); {
+		left := d.Patience - time.Since(lastSent)
+		if left <= 0 || ctx.Err() != nil {
+			return false
+		}
+		limited, stop := context.WithTimeout(ctx, left)
+		began := time.Now()
+		polled, err := d.poll(limited)
+		stop()
+		switch {
+		case err != nil:
+			wait(ctx, min(hawkbitPause, max(0, d.Patience-time.Since(lastSent))))
+			continue
+		case polled.Links.Cancel.Href != "":
+			_ = d.cancel(ctx, polled.Links.Cancel.Href)
+			return false
+		case !strings.HasSuffix(polled.Links.Deployment.Href, "/"+number):
+			return false
+		}
+		lastSent = began
+		wait(ctx, min(polled.pause(), hawkbitPause, time.Until(end)))
+	}
+	return true
+}
+
+// finish reports the installation, and then its end until the dispatcher has accepted it or no longer knows the action.
+func (d *HawkbitDevice) finish(ctx context.Context, number string) {
+	_ = d.feedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
+	for ctx.Err() == nil {
+		polled, err := d.poll(ctx)
+		if err == nil && !strings.HasSuffix(polled.Links.Deployment.Href, "/"+number) {
+			return
+		}
+		if err == nil {
+			if _, err = d.deployment(ctx, polled.Links.Deployment.Href); err == nil {
+				err = d.feedback(ctx, number, "closed", "success", "Installation confirmed.")
+			}
+		}
+		if err == nil {
+			return
+		}
+		wait(ctx, hawkbitPause)
+	}
+}
+
+// deployment reads a deployment and returns the number of its action.
+func (d *HawkbitDevice) deployment(ctx context.Context, href string) (number string, err error) {
+	var read struct {
+		ID         string `json:"id"`
+		Deployment struct {
+			Update string `json:"update"`
+		} `json:"deployment"`
+	}
+	if err = d.send(ctx, http.MethodGet, href, nil, &read); err == nil && read.Deployment.Update != "forced" {
+		err = fmt.Errorf("update is %q", read.Deployment.Update)
+	}
+	return read.ID, err
+}
+
+// cancel confirms that the device has stopped.
+func (d *HawkbitDevice) cancel(ctx context.Context, href string) error {
+	return d.send(ctx, http.MethodPost, href+"/feedback", feedbackOf("closed", "success", "stopped"), nil)
+}
+
+// feedback sends a feedback about an action.
+func (d *HawkbitDevice) feedback(ctx context.Context, number, execution, finished, detail string) error {
+	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", feedbackOf(execution, finished, detail), nil)
+}
+
+// feedbackOf returns the body of a feedback.
+func feedbackOf(execution, finished, detail string) map[string]any {
+	return map[string]any{"status": map[string]any{"execution": execution, "result": map[string]any{"finished": finished}, "details": []string{detail}}}
+}
+
+// send sends a request and decodes the answer into target, if target is not nil. Every status but 200 is an error.
+func (d *HawkbitDevice) send(ctx context.Context, method, url string, body, target any) error {
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	ctx, stop := context.WithTimeout(ctx, httpTimeout)
+	defer stop()
+	request, err := http.NewRequestWithContext(ctx, method, url, content)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "GatewayToken "+d.Token)
+	response, err := d.Client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s", method, url, response.Status)
+	}
+	if err == nil && target != nil {
+		err = json.Unmarshal(answer, target)
+	}
+	return err
+}
+
+// wait waits for a time, or until ctx ends.
+func wait(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,142 @@
+package hawkbit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+)
+
+var update = flag.Bool("update", false, "write the requests of swupdate into testdata/swupdate.txt") //nolint:gochecknoglobals // a flag of the test
+
+// transcriptFile has the requests of swupdate for one update, with the statuses of the answers.
+const transcriptFile = "testdata/swupdate.txt"
+
+// recorder is a proxy before the dispatcher that records the requests of one device.
+type recorder struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// startRecorder starts a proxy before the dispatcher of f.
+func startRecorder(f *fleet) *recorder {
+	f.Helper()
+	target, err := url.Parse(f.dev.URL)
+	if err != nil {
+		f.Fatal(err)
+	}
+	r := &recorder{}
+	proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+		p.SetURL(target)
+		p.Out.Host = p.In.Host // the links in the answers lead to the recorder
+	}}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		seen := httptest.NewRecorder()
+		proxy.ServeHTTP(seen, request)
+		for name, values := range seen.Header() {
+			response.Header()[name] = values
+		}
+		response.WriteHeader(seen.Code)
+		_, _ = response.Write(seen.Body.Bytes())
+		r.add(request, body, seen)
+	}))
+	f.Cleanup(r.Close)
+	return r
+}
+
+// add records one request. It leaves out polls whose answer has no link to a deployment, because their number depends on the machine.
+func (r *recorder) add(request *http.Request, body []byte, answer *httptest.ResponseRecorder) {
+	_, resource, _ := strings.Cut(request.URL.Path, "/controller/v1/")
+	_, resource, _ = strings.Cut(resource, "/")
+	if resource == "" && !strings.Contains(answer.Body.String(), "deploymentBase") {
+		return
+	}
+	var feedback struct {
+		Status struct {
+			Execution string `json:"execution"`
+			Result    struct {
+				Finished string `json:"finished"`
+			} `json:"result"`
+		} `json:"status"`
+	}
+	_ = json.Unmarshal(body, &feedback)
+	said := strings.TrimSpace(feedback.Status.Execution + " " + feedback.Status.Result.Finished)
+	if request.Method == http.MethodPut {
+		said = ""
+	}
+	line := strings.Join(strings.Fields(fmt.Sprintf("%s /%s %s -> %d", request.Method, regexp.MustCompile(`[0-9]+`).ReplaceAllString(resource, "ACTION"), said, answer.Code)), " ")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.lines[max(0, len(r.lines)-1):], line) { // repeated progress counts once
+		r.lines = append(r.lines, line)
+	}
+}
+
+// text returns the recorded requests, one per line.
+func (r *recorder) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.lines, "\n") + "\n"
+}
+
+// TestTheRequestsOfSwupdate records the requests of swupdate for one update and its restart, and compares them with the transcript. The
+// simulated device must send the same requests in the same order, because the faults under load are tried with it.
+func TestTheRequestsOfSwupdate(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 1, 20*time.Second, func(string) float64 { return 0.2 })
+	f.artifacts.started = func(string) {}
+	real := startRecorder(f)
+	d := f.newDevice("real")
+	d.server = real.URL
+	f.queue("real")
+	d.boot(0)
+	d.finish(2, "succeeded")
+	if *update {
+		if err := os.WriteFile(transcriptFile, []byte(real.text()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(transcriptFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := real.text(); got != string(want) {
+		t.Errorf("swupdate sent\n%swant\n%s", got, want)
+	}
+	simulated := startRecorder(f)
+	external, err := simulator.NewExternal(t.Context(), "", 1, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer external.Close()
+	f.queue("simulated")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	one := &simulator.HawkbitDevice{
+		URL: simulated.URL + "/DEFAULT", ID: "simulated", Token: f.dev.FleetToken, ExternalAddr: external.Addr(), Work: 100 * time.Millisecond, Patience: 5 * time.Second, Client: http.DefaultClient,
+	}
+	go one.Run(ctx)
+	f.await("the simulated update", func() bool { return f.taskState("simulated") == "succeeded" })
+	if got := strings.ReplaceAll(simulated.text(), "PUT /configData -> 200\n", ""); got != strings.ReplaceAll(string(want), "PUT /configData -> 200\n", "") {
+		t.Errorf("the simulated device sent\n%swant\n%s", got, want)
+	}
+}
