@@ -418,3 +418,21 @@ func TestWhyACallerWaits(t *testing.T) {
 		}
 	})
 }
+
+// TestWhySaysThatADDIDeviceCannotReadATask reports over DDI for a task whose payload is no deployment: the device gets nothing, and `why`
+// names the reason. Over HTTP the device gets the task.
+func TestWhySaysThatADDIDeviceCannotReadATask(t *testing.T) {
+	t.Parallel()
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1")
+		caller := devices.Caller{Device: "d1", Via: devices.ViaFleetToken, Wire: devices.WireHawkbit}
+		reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+		if err != nil || reply.Reason != devices.ReasonWrongWire || reply.Task != nil {
+			b.t.Errorf("reply %+v (%v)", reply, err)
+		}
+		b.must(b.Seen.Flush(b.ctx))
+		b.expectWhy(b.deviceTaskIDs("d1")[0], []decision.Code{decision.CodeWrongWire}, "hawkBit's DDI", "dispatcher tasks cancel")
+		b.expectGrant("d1")
+	}, withLongPeriod)
+}

@@ -102,6 +102,9 @@ func (d *HawkbitDevice) update(ctx context.Context) {
 			return
 		}
 	}
+	if err := d.feedback(ctx, number, "proceeding", "none", "Installing Update Chunk Artifacts."); err != nil {
+		return
+	}
 	v := &visit{device: callerMark + d.ID, slot: d.Place}
 	if _, err := fmt.Sscan(number, &v.token); err != nil || time.Since(sent) > d.Patience {
 		return
@@ -131,6 +134,10 @@ func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.T
 		limited, stop := context.WithTimeout(ctx, left)
 		began := time.Now()
 		polled, err := d.poll(limited)
+		isActive := strings.HasSuffix(polled.Links.Deployment.Href, "/"+number)
+		if err == nil && isActive {
+			_, err = d.deployment(limited, polled.Links.Deployment.Href)
+		}
 		stop()
 		switch {
 		case err != nil:
@@ -139,7 +146,7 @@ func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.T
 		case polled.Links.Cancel.Href != "":
 			_ = d.cancel(ctx, polled.Links.Cancel.Href)
 			return false
-		case !strings.HasSuffix(polled.Links.Deployment.Href, "/"+number):
+		case !isActive:
 			return false
 		}
 		lastSent = began

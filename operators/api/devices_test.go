@@ -61,7 +61,7 @@ func TestBadDevicesAreRefusedWhole(t *testing.T) {
 			{`{"id":"a","tags":{"k":7}}`, 422, "invalid_field", []string{"tags.k"}},
 			{`{"id":"a","tags":["k"]}`, 422, "invalid_field", []string{"tags"}},
 			{`{"id":"a","tags":{"k":"\u0000"}}`, 400, "invalid_request", []string{"U+0000"}},
-			{`{"id":"a","token":"mine"}`, 400, "unknown_field", []string{"token"}},
+			{`{"id":"a","token":"mine"}`, 422, "invalid_field", []string{"token"}},
 		})
 		b.get("/v1/devices/a").expectProblem(404, "not_found")
 		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 0 {
