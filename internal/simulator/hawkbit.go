@@ -73,7 +73,7 @@ func (d *HawkbitDevice) Run(ctx context.Context) {
 		case polled.Links.Cancel.Href != "":
 			_ = d.cancel(ctx, polled.Links.Cancel.Href)
 		case polled.Links.Deployment.Href != "":
-			d.update(ctx)
+			d.update(ctx, polled)
 		default:
 			wait(ctx, polled.pause())
 		}
@@ -89,18 +89,19 @@ func (d *HawkbitDevice) poll(ctx context.Context) (polled hawkbitPoll, err error
 }
 
 // update does one update: it reads the deployment twice, as swupdate does, uses the external system, and reports the end after a restart.
-func (d *HawkbitDevice) update(ctx context.Context) {
-	number := ""
+// polled is the answer with the link to the deployment.
+func (d *HawkbitDevice) update(ctx context.Context, polled hawkbitPoll) {
+	_, err := d.deployment(ctx, polled.Links.Deployment.Href)
+	if err == nil {
+		polled, err = d.poll(ctx)
+	}
+	if err != nil || polled.Links.Deployment.Href == "" {
+		return
+	}
 	sent := time.Now()
-	for range 2 {
-		sent = time.Now()
-		polled, err := d.poll(ctx)
-		if err != nil || polled.Links.Deployment.Href == "" {
-			return
-		}
-		if number, err = d.deployment(ctx, polled.Links.Deployment.Href); err != nil {
-			return
-		}
+	number, err := d.deployment(ctx, polled.Links.Deployment.Href)
+	if err != nil {
+		return
 	}
 	if err := d.feedback(ctx, number, "proceeding", "none", "Installing Update Chunk Artifacts."); err != nil {
 		return

@@ -112,6 +112,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	d.server = real.URL
 	f.queue("real")
 	d.boot(0)
+	f.await("the second progress of swupdate", func() bool { return strings.Count(real.text(), "proceeding") == 2 })
 	d.finish(2, "succeeded")
 	if *update {
 		if err := os.WriteFile(transcriptFile, []byte(real.text()), 0o600); err != nil {
