@@ -2,6 +2,7 @@ package hawkbit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -56,7 +57,7 @@ func ParsePayload(raw []byte) (Payload, error) {
 		return p, fmt.Errorf("payload.deployment: %w", err)
 	}
 	if len(p.Deployment.Chunks) == 0 {
-		return p, fmt.Errorf("payload.deployment.chunks: at least one chunk")
+		return p, errors.New("payload.deployment.chunks: at least one chunk")
 	}
 	for i, c := range p.Deployment.Chunks {
 		if err := c.check(fmt.Sprintf("payload.deployment.chunks[%d]", i)); err != nil {

@@ -107,15 +107,15 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 1, 20*time.Second, func(string) float64 { return 0.2 })
 	f.artifacts.started = func(string) {}
-	real := startRecorder(f)
+	recorded := startRecorder(f)
 	d := f.newDevice("real")
-	d.server = real.URL
+	d.server = recorded.URL
 	f.queue("real")
 	d.boot(0)
-	f.await("the second progress of swupdate", func() bool { return strings.Count(real.text(), "proceeding") == 2 })
+	f.await("the second progress of swupdate", func() bool { return strings.Count(recorded.text(), "proceeding") == 2 })
 	d.finish(2, "succeeded")
 	if *update {
-		if err := os.WriteFile(transcriptFile, []byte(real.text()), 0o600); err != nil {
+		if err := os.WriteFile(transcriptFile, []byte(recorded.text()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := real.text(); got != string(want) {
+	if got := recorded.text(); got != string(want) {
 		t.Errorf("swupdate sent\n%swant\n%s", got, want)
 	}
 	simulated := startRecorder(f)
