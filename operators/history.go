@@ -75,6 +75,9 @@ type SeriesPoint struct {
 	Ended    int64 `json:"ended" doc:"Grants that ended in this step"`
 	Lapsed   int64 `json:"lapsed" doc:"Grants in this step that ended because the lease ended"`
 	Failed   int64 `json:"failed" doc:"Attempts that failed in this step, with those in lapsed. Some of the tasks are tried again"`
+
+	GrantedDayBefore *int64 `json:"granted_day_before" nullable:"true" doc:"As granted, one day earlier; null: the pool did not exist. In the last step up to the same time of day"`
+	FailedDayBefore  *int64 `json:"failed_day_before" nullable:"true" doc:"As failed, one day earlier"`
 }
 
 // History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that

@@ -45,9 +45,16 @@ type Task struct {
 	Output          json.RawMessage `json:"output"`
 	Dropped         bool            `json:"output_dropped,omitempty" doc:"true: the device sent an output over 32 KiB, which was dropped"`
 	Error           string          `json:"error"`
+	LastError       string          `json:"last_error,omitempty" doc:"Only in lists, of a pending task with counted attempts: the error of its last attempt. Absent also if the lease ended"`
 
 	DeviceTags map[string]string `json:"device_tags" nullable:"true" doc:"Only in lists: the tags that its device has now; null: the device is not registered"`
 }
+
+// WillBeTriedAgain reports whether the task waits for another attempt.
+func (t Task) WillBeTriedAgain() bool { return t.State == Pending && t.CountedAttempts > 0 }
+
+// LastErrorText returns the error of the last attempt of a task that will be tried again, in words.
+func (t Task) LastErrorText() string { return RecentError{Error: t.LastError}.Words() }
 
 // IsOpen reports whether the task is pending or dispatched.
 func (t Task) IsOpen() bool { return t.State == Pending || t.State == Dispatched }
@@ -101,13 +108,19 @@ type TaskFilter struct {
 	Kind   string `query:"kind" maxLength:"64"`
 	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *"`
 
+	Retrying bool `query:"retrying" doc:"true: only pending tasks with counted attempts: they will be tried again"`
+
 	Since time.Time `query:"since" doc:"Only tasks that ended at this time or later, such as 2026-11-21T14:00:00Z"`
 	Until time.Time `query:"until" doc:"Only tasks that ended before this time"`
 }
 
 // query returns the query parameters of the filter.
 func (f TaskFilter) query() url.Values {
-	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error,
+	retrying := ""
+	if f.Retrying {
+		retrying = "true"
+	}
+	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error, "retrying", retrying,
 		"since", timeOrEmpty(f.Since), "until", timeOrEmpty(f.Until))
 }
 

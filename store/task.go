@@ -55,6 +55,7 @@ type Task struct {
 	Output     json.RawMessage // output of the result that ended the task
 	Dropped    bool            // an output was sent, but was too large to keep
 	Error      string
+	LastError  string // error of the last attempt of a pending task with counted attempts; only Tasks sets it. Empty also if a lease ended
 }
 
 // Attempt is the record of one grant that ended.

@@ -22,6 +22,8 @@ type TaskFilter struct {
 	Newest bool   // descending order of ids
 	Limit  int    // default 100, at most 1000
 
+	Retrying bool // only pending tasks with counted attempts: they will be tried again
+
 	EndedSince  time.Time // only tasks that ended at that time or later; zero means no bound
 	EndedBefore time.Time // only tasks that ended before that time; zero means no bound
 }
@@ -177,6 +179,9 @@ func (f TaskFilter) where(q *query) {
 	default:
 		whereSet(q, "t.state = %s", f.State)
 	}
+	if f.Retrying {
+		q.conds = append(q.conds, "t.attempts > 0 AND t.state = 'pending' AND g.task IS NULL")
+	}
 	if !f.EndedSince.IsZero() {
 		q.where("t.finished_at >= {epoch} + %s * {ms}", f.EndedSince.UnixMilli())
 	}
@@ -232,7 +237,28 @@ func (f TaskFilter) matchingQuery(columns, cond string) *query {
 // some tasks may be missing.
 func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
-	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
+	list, err := collect(ctx, s.customPlanSession(), taskDest, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	return list, s.fillLastErrors(ctx, list)
+}
+
+// fillLastErrors sets the field LastError of those tasks in list that will be tried again.
+func (s tasks) fillLastErrors(ctx context.Context, list []Task) error {
+	var retrying []int64
+	for _, t := range list {
+		if t.State == Pending && t.Attempts > 0 {
+			retrying = append(retrying, t.ID)
+		}
+	}
+	last, err := s.lastAttempts(ctx, retrying)
+	for i := range list {
+		if attempt := last[list[i].ID]; attempt != nil {
+			list[i].LastError = attempt.Error
+		}
+	}
+	return err
 }
 
 // TaskSearchBound returns the id at which one request ends its search for tasks; the next request continues after this id. If an index

@@ -214,23 +214,30 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 			}
 		}
 	}
-	if len(waitingForRetry) == 0 {
-		return nil
+	last, err := s.lastAttempts(ctx, waitingForRetry)
+	for i := range views {
+		views[i].LastAttempt = last[views[i].Task.ID]
+	}
+	return err
+}
+
+// lastAttempts returns the last attempt of each task in ids that has one, by the id of the task. Each attempt has its number, its end and its
+// error.
+func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attempt, error) {
+	if len(ids) == 0 {
+		return nil, nil //nolint:nilnil // an empty map
 	}
 	found, err := collect(ctx, s.readSession(), func(a *Attempt) []any {
 		return []any{&a.Token, &a.Task, &a.Number, instant{&a.EndedAt}, &a.EndedBy, &a.Error}
-	}, lastAttemptsText, idsInput(waitingForRetry...))
+	}, lastAttemptsText, idsInput(ids...))
 	if err != nil {
-		return fmt.Errorf("reading their last attempts: %w", err)
+		return nil, fmt.Errorf("reading their last attempts: %w", err)
 	}
 	last := make(map[int64]*Attempt, len(found))
 	for i := range found {
 		last[found[i].Task] = &found[i]
 	}
-	for i := range views {
-		views[i].LastAttempt = last[views[i].Task.ID]
-	}
-	return nil
+	return last, nil
 }
 
 // lastAttemptsText selects the last attempt of each task in {ids}. The order is by token + 0, because for an order by token Postgres would

@@ -26,7 +26,7 @@ func newTasks() *cobra.Command {
 		path: operators.Path("tasks"), filters: taskFilters,
 		columns: []column{
 			memberColumn("ID", "id"), memberColumn("BATCH", "batch"), memberColumn("POOL", "pool"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"),
-			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"), memberColumn("ERROR", "error"),
+			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"), {"ERROR", taskError},
 		},
 	}, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)
@@ -47,6 +47,7 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	flags.String("pool", "", "only tasks of this pool")
 	flags.String("state", "", "only tasks in this state: "+strings.Join(operators.TaskStates(), ", "))
 	flags.String("kind", "", "only tasks of this kind")
+	flags.Bool("retrying", false, "only tasks that will be tried again: they wait, and an attempt has failed")
 	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
 	flags.Var(new(timeFlag), "since", "only tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	flags.Var(new(timeFlag), "until", "only tasks that ended before this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
@@ -58,7 +59,23 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 
 // taskFilters returns the query for the flags of addTaskFilters. A task has to match all of them.
 func taskFilters(flags *pflag.FlagSet) url.Values {
-	return flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "since", "until", "order")
+	q := flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "since", "until", "order")
+	if retrying, _ := flags.GetBool("retrying"); retrying {
+		q.Set("retrying", "true")
+	}
+	return q
+}
+
+// taskError returns the error of a task. For a task that will be tried again it returns the time of the next try and the last error.
+func taskError(e entry) string {
+	var t operators.Task
+	if text, err := json.Marshal(e); err != nil || json.Unmarshal(text, &t) != nil || !t.WillBeTriedAgain() {
+		return e.text("error")
+	}
+	if at := e.text("retry_at"); at != "" {
+		return "next try " + at + ": " + t.LastErrorText()
+	}
+	return "next try with the next slot: " + t.LastErrorText()
 }
 
 // getTask returns the command `tasks get`.

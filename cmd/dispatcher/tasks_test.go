@@ -127,3 +127,19 @@ func TestBulkGoesOnToTheEnd(t *testing.T) {
 	d.run("batches create --pool p -f tasks.csv")
 	d.expectOutput("tasks cancel --batch 1 --yes", "20500 tasks cancelled\n")
 }
+
+// The list of tasks shows the last error and the next try of a task that will be tried again.
+func TestTheListShowsWhatWillBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	for object, want := range map[string]string{
+		`{"state":"failed","attempts_counted":1,"error":"no route"}`:                                                        "no route",
+		`{"state":"pending","attempts_counted":0,"error":""}`:                                                               "",
+		`{"state":"pending","attempts_counted":1,"error":"","last_error":"no route","retry_at":"2027-01-31T22:00:00.000Z"}`: "next try 2027-01-31 22:00:00Z: no route",
+		`{"state":"pending","attempts_counted":1,"error":""}`:                                                               "next try with the next slot: lease ended without a result",
+	} {
+		e, err := readEntry([]byte(object))
+		if got := taskError(e); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", object, got, err, want)
+		}
+	}
+}

@@ -115,7 +115,7 @@ func newSeriesSpan(timeRange string) seriesSpan {
 // series answers a request for the number of held slots of a pool over time.
 func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
 	s := newSeriesSpan(in.Range)
-	m, err := p.ledger.Minutes(ctx, in.Pool, s.period)
+	m, err := p.ledger.Minutes(ctx, in.Pool, s.period+24*time.Hour)
 	if err != nil {
 		return operators.Series{}, err
 	}
@@ -148,7 +148,32 @@ func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operato
 	}
 	points[len(points)-1].At = apiTime(minutes.Now)
 	setCapacities(points, minutes)
+	setDayBefore(points, minutes, first, each)
 	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(minutes.Now), StepMS: span.step.Milliseconds(), Points: points}
+}
+
+// minutesPerDay is the number of minutes between two steps of a series that are compared.
+const minutesPerDay = 24 * 60
+
+// setDayBefore sets for each point how many slots were granted, and how many attempts failed, one day before. The first point begins at the
+// minute first, and each point covers the minutes in each.
+func setDayBefore(points []operators.SeriesPoint, minutes store.PoolMinutes, first, each int64) {
+	for i := range points {
+		if begin := first + int64(i)*each - minutesPerDay; begin >= minutes.Created.Unix()/60 {
+			points[i].GrantedDayBefore, points[i].FailedDayBefore = new(int64), new(int64)
+		}
+	}
+	now := minutes.Now.Unix() / 60
+	for _, m := range minutes.Minutes {
+		minute := m.At + minutesPerDay
+		if minute < first || minute > now {
+			continue
+		}
+		if p := &points[(minute-first)/each]; p.GrantedDayBefore != nil {
+			*p.GrantedDayBefore += int64(m.Granted)
+			*p.FailedDayBefore += int64(m.Failed)
+		}
+	}
 }
 
 // setCapacities sets the capacity of each point from minutes, the counts per minute of a pool. It goes forward in time, because a new

@@ -106,9 +106,12 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 	if err := checkNames(requested.Device, requested.Pool); err != nil {
 		return store.TaskFilter{}, err
 	}
+	if requested.Retrying && requested.State == "" {
+		requested.State = string(store.Pending) // the index of a batch has the state
+	}
 	return store.TaskFilter{
 		Device: requested.Device, Batch: requested.Batch, Pool: requested.Pool, State: store.TaskState(requested.State), Kind: requested.Kind, Error: requested.Error,
-		EndedSince: requested.Since, EndedBefore: requested.Until,
+		EndedSince: requested.Since, EndedBefore: requested.Until, Retrying: requested.Retrying,
 	}, nil
 }
 
@@ -172,7 +175,7 @@ func showTask(task store.Task) operators.Task {
 	return operators.Task{
 		ID: task.ID, Batch: task.Batch, Pool: task.Pool, Device: task.Device, Kind: task.Kind, Payload: task.Payload,
 		Priority: task.Priority, State: string(task.State), CountedAttempts: task.Attempts, NotBefore: apiTimePointer(task.NotBefore), NotAfter: apiTimePointer(task.NotAfter), RetryAt: apiTimePointer(task.RetryAt),
-		Created: apiTime(task.CreatedAt), Finished: apiTimePointer(task.FinishedAt), Output: task.Output, Dropped: task.Dropped, Error: task.Error,
+		Created: apiTime(task.CreatedAt), Finished: apiTimePointer(task.FinishedAt), Output: task.Output, Dropped: task.Dropped, Error: task.Error, LastError: task.LastError,
 	}
 }
 

@@ -46,6 +46,16 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 		}
 		b.reportUntilGranted("d-6") // holds the slot
 		b.sendReport("d-7", `{"id":"1"}`).expectStatus(200)
+		var retrying operators.TaskList
+		b.get("/v1/tasks?retrying=true").expectStatus(200).decode(&retrying)
+		for _, task := range retrying.Tasks {
+			if !task.WillBeTriedAgain() || task.LastErrorText() != "connection refused" {
+				b.Errorf("%+v", task)
+			}
+		}
+		if len(retrying.Tasks) != 4 {
+			b.Errorf("%d tasks will be tried again, want those whose attempts failed", len(retrying.Tasks))
+		}
 		mark, err := b.store.ReadEventPosition(b.Context(), -1)
 		if err == nil {
 			_, err = b.store.CountMinutes(b.Context(), mark.Last, 1000)
@@ -57,6 +67,7 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 			"/v1/pools/p/waiting":                        {`"code":"pool_full"`, "find out why attempts fail"},
 			"/v1/tasks/8/why":                            {`"code":"pool_full"`, "find out why attempts fail"},
 			"/v1/batches/1/waiting/tasks?code=pool_full": {`"id":8`, "find out why attempts fail", `"last_seen":"20`},
+			"/v1/tasks?retrying=true&batch=1":            {`"last_error":"connection refused"`, `"retry_at":"20`},
 			"/v1/pools/p/series?range=1h":                {`"failed":5`},
 			"/v1/pools":                                  {`"trouble":["failing"]`},
 			"/v1/events?kind=task.failed":                {`"detail":"pending: connection refused"`},

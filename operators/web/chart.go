@@ -34,11 +34,19 @@ type countBars struct {
 	Grants, Reaps []bar
 	Failed        []bar // as high as the row if as many attempts failed as MaxBar
 	Denied        []bar
+	Before        *dayBefore // nil if the counts of one day before are unknown
 	BarWidth      float64
 	Every         string     // the time that one bar covers, in words
 	MaxBar        int        // largest sum of grants and reaps in one bar
 	MaxDenied     int        // largest number of denied reports in one bar
 	Counting      *time.Time // time since which denials were counted; nil if they were counted over the whole chart
+}
+
+// dayBefore compares the counts of a chart with the same time one day before.
+type dayBefore struct {
+	GrantedLine, FailedLine string // lines over the bars: the counts of one day before
+	Granted, Failed         int64
+	GrantedNow, FailedNow   int64 // counts of the chart at the times that are compared
 }
 
 // bar is one bar of a chart, in units of the drawing.

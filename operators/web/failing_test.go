@@ -39,6 +39,14 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 			t.Errorf("%s: %d failed attempts with their error, want %d", link, n, devices)
 		}
 	}
+	tab := openTab(t)
+	tab.open(b.url + "/tasks?batch=1&state=failed")
+	tab.click(`#task-pills a[href*="retrying=true"]`)
+	tab.waitForJS(fmt.Sprintf(`document.querySelectorAll("#task-list tbody tr").length === %d`, devices))
+	if text := tab.elementText("#task-list tbody td:last-child"); !strings.HasPrefix(text, "connection refused next try: ") {
+		t.Errorf("the task that will be tried again: %q", text)
+	}
+	tab.checkScreen("retrying")
 	b.waitUntil("the mark on the first page", func() bool {
 		_, text, _ := b.getPage("/")
 		return strings.Contains(text, ">many attempts fail</a>")
@@ -89,6 +97,28 @@ func TestFailuresAreFoundByModelAndFirmware(t *testing.T) {
 		t.Errorf("the first group is %s", first)
 	}
 	tab.checkScreen("failures")
+}
+
+// TestTheChartComparesWithTheDayBefore checks the charts of a pool that failed less one day before: they show its counts of that day as
+// lines, and the numbers of failed attempts of both days.
+func TestTheChartComparesWithTheDayBefore(t *testing.T) {
+	t.Parallel()
+	b, dsn := startOnServers(t)
+	b.createPool("p", 3, deviceIDs(3)...)
+	b.alterLedger(dsn, `UPDATE pools SET created_at = now() - interval '3 days'`)
+	b.alterLedger(dsn, `INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
+		SELECT 'p', extract(epoch FROM now())::bigint / 60 - 1440 - n, 5, 5, 0, 1, 3 FROM generate_series(10, 19) n`)
+	for _, device := range deviceIDs(3) {
+		granted := b.reportUntilGranted(device)
+		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed"}}})
+	}
+	tab := openTab(t)
+	tab.open(b.url + "/pools/p?range=24h")
+	tab.waitForJS(`document.querySelectorAll("#chart path.before").length === 2`)
+	if text := strings.Join(strings.Fields(tab.elementText("#chart figcaption")), " "); !strings.Contains(text, "one day before. Failed: 3 of 3 granted; one day before 10 of 50.") {
+		t.Errorf("the caption: %s", text)
+	}
+	tab.checkScreen("day-before")
 }
 
 // TestAllPoolsArePausedOnOnePage checks that an admin pauses all pools on one page, and resumes the pools that this admin paused.

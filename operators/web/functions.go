@@ -222,6 +222,7 @@ func stateMeaning(state string) string {
 		"timed_out":  "Their lease ran out before a result came, and no attempt was left",
 		"cancelled":  "An operator ended them, or their device was asked to stop and did",
 		"expired":    "They still waited at the end of their time (not after, or the longest wait)",
+		"retrying":   "They will be tried again: they wait for another attempt, after one that failed or whose lease ended",
 		"suppressed": "A policy refused their start and drops refused tasks: they were not tried",
 	}[state]
 }

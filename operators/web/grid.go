@@ -160,15 +160,19 @@ func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error)
 // addCharts adds to data the chart, the time line of the slots and the marks of the batches.
 func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	name, timeRange := data.Pool.Name, chosenRange(r)
+	cache := p.seriesCache
 	if timeRange == "1h" {
-		data.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince())
+		cache = p.dayBeforeCache
+	}
+	series, err := cache.getOrRead(r.Context(), name+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
+		return p.api.Pools.Series(ctx, name, timeRange)
+	})
+	if err != nil {
+		return err
+	}
+	if timeRange == "1h" {
+		data.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince(), series)
 	} else {
-		series, err := p.seriesCache.getOrRead(r.Context(), name+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
-			return p.api.Pools.Series(ctx, name, timeRange)
-		})
-		if err != nil {
-			return err
-		}
 		data.Chart = newDaysPlot(series, timeRange)
 	}
 	data.Chart.Ranges = rangeLinks(name, timeRange)

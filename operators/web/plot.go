@@ -83,11 +83,17 @@ func chosenRange(r *http.Request) string {
 	return "1h"
 }
 
-// newHourPlot draws the chart of the last hour from points, which this replica has in memory. Denials are counted since countedSince.
-func newHourPlot(points []point, countedSince time.Time) plot {
+// newHourPlot draws the chart of the last hour from points, which this replica has in memory. Denials are counted since countedSince. series
+// has the counts of one day before; its steps are a minute, so they are drawn only over bars that cover a minute.
+func newHourPlot(points []point, countedSince time.Time, series operators.Series) plot {
 	p := plot{chart: newHourChart(points, plotWidth, plotHeight)}
+	if p.Span <= maxFineBarsSpan {
+		series.Points = nil
+	}
+	p.MaxBar = highestDayBefore(series)
 	p.drawBars(points, countedSince)
 	if len(points) > 0 {
+		p.drawDayBefore(series, points[len(points)-1])
 		p.addAxes(points[len(points)-1].time())
 		p.setValues(points)
 	}
@@ -105,7 +111,9 @@ func newDaysPlot(series operators.Series, timeRange string) plot {
 	points := seriesPoints(series)
 	p := plot{Days: true, chart: newChart(points, plotWidth, plotHeight, span)}
 	p.drawBand(series.Points, points)
+	p.MaxBar = highestDayBefore(series)
 	p.drawSums(sumPoints(points[1:], step), points[len(points)-1], step, durationText(step))
+	p.drawDayBefore(series, points[len(points)-1])
 	p.addAxes(series.To.Time)
 	p.setValues(points[1:])
 	return p
@@ -122,6 +130,36 @@ func seriesPoints(series operators.Series) []point {
 		})
 	}
 	return points
+}
+
+// highestDayBefore returns the highest number of grants in a step one day before.
+func highestDayBefore(series operators.Series) (highest int) {
+	for _, s := range series.Points {
+		if s.GrantedDayBefore != nil {
+			highest = max(highest, int(*s.GrantedDayBefore))
+		}
+	}
+	return highest
+}
+
+// drawDayBefore draws the counts of one day before as lines over the bars, with the scale of the bars. last is the last point of the chart.
+func (p *plot) drawDayBefore(series operators.Series, last point) {
+	var granted, failed strings.Builder
+	d, command, scale := dayBefore{}, "M", float64(barsHeight)/float64(max(p.MaxBar, 1))
+	for _, s := range series.Points {
+		x := p.x(last, point{at: s.At.UnixMilli()}) - p.BarWidth/2
+		if s.GrantedDayBefore == nil || x < 0 {
+			continue
+		}
+		fmt.Fprintf(&granted, "%s%.0f %.1f", command, x, barsHeight-scale*float64(*s.GrantedDayBefore))
+		fmt.Fprintf(&failed, "%s%.0f %.1f", command, x, max(0, rowHeight-scale*rowHeight/barsHeight*float64(*s.FailedDayBefore)))
+		d.Granted, d.Failed = d.Granted+*s.GrantedDayBefore, d.Failed+*s.FailedDayBefore
+		d.GrantedNow, d.FailedNow, command = d.GrantedNow+s.Granted, d.FailedNow+s.Failed, "L"
+	}
+	if command == "L" {
+		d.GrantedLine, d.FailedLine = granted.String(), failed.String()
+		p.Before = &d
+	}
 }
 
 // drawBand draws the area between the lowest and the highest number of held slots of each step.

@@ -21,15 +21,16 @@ const (
 type poolPages struct {
 	*frame
 
-	api           client
-	system        System
-	history       *history
-	seriesCache   *ttlCache[operators.Series]
-	actsCache     *ttlCache[[]operators.Event]
-	holdingsCache *ttlCache[slotHoldings]
-	waitsCache    *ttlCache[waitSummary]
-	usageCache    *ttlCache[[]policyUse]
-	whysCache     *ttlCache[map[string]poolWhy]
+	api            client
+	system         System
+	history        *history
+	seriesCache    *ttlCache[operators.Series]
+	dayBeforeCache *ttlCache[operators.Series] // for the chart of the last hour, which needs only the counts of one day before
+	actsCache      *ttlCache[[]operators.Event]
+	holdingsCache  *ttlCache[slotHoldings]
+	waitsCache     *ttlCache[waitSummary]
+	usageCache     *ttlCache[[]policyUse]
+	whysCache      *ttlCache[map[string]poolWhy]
 }
 
 // registerRoutes adds the pages of pools to target.

@@ -42,7 +42,7 @@ func (t *taskPages) registerRoutes(target *site) {
 
 // taskFilters returns the parameters of query that are filters of the API and that the page offers.
 func taskFilters(query url.Values) url.Values {
-	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "since", "until")
+	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
 // serveCSV streams all tasks that match the query of the request as CSV.
@@ -146,10 +146,11 @@ func pills(filters url.Values, counts taskCounts) []pill {
 	for _, state := range append([]string{""}, operators.TaskStates()...) {
 		q := maps.Clone(filters)
 		q.Del("state")
+		q.Del("retrying")
 		if state != "" {
 			q.Set("state", state)
 		}
-		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state}
+		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state && !filters.Has("retrying")}
 		p.IsApproximate = counts.isApproximate && (state == operators.Pending || state == operators.Dispatched)
 		if counts.byState != nil {
 			n := counts.byState[state]
@@ -160,7 +161,10 @@ func pills(filters url.Values, counts taskCounts) []pill {
 		}
 		list = append(list, p)
 	}
-	return list
+	retrying := maps.Clone(filters)
+	retrying.Del("state")
+	retrying.Set("retrying", "true")
+	return append(list, pill{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
 }
 
 // countPage returns the loader of a confirmation page with this title: it shows how many tasks the action (cancel or retry) would change,

@@ -67,7 +67,7 @@ func New(options Options) *Web {
 	}
 	apiClient := newClient(options.API)
 	waitsCache := newWaitsCache()
-	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[[]operators.Event](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
+	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[operators.Series](time.Minute), newTTLCache[[]operators.Event](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
 	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
