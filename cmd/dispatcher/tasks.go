@@ -26,7 +26,8 @@ func newTasks() *cobra.Command {
 		path: operators.Path("tasks"), filters: taskFilters,
 		columns: []column{
 			memberColumn("ID", "id"), memberColumn("BATCH", "batch"), memberColumn("POOL", "pool"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"),
-			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"), {"ERROR", taskError},
+			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"),
+			{"ERROR", taskError},
 		},
 	}, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)

@@ -3,6 +3,7 @@ package hawkbit
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -129,11 +130,6 @@ func (x *exchange) baseURL() string {
 
 // isHost reports whether text can be a host with or without a port.
 func isHost(text string) bool {
-	for i := range len(text) {
-		c := text[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == ':' || c == '[' || c == ']') {
-			return false
-		}
-	}
-	return text != ""
+	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-:[]"
+	return text != "" && strings.Trim(text, allowed) == ""
 }

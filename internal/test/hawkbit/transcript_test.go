@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -52,9 +53,7 @@ func startRecorder(f *fleet) *recorder {
 		request.Body = io.NopCloser(bytes.NewReader(body))
 		seen := httptest.NewRecorder()
 		proxy.ServeHTTP(seen, request)
-		for name, values := range seen.Header() {
-			response.Header()[name] = values
-		}
+		maps.Copy(response.Header(), seen.Header())
 		response.WriteHeader(seen.Code)
 		_, _ = response.Write(seen.Body.Bytes())
 		r.add(request, body, seen)
