@@ -157,7 +157,7 @@ func histogramName(metrics metricNameSet, series string) string {
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	metrics := registeredMetrics(t)
-	name := regexp.MustCompile(`\bdispatcher_[a-z_]+`)
+	name := regexp.MustCompile(`\bdispatcher_[a-z_]+\b`) // not a file such as dispatcher_v0.1.0_linux_amd64.deb
 	_, table, _ := strings.Cut(readRepoFile(t, "docs/protocol.md"), "\n## Metrics\n")
 	listed := name.FindAllString(table, -1)
 	for metric := range metrics {
