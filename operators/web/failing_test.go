@@ -55,6 +55,40 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 		_, text, _ := b.getPage("/pools/p?range=24h")
 		return strings.Contains(text, fmt.Sprintf("%d failed in 10 min", devices))
 	})
+	b.pauseAndResumeWithTwoSlots(tab)
+}
+
+// pauseAndResumeWithTwoSlots does in a browser what an operator does if the system behind pool p is down: from the mark on the first page
+// to the pause, and later with two slots on. Each step takes at most three clicks.
+func (b *testReplica) pauseAndResumeWithTwoSlots(tab *tab) {
+	b.Helper()
+	expectPool := func(capacity int, paused bool) {
+		b.Helper()
+		var pool operators.Pool
+		b.callAPI("GET", "/v1/pools/p", nil, &pool)
+		if pool.Capacity != capacity || pool.Paused != paused {
+			b.Errorf("capacity %d, paused %t; want %d, %t", pool.Capacity, pool.Paused, capacity, paused)
+		}
+	}
+	tab.open(b.url + "/")
+	tab.click("#pool-p a.tag.bad")
+	tab.waitForJS(`document.querySelector("#pool-head .problem") !== null`)
+	tab.click(`a[href="/pools/p/pause"]`)
+	tab.waitForJS(`document.querySelector("#reason") !== null`)
+	tab.setInput("#reason", "the server is down")
+	tab.click("form.fields button.primary")
+	tab.waitForJS(`document.querySelector("#pool-head .note") !== null`)
+	expectContains(b.T, tab.elementText("#pool-head .note"), "Paused by bootstrap", "the server is down")
+	expectPool(6, true)
+	tab.checkScreen("failing-paused")
+	tab.click(`a[href="/pools/p/edit"]`)
+	tab.waitForJS(`document.querySelector("#capacity") !== null`)
+	tab.setInput("#capacity", "2")
+	tab.click("form.fields button.primary")
+	tab.waitForJS(`document.querySelector('form[action="/pools/p/resume"] button') !== null`)
+	tab.click(`form[action="/pools/p/resume"] button`)
+	tab.waitForJS(`document.querySelector('a[href="/pools/p/pause"]') !== null`)
+	expectPool(2, false)
 }
 
 // TestFailuresAreFoundByModelAndFirmware checks a pool in which the devices of model M3 with firmware 7.2 fail for 85 %, and the other devices
