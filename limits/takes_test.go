@@ -195,3 +195,22 @@ func TestWhatIsNoTakingIsRefused(t *testing.T) {
 		t.Errorf("left: %v", keys)
 	}
 }
+
+// TestATakeOutlivesTheExpiryOfItsList takes without pause from a rule with a window of 1 ms. Redis 7.0 deletes a list that expires while a
+// script runs. No take may fail because of this.
+func TestATakeOutlivesTheExpiryOfItsList(t *testing.T) {
+	t.Parallel()
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
+		t.Helper()
+		rules := compileSet(t, accountPolicy(limits.Window{Max: 50, PerMS: 1}))
+		for range 300 {
+			takings := make([]limits.Taking, 20)
+			for i := range takings {
+				takings[i] = limits.NewTaking("", 2, rules, accountFacts("a"))
+			}
+			if _, err := s.Takes.Take(t.Context(), s.scope, takings); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -7,18 +7,28 @@
 --     n       number of stored times
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
+-- Time in ms for which a list outlives the longest window of its rule. Redis 7.0 can delete an expired list while
+-- a script runs. Because of this time, all times of such a list are outside all windows.
+local LIST_OUTLIVES = 1000
+
+-- nth_of_item: returns the n-th newest stored time (ms) of the item (a rule and a subject). n is at most item.n. If
+-- Redis has deleted the expired list since item.n was read, it returns 0, which is outside all windows.
+local function nth_of_item(item, n)
+  return nth_newest(item.key, n) or 0
+end
+
 -- count_after: returns how many stored times of the item (a rule and a subject) are later than the time
 -- `edge` (ms). The times are sorted, newest first. The oldest time is compared first, because usually all
 -- times are later than edge: each counted request deletes older times. Otherwise a binary search is used.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
-  if high == 0 or nth_newest(item.key, high) > edge then
+  if high == 0 or nth_of_item(item, high) > edge then
     return high
   end
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
-    if nth_newest(item.key, middle) > edge then
+    if nth_of_item(item, middle) > edge then
       low = middle
     else
       high = middle
@@ -38,13 +48,13 @@ local function add_times(item, now, n)
   for left = n, 1, -1000 do
     redis.call('LPUSH', item.key, unpack(texts, 1, math.min(left, 1000)))
   end
-  redis.call('PEXPIRE', item.key, text(item.spec.longest))
+  redis.call('PEXPIRE', item.key, text(item.spec.longest + LIST_OUTLIVES))
 end
 
 -- fix_future_times: replaces each stored time that is later than `now` by `now`. Such times exist if the
 -- clock of Redis was set back. They would block the subject until the clock reaches them.
 local function fix_future_times(item, now)
-  if item.n == 0 or nth_newest(item.key, 1) <= now then
+  if item.n == 0 or nth_of_item(item, 1) <= now then
     return
   end
   local future_count = count_after(item, now)

@@ -191,7 +191,7 @@ local function check_item(item, cost)
   for i = 1, s.windows do
     item.inside[i] = count_after(item, now - s.per[i])
     if item.inside[i] + cost > s.max[i] then
-      item.wait = math.max(item.wait, math.min(nth_newest(item.key, s.max[i] - cost + 1), now) + s.per[i] - now)
+      item.wait = math.max(item.wait, math.min(nth_of_item(item, s.max[i] - cost + 1), now) + s.per[i] - now)
     end
   end
   return item.wait
@@ -223,7 +223,7 @@ local function append_usage(reply, item)
     for i = 1, s.windows do
       local n = item.inside[i]
       local left = s.max[i] - n
-      local ends = n > 0 and math.min(nth_newest(item.key, n), now) + s.per[i] - now or 0
+      local ends = n > 0 and math.min(nth_of_item(item, n), now) + s.per[i] - now or 0
       if not least_left or left < least_left or left == least_left and ends > reset then
         window = i
         used = n
