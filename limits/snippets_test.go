@@ -203,7 +203,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	if a, err := ahead.Takes.Take(t.Context(), s.scope, []limits.Taking{one}); err != nil || a[0].Allowed {
 		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
 	}
-	if ttl := s.client.PTTL(t.Context(), s.subjectKey(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
+	if ttl := s.client.PTTL(t.Context(), s.subjectKey(rules[0])).Val(); ttl <= 0 || ttl > time.Hour+time.Second { // the list outlives its longest window by a second
 		t.Errorf("ours ends in %s", ttl)
 	}
 }
