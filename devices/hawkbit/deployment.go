@@ -66,11 +66,7 @@ func (x *exchange) cancelAction() (answer, error) {
 // cancelFeedback handles the answer of the device to a cancel. A closed feedback ends the task. A rejected one withdraws the cancel: the
 // device goes on and reports the end of the action.
 func (x *exchange) cancelFeedback() (answer, error) {
-	got, err := x.readFeedback()
-	if err != nil {
-		return answer{}, err
-	}
-	newest, err := x.readAction()
+	got, newest, err := x.readFeedback()
 	if err != nil {
 		return answer{}, err
 	}

@@ -36,11 +36,7 @@ func (f feedbackBody) progress() float64 {
 // feedback handles a feedback to the action in the path. If it ends the action, it becomes a result; any other feedback renews the grant.
 // Feedback to an action that is not the newest one changes nothing.
 func (x *exchange) feedback() (answer, error) {
-	got, err := x.readFeedback()
-	if err != nil {
-		return answer{}, err
-	}
-	newest, err := x.readAction()
+	got, newest, err := x.readFeedback()
 	if err != nil {
 		return answer{}, err
 	}
@@ -92,10 +88,12 @@ func (x *exchange) end(of Action, status devices.Status, defaultError string, go
 	return x.gone(of.ID, string(outcome)), err
 }
 
-// readFeedback returns the feedback in the body of the request.
-func (x *exchange) readFeedback() (feedbackBody, error) {
-	var got feedbackBody
-	return got, x.readBody(&got)
+// readFeedback returns the feedback in the body of the request, and the newest action of the device.
+func (x *exchange) readFeedback() (got feedbackBody, newest Action, err error) {
+	if err = x.readBody(&got); err == nil {
+		newest, err = x.readAction()
+	}
+	return got, newest, err
 }
 
 // readBody decodes the body of the request into target.

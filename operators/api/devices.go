@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
-	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	"github.com/fleetslots/dispatcher/internal/fair"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
@@ -195,98 +194,6 @@ func showDevice(device store.Device) operators.Device {
 		Created: apiTime(device.CreatedAt), RegisteredBy: device.RegisteredBy, LastSeen: apiTimePointer(device.LastSeen), QuietUntil: apiTimePointer(device.QuietUntil),
 		Wire: device.Wire, NoisyAt: apiTimePointer(device.NoisyAt), BlockedBy: device.BlockedBy, BlockedAt: apiTimePointer(device.BlockedAt), BlockReason: device.BlockReason,
 	}
-}
-
-// RecentDevices is the list of the devices that reported most recently. The product uses *seen.List.
-type RecentDevices interface {
-	Newest(ctx context.Context) ([]seen.Sighting, error)
-}
-
-// deviceQuery is a request for a page of the devices that match a filter.
-type deviceQuery struct {
-	Page
-	operators.DeviceFilter
-}
-
-// filter converts the query to a filter of the ledger.
-func (q *deviceQuery) filter() (store.DeviceFilter, error) {
-	after, err := q.afterName()
-	if err != nil {
-		return store.DeviceFilter{}, err
-	}
-	f := store.DeviceFilter{
-		After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}, RegisteredBy: q.RegisteredBy, CreatedSince: q.CreatedSince,
-	}
-	for _, tag := range q.Tags {
-		name, value, ok := strings.Cut(tag, ":")
-		if other, twice := f.Tags[name]; !ok || twice && other != value {
-			return f, invalid("tag: %q must be name:value, with each name once", tag)
-		}
-		f.Tags[name] = value
-	}
-	f.Blocked, f.Noisy = optionalBool(q.Blocked), optionalBool(q.Noisy)
-	return f, nil
-}
-
-// optionalBool returns the value of text, which is true or false, or nil if text is empty.
-func optionalBool(text string) *bool {
-	if text == "" {
-		return nil
-	}
-	return new(text == "true")
-}
-
-// listRecent returns the devices that reported most recently. Some devices of the list may have been deleted; listRecent leaves them out
-// and reads the list further, until the page is full.
-func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
-	others := in.DeviceFilter
-	if others.Recent = 0; !others.IsEmpty() || in.Token != "" {
-		return page, invalid("recent: not together with page_token, %s", deviceFilters)
-	}
-	sightings, err := d.recentDevices.Newest(ctx)
-	if err != nil {
-		return page, err
-	}
-	found, _, err := readInParts(in.Recent, func(_ *store.Device, limit int) (part []store.Device, err error) {
-		for len(part) < limit && len(sightings) > 0 && err == nil {
-			chunk := sightings[:min(limit-len(part), len(sightings))]
-			sightings = sightings[len(chunk):]
-			var registered []store.Device
-			registered, err = d.ledger.DevicesByID(ctx, deviceIDs(chunk))
-			part = append(part, joinSightings(chunk, registered)...)
-		}
-		return part, err
-	}, deviceBytes)
-	return newPage(found, false, showDevice, nil), err
-}
-
-// deviceIDs returns the ids of the devices of sightings, in the same order.
-func deviceIDs(sightings []seen.Sighting) []string {
-	ids := make([]string, len(sightings))
-	for i, s := range sightings {
-		ids[i] = s.Device
-	}
-	return ids
-}
-
-// joinSightings returns the devices of sightings (devices and the times of their last reports) in the order of sightings. found has the
-// devices that are registered; other devices are left out. A sighting that is older than its device is left out, too, because the device
-// was deleted and created again.
-func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
-	registered := make(map[string]store.Device, len(found))
-	for _, d := range found {
-		registered[d.ID] = d
-	}
-	for _, s := range sightings {
-		if d, ok := registered[s.Device]; ok && !s.At.Before(d.CreatedAt.Truncate(time.Millisecond)) {
-			d.LastSeen = &s.At
-			if d.QuietUntil == nil || d.QuietUntil.Before(s.At) {
-				d.QuietUntil = &s.At
-			}
-			shown = append(shown, d)
-		}
-	}
-	return shown
 }
 
 // Limits of a device's tags.
