@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
+	"github.com/fleetslots/dispatcher/internal/test/hawkbit"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -71,7 +72,7 @@ func (d *hawkbitFleet) start(ctx context.Context) (err error) {
 	for i := range ids {
 		ids[i] = fmt.Sprintf("ddi-%03d", i)
 		dice := newDice(i)
-		one := &simulator.HawkbitDevice{
+		one := &hawkbit.Device{
 			URL: d.fleet.URL + "/DEFAULT", ID: ids[i], Token: fleetToken, ExternalAddr: d.fleet.ExternalAddr, Place: 1000 + i, Client: client,
 			Work: time.Second, Patience: d.fleet.Lease*2/3 - d.margin(), Silence: 2 * d.fleet.Lease,
 			Dies: func() bool {

@@ -132,7 +132,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	f.queue("simulated")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	one := &simulator.HawkbitDevice{
+	one := &Device{
 		URL: simulated.URL + "/DEFAULT", ID: "simulated", Token: f.dev.FleetToken, ExternalAddr: external.Addr(), Work: 100 * time.Millisecond, Patience: 5 * time.Second, Client: http.DefaultClient,
 	}
 	go one.Run(ctx)

@@ -1,4 +1,4 @@
-package simulator
+package hawkbit
 
 import (
 	"bytes"
@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// HawkbitDevice simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate, in the order of a recorded transcript. It
+// Device simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate, in the order of a recorded transcript. It
 // is written from the contract of DDI alone. One run does one update after the other.
 //
 // Unlike swupdate, it leaves the external system if the dispatcher does not answer for Patience, so that it never overstays its lease. A
 // client without such a limit is outside the promises while it is cut off.
-type HawkbitDevice struct {
+type Device struct {
 	URL          string // URL of the dispatcher, with the tenant
 	ID           string
 	Token        string // fleet token
@@ -32,44 +35,49 @@ type HawkbitDevice struct {
 	Silence time.Duration
 }
 
-// hawkbitPause is the time after a failed request, and the longest pause between two polls that the device obeys while it works.
-const hawkbitPause = 500 * time.Millisecond
+// pause is the time after a failed request, and the longest pause between two polls that the device obeys while it works.
+const pause = 500 * time.Millisecond
 
-// hawkbitPoll is the part of the answer to a poll that the device reads.
-type hawkbitPoll struct {
+const (
+	requestTimeout = 20 * time.Second
+	maxAnswer      = 1 << 20 // bytes of an answer that the device reads
+)
+
+// pollAnswer is the part of the answer to a poll that the device reads.
+type pollAnswer struct {
 	Config struct {
 		Polling struct {
 			Sleep string `json:"sleep"`
 		} `json:"polling"`
 	} `json:"config"`
 	Links struct {
-		Deployment hawkbitLink `json:"deploymentBase"`
-		Cancel     hawkbitLink `json:"cancelAction"`
-		Config     hawkbitLink `json:"configData"`
+		Deployment link `json:"deploymentBase"`
+		Cancel     link `json:"cancelAction"`
+		Config     link `json:"configData"`
 	} `json:"_links"`
 }
 
-// hawkbitLink is a link in an answer.
-type hawkbitLink struct {
+// link is a link in an answer.
+type link struct {
 	Href string `json:"href"`
 }
 
 // pause returns the time until the next poll.
-func (p hawkbitPoll) pause() time.Duration {
+func (p pollAnswer) pause() time.Duration {
 	at, err := time.Parse("15:04:05", p.Config.Polling.Sleep)
 	if err != nil {
-		return hawkbitPause
+		return pause
 	}
 	return at.Sub(at.Truncate(24 * time.Hour))
 }
 
 // Run polls and does updates until ctx ends.
-func (d *HawkbitDevice) Run(ctx context.Context) {
+func (d *Device) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		polled, err := d.poll(ctx)
 		switch {
 		case err != nil:
-			wait(ctx, hawkbitPause)
+			wait(ctx, pause)
 		case polled.Links.Cancel.Href != "":
 			_ = d.cancel(ctx, polled.Links.Cancel.Href)
 		case polled.Links.Deployment.Href != "":
@@ -81,7 +89,7 @@ func (d *HawkbitDevice) Run(ctx context.Context) {
 }
 
 // poll sends a poll, and the attributes of the device if the dispatcher asks for them.
-func (d *HawkbitDevice) poll(ctx context.Context) (polled hawkbitPoll, err error) {
+func (d *Device) poll(ctx context.Context) (polled pollAnswer, err error) {
 	if err = d.send(ctx, http.MethodGet, d.URL+"/controller/v1/"+d.ID, nil, &polled); err == nil && polled.Links.Config.Href != "" {
 		err = d.send(ctx, http.MethodPut, polled.Links.Config.Href, map[string]any{"data": map[string]string{"simulated": "yes"}}, nil)
 	}
@@ -90,7 +98,7 @@ func (d *HawkbitDevice) poll(ctx context.Context) (polled hawkbitPoll, err error
 
 // update does one update: it reads the deployment twice, as swupdate does, uses the external system, and reports the end after a restart.
 // polled is the answer with the link to the deployment.
-func (d *HawkbitDevice) update(ctx context.Context, polled hawkbitPoll) {
+func (d *Device) update(ctx context.Context, polled pollAnswer) {
 	_, err := d.deployment(ctx, polled.Links.Deployment.Href)
 	if err == nil {
 		polled, err = d.poll(ctx)
@@ -106,16 +114,17 @@ func (d *HawkbitDevice) update(ctx context.Context, polled hawkbitPoll) {
 	if err := d.feedback(ctx, number, "proceeding", "none", "Installing Update Chunk Artifacts."); err != nil {
 		return
 	}
-	v := &visit{device: callerMark + d.ID, slot: d.Place}
-	if _, err := fmt.Sscan(number, &v.token); err != nil || time.Since(sent) > d.Patience {
+	action, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || time.Since(sent) > d.Patience {
 		return
 	}
-	if err := v.enter(ctx, d.ExternalAddr); err != nil {
+	leave, err := simulator.Enter(ctx, d.ExternalAddr, d.ID, 0, action, d.Place)
+	if err != nil {
 		return
 	}
 	dies := d.Dies != nil && d.Dies()
 	isDone := !dies && d.work(ctx, number, sent)
-	v.leave()
+	leave()
 	switch {
 	case dies:
 		wait(ctx, d.Silence)
@@ -126,7 +135,7 @@ func (d *HawkbitDevice) update(ctx context.Context, polled hawkbitPoll) {
 
 // work stays in the external system, and polls meanwhile. It returns false if the device must not report an end: it was asked to stop, or
 // the dispatcher did not answer. lastSent is the time at which the last answered request was sent.
-func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.Time) bool {
+func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bool {
 	for end := time.Now().Add(d.Work); time.Now().Before(end); {
 		left := d.Patience - time.Since(lastSent)
 		if left <= 0 || ctx.Err() != nil {
@@ -142,7 +151,7 @@ func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.T
 		stop()
 		switch {
 		case err != nil:
-			wait(ctx, min(hawkbitPause, max(0, d.Patience-time.Since(lastSent))))
+			wait(ctx, min(pause, max(0, d.Patience-time.Since(lastSent))))
 			continue
 		case polled.Links.Cancel.Href != "":
 			_ = d.cancel(ctx, polled.Links.Cancel.Href)
@@ -151,13 +160,13 @@ func (d *HawkbitDevice) work(ctx context.Context, number string, lastSent time.T
 			return false
 		}
 		lastSent = began
-		wait(ctx, min(polled.pause(), hawkbitPause, time.Until(end)))
+		wait(ctx, min(polled.pause(), pause, time.Until(end)))
 	}
 	return true
 }
 
 // finish reports the installation, and then its end until the dispatcher has accepted it or no longer knows the action.
-func (d *HawkbitDevice) finish(ctx context.Context, number string) {
+func (d *Device) finish(ctx context.Context, number string) {
 	_ = d.feedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
 	for ctx.Err() == nil {
 		polled, err := d.poll(ctx)
@@ -172,12 +181,12 @@ func (d *HawkbitDevice) finish(ctx context.Context, number string) {
 		if err == nil {
 			return
 		}
-		wait(ctx, hawkbitPause)
+		wait(ctx, pause)
 	}
 }
 
 // deployment reads a deployment and returns the number of its action.
-func (d *HawkbitDevice) deployment(ctx context.Context, href string) (number string, err error) {
+func (d *Device) deployment(ctx context.Context, href string) (number string, err error) {
 	var read struct {
 		ID         string `json:"id"`
 		Deployment struct {
@@ -191,12 +200,12 @@ func (d *HawkbitDevice) deployment(ctx context.Context, href string) (number str
 }
 
 // cancel confirms that the device has stopped.
-func (d *HawkbitDevice) cancel(ctx context.Context, href string) error {
+func (d *Device) cancel(ctx context.Context, href string) error {
 	return d.send(ctx, http.MethodPost, href+"/feedback", feedbackOf("closed", "success", "stopped"), nil)
 }
 
 // feedback sends a feedback about an action.
-func (d *HawkbitDevice) feedback(ctx context.Context, number, execution, finished, detail string) error {
+func (d *Device) feedback(ctx context.Context, number, execution, finished, detail string) error {
 	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", feedbackOf(execution, finished, detail), nil)
 }
 
@@ -206,7 +215,7 @@ func feedbackOf(execution, finished, detail string) map[string]any {
 }
 
 // send sends a request and decodes the answer into target, if target is not nil. Every status but 200 is an error.
-func (d *HawkbitDevice) send(ctx context.Context, method, url string, body, target any) error {
+func (d *Device) send(ctx context.Context, method, url string, body, target any) error {
 	var content io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -215,7 +224,7 @@ func (d *HawkbitDevice) send(ctx context.Context, method, url string, body, targ
 		}
 		content = bytes.NewReader(text)
 	}
-	ctx, stop := context.WithTimeout(ctx, httpTimeout)
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
 	defer stop()
 	request, err := http.NewRequestWithContext(ctx, method, url, content)
 	if err != nil {
@@ -227,7 +236,7 @@ func (d *HawkbitDevice) send(ctx context.Context, method, url string, body, targ
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s %s: %s", method, url, response.Status)
 	}
