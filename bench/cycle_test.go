@@ -28,7 +28,7 @@ type load struct {
 	stepsPerSecond float64       // number of steps per second, each at its scheduled time; 0 means as many as the clients can do
 }
 
-// step is what a client does once for one device. scheduled is the time at which the step was to begin. The step
+// step does the work of a client once for one device. scheduled is the time at which the step was to begin. The step
 // adds its measurements to totals.
 type step func(c deviceClient, device string, scheduled time.Time, totals *figures) error
 

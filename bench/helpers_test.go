@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// deviceReport is the report of a device, and reportReply is the reply. Both have the same form as those of the
-// dispatcher.
+// deviceReport is the report of a device, and reportReply is the reply. Both have the form of the dispatcher's
+// protocol.
 type (
 	deviceReport struct {
 		Results []struct {

@@ -53,8 +53,7 @@ func (s *testbed) startBroker(size scale) {
 	s.broker = servers.StartMosquittoWithLimits(s.t)
 }
 
-// measureMQTTReports measures reports of these devices over MQTT. The devices report in turn, several of them at
-// the same time.
+// measureMQTTReports measures reports over MQTT. The devices report in turn, several of them at the same time.
 func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 	all := make(mqttSessions, len(devices))
 	var mu sync.Mutex

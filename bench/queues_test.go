@@ -32,8 +32,8 @@ func (w *noopWorker) Work(context.Context, *river.Job[noopJob]) error {
 	return nil
 }
 
-// measureRiver measures jobs of River that do nothing. The number of workers and their polling intervals are those of
-// River's own benchmark.
+// measureRiver measures jobs of River that do nothing. River's own benchmark has the same number of workers and the
+// same polling intervals.
 func measureRiver(s *testbed, size scale) figures {
 	pool := s.openPgxPool()
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -148,7 +148,7 @@ func (s *testbed) must(err error) {
 	}
 }
 
-// waitFor waits until ended returns true, for at most span. The job queues work by themselves meanwhile.
+// waitFor waits until ended returns true, for at most span. The job queues work by themselves.
 func (s *testbed) waitFor(span time.Duration, ended func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -97,8 +97,7 @@ func measureManyTasksEach(s *testbed, size scale) figures {
 	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// measureManyQueued measures a ledger with very many queued tasks. Of the devices with a task, only the first ones
-// report.
+// measureManyQueued measures a ledger with very many queued tasks. Only the first devices with a task report.
 func measureManyQueued(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")

@@ -110,7 +110,7 @@ func TestCallersLeaveTheLine(t *testing.T) {
 }
 
 // TestCallersStopWhenTheirSlotIsTaken checks that a caller ends its work when an operator requests the
-// slot. The response to the next renewal says so.
+// slot. The response to the next renewal has this request.
 func TestCallersStopWhenTheirSlotIsTaken(t *testing.T) {
 	t.Parallel()
 	for name, caller := range leaseExamples(t) {

@@ -56,8 +56,8 @@ func (s *slot) extend(l operators.Lease, asked time.Time) {
 	s.ends = asked.Add(time.Duration(l.HeldMS+l.LeaseMS) * time.Millisecond)
 }
 
-// hold runs work and renews the lease meanwhile. It cancels the context of work when the lease is lost,
-// or when the lease could not be renewed and ends within a sixth of its length.
+// hold runs work, and renews the lease until work returns. It cancels the context of work when the lease is lost, or
+// when the lease could not be renewed and ends within a sixth of its length.
 func (s *slot) hold(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

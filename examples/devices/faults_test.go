@@ -57,7 +57,7 @@ var anyOutcome = regexp.MustCompile(`"outcome":"[a-z]+"`)
 
 var anyWait = regexp.MustCompile(`"report_after_ms":[0-9]+`)
 
-// verdict says what the network does with one message.
+// verdict is the effect of the network on one message.
 type verdict struct {
 	delay    time.Duration // before anything else
 	body     []byte        // what is delivered; a reply may get fields and words that the device does not know
@@ -155,7 +155,7 @@ func (d *deviceFaults) take(s step) bool {
 	return true
 }
 
-// recordKill is called when the device is killed: it does not know any more that it was told to wait.
+// recordKill is called when the device is killed: it has forgotten that it was asked to wait.
 func (f *faults) recordKill(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -93,7 +93,8 @@ func (p *httpProxy) disturb(r *http.Request, device string, v verdict) {
 	}
 }
 
-// forward sends the report to the server. If the device closes its connection meanwhile, the proxy does so, too.
+// forward sends the report to the server. If the device closes its connection before the answer, the proxy closes the
+// connection to the server, too.
 func (p *httpProxy) forward(r *http.Request, body []byte) (status int, header http.Header, answer []byte) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, p.target+r.URL.Path, bytes.NewReader(body))
 	if err != nil {

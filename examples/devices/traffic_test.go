@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// report is what the tests read of a report.
+// report has the fields of a report that the tests read.
 type report struct {
 	ID      string
 	Results []struct {
@@ -22,7 +22,7 @@ type report struct {
 	hasNewSuccess bool // it has a result of a successful task that no earlier report had
 }
 
-// reply is what the tests read of a reply.
+// reply has the fields of a reply that the tests read.
 type reply struct {
 	Re     string
 	Reason string

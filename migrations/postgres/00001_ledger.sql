@@ -211,8 +211,7 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
 -- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
 -- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
---   was over. Some of these tasks are tried again.
--- capacity: the capacity of the pool at the end of the minute.
+--   was over. Some tasks are tried again. capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     text COLLATE "C" NOT NULL,
     minute   bigint NOT NULL,
@@ -288,8 +287,8 @@ CREATE TABLE tasks (
     error        text NOT NULL DEFAULT ''
 );
 -- Each index on tasks slows down the queueing of every task. So there are indexes only for queries that run
--- all the time. A list of tasks is read along one of these indexes and then filtered. If no index fits, the
--- list is read along the primary key, at most a fixed number of ids at a time.
+-- all the time. A list of tasks is read along one index and then filtered. If no index fits, the list is read along the
+-- primary key, at most a fixed number of ids at a time.
 
 -- Used to find the best open tasks of a device in each of its batches, and to list all tasks of a device.
 -- Only this index has the expression batch * 1. So the planner uses this index for a query with batch * 1,
@@ -479,9 +478,9 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- last: the highest number that is used up. A restore of the ledger raises it by 1,000,000, because the lost part
 --   of the ledger may have used the next numbers.
 -- task, token: the grant of the action.
--- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant
---   ended without a result, and the device was heard again).
--- asks: true if the next answers ask the device for its attributes.
+-- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant ended
+-- without a result, and the device sent a request after that). asks: true if the next answers ask the device for its
+-- attributes.
 CREATE TABLE hawkbit_actions (
     device text COLLATE "C" PRIMARY KEY,
     action integer NOT NULL DEFAULT 0,
@@ -666,7 +665,7 @@ CREATE TRIGGER events_begin BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE F
 --   unique, no seal has two successors.
 -- events: the number of events in the block; 0 in the first row.
 -- at: the time of the sealing.
--- hash: SHA-256 in hexadecimal digits; EventSeal in the package store says what it covers.
+-- hash: SHA-256 in hexadecimal digits; EventSeal in the package store lists its input.
 CREATE TABLE event_seals (
     last   bigint PRIMARY KEY,
     after  bigint NOT NULL UNIQUE,

@@ -20,7 +20,8 @@ type result struct {
 	Error  string `json:"error"`
 }
 
-// journal is what survives a restart. The changes of start, keep and save are on disk when the method returns.
+// journal is the state that survives a restart. The changes of start, keep and save are on disk when the method
+// returns.
 type journal struct {
 	path    string
 	Boot    int      // the number of starts; report ids begin with it, so that they are unique

@@ -23,7 +23,7 @@ type work struct {
 	end, lease, renewAt float64
 }
 
-// extend moves the end of the lease. A renewal is due at half of what is left, until that half is too short.
+// extend moves the end of the lease. A renewal is due after half of the remaining time, unless this half is too short.
 func (w *work) extend(end float64) {
 	w.end, w.renewAt = max(w.end, end), never
 	if half := (w.end - now()) / 2; half >= min(1, w.lease/4) && w.why == "" {
