@@ -39,7 +39,7 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		d.handleRefusal(s)
 	case forbidden:
 		d.fleet.count.add(&d.fleet.count.Refused, 1)
-		d.setNextReport(d.backoff(d.forbiddenAnswers, d.timing.forbidden, forbiddenMax))
+		d.setNextReport(d.backoff(d.forbiddenAnswers, forbiddenFactor*d.fleet.config.FirstRetry, forbiddenMax))
 		d.forbiddenAnswers++
 	case failed:
 		d.handleFailure(message.retryAfter)
@@ -123,15 +123,15 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 			wait = d.resendWait()
 		}
 		d.setNextReport(wait)
-	case d.timing.periodic:
-		d.setNextReport(d.timing.period - time.Since(d.started)%d.timing.period)
+	case d.kind == ViaPeriodic:
+		d.setNextReport(d.fleet.config.Period - time.Since(d.started)%d.fleet.config.Period)
 	case r.ReportAfterMS > 0:
 		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
 		d.setNextReport(d.dice.between(wait, wait+min(wait/20, maxDelay)))
 	case message.held:
 		d.setNextReport(d.dice.between(0, maxDelay))
 	default:
-		d.setNextReport(d.dice.around(d.timing.period))
+		d.setNextReport(d.dice.around(d.fleet.config.Period))
 	}
 }
 
@@ -241,7 +241,7 @@ func (d *device) fallSilent(task *job) {
 func (d *device) drawWork(granted *grant) time.Duration {
 	work, isSet := workTime(granted.Payload)
 	if !isSet {
-		work = d.dice.around(d.timing.work)
+		work = d.dice.around(d.fleet.config.Work)
 	}
 	if d.dice.chance(d.fleet.config.Slow) {
 		l := time.Duration(granted.LeaseMS) * time.Millisecond
@@ -271,7 +271,7 @@ func (d *device) handleFailure(serverWait time.Duration) {
 // up to the period.
 func (d *device) waitAfterFailure(serverWait time.Duration) {
 	if serverWait <= 0 {
-		serverWait = d.backoff(d.failures, d.timing.retry, max(d.timing.period, d.timing.retry))
+		serverWait = d.backoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))
 	}
 	d.failures++
 	d.setNextReport(serverWait)

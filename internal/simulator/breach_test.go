@@ -108,8 +108,8 @@ func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 		for token := range times {
 			records = append(records, record{key: key{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
 		}
-		var v batchFindings
-		if v.add(operators.Task{ID: 1, State: statusSucceeded}, records); v.differing != differing || v.compared != 1 {
+		var v Comparison
+		if v.addTask(operators.Task{ID: 1, State: statusSucceeded}, records); v.Differing != differing || v.Compared != 1 {
 			t.Errorf("recorded %d times: %+v", times, v)
 		}
 	}

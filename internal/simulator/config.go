@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -61,18 +62,23 @@ type Config struct {
 
 // withDefaults returns the configuration with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
-	c.Devices = orDefault(c.Devices, DefaultDevices)
-	c.DevicePrefix = orDefault(c.DevicePrefix, DefaultPrefix)
-	c.Pool = orDefault(c.Pool, DefaultPool)
-	c.Capacity = orDefault(c.Capacity, DefaultCapacity)
-	c.Via = orDefault(c.Via, ViaHTTP)
-	c.Credentials = orDefault(c.Credentials, CredentialsFleet)
-	c.Work = orDefault(c.Work, DefaultWork)
-	c.Period = orDefault(c.Period, DefaultPeriod)
-	c.Connections = orDefault(c.Connections, DefaultConnections)
-	c.ResendAfter = orDefault(c.ResendAfter, DefaultResend)
-	c.FirstRetry = orDefault(c.FirstRetry, time.Second)
-	c.Timeout = orDefault(c.Timeout, DefaultTimeout)
+	c.Devices = cmp.Or(c.Devices, DefaultDevices)
+	c.DevicePrefix = cmp.Or(c.DevicePrefix, DefaultPrefix)
+	c.Pool = cmp.Or(c.Pool, DefaultPool)
+	c.Capacity = cmp.Or(c.Capacity, DefaultCapacity)
+	c.Via = cmp.Or(c.Via, ViaHTTP)
+	c.Credentials = cmp.Or(c.Credentials, CredentialsFleet)
+	c.Work = cmp.Or(c.Work, DefaultWork)
+	c.Period = cmp.Or(c.Period, DefaultPeriod)
+	c.Connections = cmp.Or(c.Connections, DefaultConnections)
+	c.ResendAfter = cmp.Or(c.ResendAfter, DefaultResend)
+	c.FirstRetry = cmp.Or(c.FirstRetry, time.Second)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	for _, listener := range []*func(){&c.OnBegan, &c.OnEnded} {
+		if *listener == nil {
+			*listener = func() {}
+		}
+	}
 	if c.Tasks == 0 {
 		c.Tasks = c.Devices
 		if !c.Endless {
@@ -84,7 +90,7 @@ func (c Config) withDefaults() Config {
 
 // validate returns an error if the configuration is invalid.
 func (c Config) validate() error {
-	errs := []error{c.Faults.validate(), c.Via.Check()}
+	errs := []error{c.Via.Check()}
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf(format, args...))

@@ -12,33 +12,23 @@ import (
 // maxSent limits how many reports of this boot a device remembers.
 const maxSent = 128
 
-// deviceTiming are the times that a device follows.
-type deviceTiming struct {
-	work      time.Duration // mean work of a task whose payload names none
-	period    time.Duration // time between reports if the server names none
-	periodic  bool          // reports once in each period, whatever time the server asks for
-	holdTime  time.Duration // how long the server may hold answers while the device is idle; 0 means not at all
-	resend    time.Duration // if no reply comes, the device reports again within 1 to 3 times this
-	retry     time.Duration // first wait after a failure, which doubles
-	forbidden time.Duration // first wait after a 401 or 403, which doubles
-}
-
 // maxSilence is longer than any server keeps a slot after the end of the device's lease.
 const maxSilence = 20 * time.Second
 
 // Limits of the waits that double.
 const (
-	forbiddenMax = 6 * time.Hour
-	maxDoublings = 20 // maximum number of doublings; no wait needs more
+	forbiddenFactor = 600 // the first wait after a 401 or 403, in units of Config.FirstRetry
+	forbiddenMax    = 6 * time.Hour
+	maxDoublings    = 20 // maximum number of doublings; no wait needs more
 )
 
 // device is one simulated device. Only the goroutine of run may use its state.
 type device struct {
-	fleet  *Fleet
-	id     string
-	link   link
-	timing deviceTiming
-	dice   dice
+	fleet *Fleet
+	id    string
+	link  link
+	kind  Via
+	dice  dice
 
 	inbox        chan linkMessage
 	timer        *time.Timer // fires at the time of the next report
@@ -156,8 +146,8 @@ func (d *device) report(ctx context.Context) {
 	}
 	s := sentReport{at: time.Now(), woken: d.woken, report: r, number: d.sequence, losesReplies: d.dice.chance(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
-	if d.job == nil && len(r.Results) == 0 { // the outcome of a result must come at once, so only other reports may be held
-		s.holdTime = d.timing.holdTime
+	if d.kind == ViaLongPoll && d.job == nil && len(r.Results) == 0 { // a held answer would delay the outcome of a result
+		s.holdTime = longPollWait
 	}
 	p := outgoingReport{id: r.ID, body: r.encode(), holdTime: s.holdTime}
 	if s.losesReplies {
@@ -193,7 +183,7 @@ func (d *device) rememberSent(id string, sent sentReport) {
 
 // resendWait returns how long to wait for a reply. With a running task, it is at most half of the rest of the lease, but at least minUse.
 func (d *device) resendWait() time.Duration {
-	wait := d.dice.between(d.timing.resend, 3*d.timing.resend)
+	wait := d.dice.between(d.fleet.config.ResendAfter, 3*d.fleet.config.ResendAfter)
 	if d.job != nil {
 		wait = min(wait, max(d.job.lease.remaining()/2, minUse))
 	}
@@ -217,7 +207,7 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	case errors.Is(cause, errRebooted):
 		d.fleet.count.add(&d.fleet.count.Reboots, 1)
 		d.reboot()
-		d.setNextReport(d.dice.around(d.timing.retry))
+		d.setNextReport(d.dice.around(d.fleet.config.FirstRetry))
 	case j.silent:
 		d.endSilence(j)
 	default:
@@ -236,7 +226,7 @@ func (d *device) endSilence(task *job) {
 	if d.dice.chance(d.fleet.config.Late) {
 		d.recordResult(task, nil)
 	}
-	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.around(d.timing.period))
+	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.around(d.fleet.config.Period))
 }
 
 // recordResult writes the result of a task, which ended because of cause, into the journal.

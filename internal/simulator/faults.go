@@ -2,8 +2,6 @@ package simulator
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -24,29 +22,6 @@ type Faults struct {
 	Duplicate   float64 // per report: sends it twice
 	LostReplies float64 // per report: does not receive the reply
 	Garbage     float64 // per report: sends a malformed report before it
-}
-
-// validate returns an error if a probability is not in 0..1.
-func (f Faults) validate() error {
-	var errs []error
-	for _, k := range []struct {
-		name string
-		p    float64
-	}{
-		{"silent", f.Silent},
-		{"gone", f.Gone},
-		{"late", f.Late},
-		{"slow", f.Slow},
-		{"reboot", f.Reboot},
-		{"duplicate", f.Duplicate},
-		{"lost replies", f.LostReplies},
-		{"garbage", f.Garbage},
-	} {
-		if !(k.p >= 0 && k.p <= 1) {
-			errs = append(errs, fmt.Errorf("%s: probability %v is not between 0 and 1", k.name, k.p))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // dice is the seeded random number generator of one device. It is not safe for concurrent use.

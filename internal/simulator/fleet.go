@@ -12,15 +12,6 @@ import (
 // Config.Introduce is false.
 const maxSpread = 5 * time.Second
 
-// orDefault returns value, or fallback if value is the zero value.
-func orDefault[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
-}
-
 // Fleet is a number of simulated devices.
 type Fleet struct {
 	config   Config
@@ -69,7 +60,7 @@ func deviceID(prefix string, index int) string { return fmt.Sprintf("%s%05d", pr
 
 // newDevice returns the device with this index.
 func (f *Fleet) newDevice(index int) *device {
-	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), timing: f.timingOf(index), dice: newDice(f.config.Seed, uint64(index)+1)}
+	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), kind: f.config.Via.kindOf(index), dice: newDice(f.config.Seed, uint64(index)+1)}
 }
 
 // externalAddr returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
@@ -78,19 +69,6 @@ func (f *Fleet) externalAddr(pool string) string {
 		return ""
 	}
 	return f.external
-}
-
-// timingOf returns the times that the device with this index follows.
-func (f *Fleet) timingOf(index int) deviceTiming {
-	c := f.config
-	m := deviceTiming{work: c.Work, period: c.Period, resend: c.ResendAfter, retry: c.FirstRetry, forbidden: 600 * c.FirstRetry}
-	switch c.Via.kindOf(index) {
-	case ViaLongPoll:
-		m.holdTime = longPollWait
-	case ViaPeriodic:
-		m.periodic = true
-	}
-	return m
 }
 
 // newLink returns the link over which the device with this index reports.

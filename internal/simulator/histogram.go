@@ -28,16 +28,11 @@ func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "pool" && l.GetValue() == pool }) {
 			continue
 		}
-		h.add(m.GetHistogram())
+		for _, b := range m.GetHistogram().GetBucket() {
+			h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
+		}
 	}
 	return h, err
-}
-
-// add adds the observations of other to h.
-func (h histogram) add(other *dto.Histogram) {
-	for _, b := range other.GetBucket() {
-		h[b.GetUpperBound()] += float64(b.GetCumulativeCount())
-	}
 }
 
 // minus returns the histogram of the values that were observed after the earlier reading.

@@ -78,11 +78,11 @@ func quantiles(times []time.Duration) Quantiles {
 // longestDelays returns two maxima over all tasks: late is the longest time by which a task started after its due time, and wait is the
 // longest time from begin to the start of a task. The parameter starts has the start of each task, in the order of the tasks. The due times
 // begin at begin and are spread evenly over the time bound, in the same order.
-func longestDelays(starts []time.Time, begin time.Time, bound time.Duration) (late, wait time.Duration) {
-	for i, at := range starts {
+func longestDelays(starts []Start, begin time.Time, bound time.Duration) (late, wait time.Duration) {
+	for i, s := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))
-		late = max(late, at.Sub(begin)-due)
-		wait = max(wait, at.Sub(begin))
+		late = max(late, s.Granted.Sub(begin)-due)
+		wait = max(wait, s.Granted.Sub(begin))
 	}
 	return late, wait
 }

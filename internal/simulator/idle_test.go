@@ -80,7 +80,7 @@ func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	// There are 4 tasks, one for each second. The second task begins last.
-	late, wait := longestDelays([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
+	late, wait := longestDelays([]Start{{Granted: at(0)}, {Granted: at(5)}, {Granted: at(2)}, {Granted: at(3)}}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
 		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
 	}
@@ -158,10 +158,10 @@ func TestIdeal(t *testing.T) {
 		t.Errorf("with a second more each: %s, want 7 s", got)
 	}
 	w.lease = 10 * time.Second
-	if got := w.ideal(2, 0, []bool{false, false, true, false}); got != 11*time.Second {
+	if got := w.ideal(2, 0, []Start{{}, {}, {Gone: true}, {}}); got != 11*time.Second {
 		t.Errorf("with one that is gone: %s, want 11 s", got)
 	}
-	if got := w.ideal(2, time.Second, []bool{true}); got != 10*time.Second {
+	if got := w.ideal(2, time.Second, []Start{{Gone: true}}); got != 10*time.Second {
 		t.Errorf("with the first one gone, and a second more each: %s, want 10 s", got)
 	}
 }
@@ -174,7 +174,11 @@ func TestGoneInTheOrderOfTheTasks(t *testing.T) {
 	for _, s := range []Start{{Task: 7, Token: 1}, {Task: 3, Token: 2, Gone: true}, {Task: 5, Token: 3}, {Task: 3, Token: 4}} {
 		l.recordStart(s)
 	}
-	if got := l.goneByTask(); !slices.Equal(got, []bool{true, false, false}) {
-		t.Errorf("%v", got)
+	var gone []bool
+	for _, s := range l.startsByTask() {
+		gone = append(gone, s.Gone)
+	}
+	if !slices.Equal(gone, []bool{true, false, false}) {
+		t.Errorf("%v", gone)
 	}
 }

@@ -45,13 +45,13 @@ type idleFleet struct {
 
 // newIdleFleet registers the devices of config and returns their fleet. Lines about the progress are written to progress.
 func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idleFleet, error) {
-	if err := config.validateIdle(); err != nil {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
 	config.Connections = min(config.Connections, config.Devices)
 	f := &idleFleet{
 		config: config, client: newHTTPClient(config.Connections), boot: strconv.FormatInt(time.Now().UnixNano(), 36),
-		progress: printer{to: progress}, tally: newTally(),
+		progress: printer{to: progress}, tally: tally{all: newAnswerCounts(), recent: newAnswerCounts()},
 	}
 	operator, err := NewOperator(config.URL, config.OperatorToken)
 	if err != nil {
@@ -69,20 +69,6 @@ func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idle
 	return f, nil
 }
 
-// validateIdle refuses settings that an idle fleet does not support.
-func (c Config) validateIdle() error {
-	if err := c.validate(); err != nil {
-		return err
-	}
-	if c.Via != ViaHTTP && c.Via != ViaPeriodic {
-		return fmt.Errorf("via: an idle fleet reports over http; %q needs a connection or a parked request for each device", c.Via)
-	}
-	if c.Period <= 0 || c.Connections < 1 {
-		return fmt.Errorf("period %s and connections %d of an idle fleet must be positive", c.Period, c.Connections)
-	}
-	return nil
-}
-
 // run runs the connections until ctx ends.
 func (f *idleFleet) run(ctx context.Context) {
 	defer f.client.CloseIdleConnections()
@@ -93,10 +79,10 @@ func (f *idleFleet) run(ctx context.Context) {
 	}
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
-	for before := (answerCounts{}); ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		select {
 		case <-tick.C:
-			before = f.showProgress(before)
+			f.showProgress()
 		case <-ctx.Done():
 		}
 	}

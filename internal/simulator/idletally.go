@@ -1,11 +1,11 @@
 package simulator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,26 +20,60 @@ import (
 // with which Err accepts a run.
 const maxBehind = time.Second
 
-// answerCounts holds the counts since the start of the run.
+// answerCounts holds the answers to an idle fleet since the start of the run or since the last progress line.
 type answerCounts struct {
 	answers    map[string]int64 // key: the reason of a reply; for an error, its status and code
+	reports    int64            // reports that were answered or failed
 	errors     int64            // wrong replies, error answers, and reports without an answer
-	granted    int64
-	firstError string    // the first error
-	times      histogram // response times; only tally.read sets it
+	firstError string
+	times      prometheus.Summary // response times
+}
+
+func newAnswerCounts() *answerCounts {
+	return &answerCounts{answers: map[string]int64{}, times: prometheus.NewSummary(prometheus.SummaryOpts{
+		Objectives: map[float64]float64{0.50: 0.01, 0.99: 0.001}, // quantiles with the accepted error of their rank
+		MaxAge:     365 * 24 * time.Hour,                         // longer than any run: old times count like new ones
+	})}
+}
+
+// add counts an answer by name, with its error (or "") and the response time.
+func (c *answerCounts) add(name, wrong string, took time.Duration) {
+	c.answers[name]++
+	c.reports++
+	c.times.Observe(took.Seconds())
+	if wrong != "" {
+		c.errors++
+		c.firstError = cmp.Or(c.firstError, wrong)
+	}
+}
+
+// byReason returns the number of answers of each name as text.
+func (c *answerCounts) byReason() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, c.answers[name]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// quantiles returns the quantiles of the response times.
+func (c *answerCounts) quantiles() Quantiles {
+	var times dto.Metric
+	_ = c.times.Write(&times) // cannot fail for a summary
+	if c.reports == 0 {
+		return Quantiles{}
+	}
+	found := map[float64]time.Duration{}
+	for _, q := range times.GetSummary().GetQuantile() {
+		found[q.GetQuantile()] = time.Duration(q.GetValue() * float64(time.Second))
+	}
+	return Quantiles{P50: found[0.50], P99: found[0.99]}
 }
 
 // tally counts the answers to an idle fleet.
 type tally struct {
-	mu sync.Mutex
-	answerCounts
-	times prometheus.Histogram // response times
-}
-
-// newTally returns a tally whose buckets for response times grow by 9 %, from 50 us to a minute.
-func newTally() tally {
-	steps := prometheus.ExponentialBucketsRange(50e-6, 60, 162)
-	return tally{answerCounts: answerCounts{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
+	mu          sync.Mutex
+	all, recent *answerCounts // of the run, and since the last progress line
 }
 
 // add counts one answer to the report outgoing, which took this time.
@@ -47,28 +81,8 @@ func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
 	name, wrong := classify(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.answers[name]++
-	t.times.Observe(took.Seconds())
-	if name == reasonGranted {
-		t.granted++
-	}
-	if wrong != "" {
-		t.errors++
-		t.firstError = orDefault(t.firstError, wrong)
-	}
-}
-
-// read returns a copy of the counts.
-func (t *tally) read() answerCounts {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.answerCounts
-	c.answers, c.times = maps.Clone(t.answers), histogram{}
-	var times dto.Metric
-	_ = t.times.Write(&times) // cannot fail for a histogram
-	c.times.add(times.GetHistogram())
-	c.times[math.Inf(1)] = float64(times.GetHistogram().GetSampleCount())
-	return c
+	t.all.add(name, wrong, took)
+	t.recent.add(name, wrong, took)
 }
 
 // classify returns the name under which answer, the answer to outgoing, is counted, and, as wrong, a description of its error. wrong is
@@ -79,44 +93,21 @@ func classify(outgoing report, answer linkMessage) (name, wrong string) {
 		return "no answer", answer.err.Error()
 	case answer.kind != answered:
 		name = strings.TrimSpace(fmt.Sprintf("%d %s", answer.status, answer.reply.Code))
-		return name, name + ": " + orDefault(answer.reply.Detail, http.StatusText(answer.status))
+		return name, name + ": " + cmp.Or(answer.reply.Detail, http.StatusText(answer.status))
 	case answer.reply.Re != outgoing.ID:
 		return answer.reply.Reason, fmt.Sprintf("a reply to %q arrived for report %q", answer.reply.Re, outgoing.ID)
 	}
 	return answer.reply.Reason, strings.Join(answer.reply.violations(outgoing), "; ")
 }
 
-// reportCount returns the number of reports that were answered or failed.
-func (c answerCounts) reportCount() (n int64) {
-	for _, answers := range c.answers {
-		n += answers
-	}
-	return n
-}
-
-// byReason returns a text with the number of answers of each name that came after the older counts earlier were read.
-func (c answerCounts) byReason(earlier answerCounts) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
-		if n := c.answers[name] - earlier.answers[name]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", name, n))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-// quantiles returns the quantiles of the observations.
-func (h histogram) quantiles() Quantiles {
-	return Quantiles{P50: h.quantile(0.50), P99: h.quantile(0.99)}
-}
-
-// showProgress writes the counts since the previous progress line, at which the counts were earlier. It returns the current counts.
-func (f *idleFleet) showProgress(earlier answerCounts) answerCounts {
-	now := f.tally.read()
-	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s",
-		time.Since(f.started).Round(time.Second), now.reportCount()-earlier.reportCount(), orDefault(now.byReason(earlier), "-"),
-		now.times.minus(earlier.times).quantiles(), now.errors-earlier.errors, f.timeBehind(now, time.Since(f.started)).Round(time.Millisecond))
-	return now
+// showProgress writes the counts since the previous progress line.
+func (f *idleFleet) showProgress() {
+	f.tally.mu.Lock()
+	recent, behind := f.tally.recent, f.timeBehind(time.Since(f.started))
+	f.tally.recent = newAnswerCounts()
+	f.tally.mu.Unlock()
+	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s", time.Since(f.started).Round(time.Second), recent.reports,
+		cmp.Or(recent.byReason(), "-"), recent.quantiles(), recent.errors, behind.Round(time.Millisecond))
 }
 
 // IdleSummary is the result of an idle run.
@@ -133,19 +124,19 @@ type IdleSummary struct {
 	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: the elapsed time minus the time
-// that the answered reports in current take at this pace.
-func (f *idleFleet) timeBehind(current answerCounts, elapsed time.Duration) time.Duration {
-	done := float64(current.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
+// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: elapsed minus the time that the
+// answered reports take at this pace.
+func (f *idleFleet) timeBehind(elapsed time.Duration) time.Duration {
+	done := float64(f.tally.all.reports) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
 }
 
-// summary returns the result of the run.
+// summary returns the result of the run. The connections must have ended.
 func (f *idleFleet) summary() IdleSummary {
-	c := f.tally.read()
+	c := f.tally.all
 	return IdleSummary{
-		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reportCount(), Answers: c.byReason(answerCounts{}),
-		Times: c.times.quantiles(), Granted: c.granted, Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(c, f.elapsed),
+		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports, Answers: c.byReason(),
+		Times: c.quantiles(), Granted: c.answers[reasonGranted], Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(f.elapsed),
 	}
 }
 
@@ -176,6 +167,6 @@ errors     %d
 times      %s
 behind     %s
 `, s.Devices, s.Period, float64(s.Devices)/s.Period.Seconds(), s.Reports, s.Elapsed.Round(10*time.Millisecond), float64(s.Reports)/s.Elapsed.Seconds(),
-		orDefault(s.Answers, "none"), s.Errors, s.Times, s.DelayAtEnd.Round(time.Millisecond))
+		cmp.Or(s.Answers, "none"), s.Errors, s.Times, s.DelayAtEnd.Round(time.Millisecond))
 	return err
 }

@@ -151,10 +151,9 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	url, broker := serveMQTT(t, f)
 	fleet := newFleet(Config{
 		MQTTURL: url, FleetToken: testFleetToken, Devices: 1, Via: ViaMQTT,
-		Period: time.Hour, ResendAfter: time.Hour, FirstRetry: time.Millisecond,
+		Period: 20 * time.Millisecond, ResendAfter: time.Hour, FirstRetry: time.Millisecond,
 	}, "127.0.0.1:1", nil, newLeases())
 	d := fleet.newDevice(0)
-	d.timing.period = 20 * time.Millisecond // only the wait for the connection is this short
 	runInBackground(t, func() { d.run(t.Context(), 0) })
 	received := func() int {
 		f.mu.Lock()

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func newSimulation(ctx context.Context, config Config, progress io.Writer) (*sim
 	if err != nil {
 		return nil, err
 	}
-	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
+	s.lease = time.Duration(cmp.Or(pool.LeaseMS, 300_000)) * time.Millisecond
 	tokens, err := config.registerDevices(ctx, operator, &s.progress)
 	if err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	}
 	if s.config.Introduce {
 		go begin()
-		s.waitIntroduced(ctx)
+		s.pollUntil(ctx, func() bool { return s.fleet.Stats().Introduced >= int64(s.config.Devices) })
 		s.wait(ctx, s.config.RestTime)
 	}
 	if err := s.work.queueTasks(ctx); err != nil {
@@ -114,13 +115,13 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	}
 	s.started = s.work.queued
 	s.wait(ctx, time.Until(s.started))
-	s.callIfSet(s.config.OnBegan)
+	s.config.OnBegan()
 	if !s.config.Introduce {
 		go begin()
 	}
 	s.waitForTasks(ctx)
 	s.waitForOutcomes(ctx)
-	s.callIfSet(s.config.OnEnded)
+	s.config.OnEnded()
 	s.measureTimes(ctx)
 	stopFleet()
 	<-ended
@@ -137,23 +138,21 @@ func (*simulation) wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// callIfSet calls listener unless it is nil.
-func (*simulation) callIfSet(listener func()) {
-	if listener != nil {
-		listener()
-	}
-}
-
-// waitIntroduced waits until every device has received an answer.
-func (s *simulation) waitIntroduced(ctx context.Context) {
+// pollUntil calls isReached every pollInterval, and writes the progress. It returns true when isReached returns true, and false if ctx ends
+// first.
+func (s *simulation) pollUntil(ctx context.Context, isReached func() bool) bool {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for s.fleet.Stats().Introduced < int64(s.config.Devices) {
+	for {
+		done := isReached()
 		s.showProgress()
+		if done {
+			return true
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
@@ -165,20 +164,8 @@ func (s *simulation) waitForTasks(ctx context.Context) {
 		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
 		defer cancel()
 	}
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		s.poll(ctx)
-		s.showProgress()
-		if !s.isFilling() && s.work.isFinished() {
-			s.summary.Makespan = time.Since(s.started)
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	if s.pollUntil(ctx, func() bool { s.poll(ctx); return !s.isFilling() && s.work.isFinished() }) {
+		s.summary.Makespan = time.Since(s.started)
 	}
 }
 
@@ -196,20 +183,17 @@ func (s *simulation) poll(ctx context.Context) {
 		s.compareFinished(ctx)
 	}
 	if s.isFilling() && s.work.waitingTasks() <= int64(s.config.Devices/2) {
-		s.work.setErr(s.work.queueTasks(ctx))
+		s.work.err = cmp.Or(s.work.queueTasks(ctx), s.work.err)
 	}
 }
 
 // isFilling reports whether tasks are still being added.
 func (s *simulation) isFilling() bool {
-	if s.config.Endless || s.config.FillUntil == nil {
-		return s.config.Endless
-	}
 	select {
 	case <-s.config.FillUntil:
-		return false
+		return s.config.Endless
 	default:
-		return true
+		return s.config.Endless || s.config.FillUntil != nil
 	}
 }
 
@@ -220,10 +204,12 @@ func (s *simulation) compareFinished(ctx context.Context) {
 		return
 	}
 	b := s.work.batches[0]
-	last, err := s.summary.compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
-	if s.work.setErr(err); err != nil {
+	found, last, err := compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
+	if err != nil {
+		s.work.err = err
 		return
 	}
+	s.summary.Comparison.add(found)
 	s.fleet.results.dropAcknowledged(last)
 	s.work.dropOldest(b)
 }
@@ -235,16 +221,7 @@ func (s *simulation) waitForOutcomes(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*s.config.ResendAfter+2*s.config.Period+callTimeout)
 	defer cancel()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for s.fleet.Unacknowledged() > 0 {
-		select {
-		case <-tick.C:
-			s.showProgress()
-		case <-ctx.Done():
-			return
-		}
-	}
+	s.pollUntil(ctx, func() bool { return s.fleet.Unacknowledged() == 0 })
 }
 
 // verify compares every task with the devices' journals. It does nothing after an interrupted run, whose tasks have
@@ -255,9 +232,11 @@ func (s *simulation) verify(ctx context.Context) error {
 		return nil
 	}
 	for _, b := range s.work.batches {
-		if _, err := s.summary.compareBatch(ctx, s.operator, s.fleet.results, b.Batch); err != nil {
+		found, _, err := compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
+		if err != nil {
 			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
 		}
+		s.summary.Comparison.add(found)
 	}
 	return nil
 }
@@ -269,7 +248,7 @@ func (s *simulation) fillSummary() {
 	s.summary.Devices = s.config.Devices
 	s.summary.Tasks, s.summary.Ended = s.work.totals()
 	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
-	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.goneByTask())
+	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.startsByTask())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
 	s.summary.Breaches = s.external.breaches(s.config.Margin)
@@ -293,5 +272,5 @@ func (s *simulation) measureTimes(ctx context.Context) {
 	slotTime := float64(capacity) * float64(sum.Makespan)
 	sum.SlotIdle.Start, sum.SlotIdle.End = s.external.idleEdges(s.started, s.started.Add(sum.Makespan))
 	sum.SlotIdle.Between = time.Duration(slotTime) - s.external.Stats().InsideTime - sum.SlotIdle.Start - sum.SlotIdle.End
-	sum.MaxDelay, sum.LongestWait = longestDelays(s.fleet.results.firstStarts(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
+	sum.MaxDelay, sum.LongestWait = longestDelays(s.fleet.results.startsByTask(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
 }

@@ -209,7 +209,6 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 		want string
 	}{
 		{"no URL", func(c *Config) { c.URL = "" }, "URL"},
-		{"probability", func(c *Config) { c.Silent = 2 }, "probability"},
 		{"via", func(c *Config) { c.Via = "pigeon" }, "via"},
 		{"no broker", func(c *Config) { c.Via = ViaMQTT }, "URL"},
 		{"gone", func(c *Config) { c.Gone, c.Devices, c.Tasks = 0.1, 5, 6 }, "one task per device"},

@@ -37,35 +37,24 @@ func (l *resultLog) lastAckTime() time.Time {
 	return l.lastAckAt
 }
 
-// goneByTask returns, for each started task in the order of task ids, whether its device became silent for good
-// during the task.
-func (l *resultLog) goneByTask() []bool {
+// startsByTask returns the first start of each started task, in the order of task ids. Its Gone is true if any device became silent for good
+// with the task.
+func (l *resultLog) startsByTask() []Start {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	goneByID := map[int64]bool{}
+	first := map[int64]Start{}
 	for _, s := range l.starts {
-		goneByID[s.Task] = goneByID[s.Task] || s.Gone
-	}
-	gone := make([]bool, 0, len(goneByID))
-	for _, task := range slices.Sorted(maps.Keys(goneByID)) {
-		gone = append(gone, goneByID[task])
-	}
-	return gone
-}
-
-// firstStarts returns when each task was first granted, in the order of task ids.
-func (l *resultLog) firstStarts() []time.Time {
-	l.mu.Lock()
-	first := map[int64]time.Time{}
-	for _, s := range l.starts {
-		if at, ok := first[s.Task]; !ok || s.Granted.Before(at) {
-			first[s.Task] = s.Granted
+		one, ok := first[s.Task]
+		gone := one.Gone || s.Gone
+		if !ok || s.Granted.Before(one.Granted) {
+			one = s
 		}
+		one.Gone = gone
+		first[s.Task] = one
 	}
-	l.mu.Unlock()
-	times := make([]time.Time, 0, len(first))
+	starts := make([]Start, 0, len(first))
 	for _, task := range slices.Sorted(maps.Keys(first)) {
-		times = append(times, first[task])
+		starts = append(starts, first[task])
 	}
-	return times
+	return starts
 }

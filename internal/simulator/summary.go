@@ -29,11 +29,9 @@ type Summary struct {
 	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; 0 in a run for which SlotIdle is 0
 	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); 0 in a run for which SlotIdle is 0
 
-	Compared       int64 // successes compared with the journals
-	Lost           int64 // compared tasks that are missing from the list of their batch or not in a terminal state
-	Differing      int64 // outputs or states that differ from the journal
-	Unacknowledged int   // results without an outcome
-	Examples       []string
+	Comparison
+
+	Unacknowledged int  // results without an outcome
 	Interrupted    bool // the context ended first: tasks may be unfinished
 }
 

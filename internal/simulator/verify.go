@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -11,71 +12,74 @@ import (
 // maxExamples limits the number of findings that a summary describes.
 const maxExamples = 5
 
-// compareBatch compares the tasks of a batch with results, the results in the journals, and adds its findings to the summary. last is
-// the highest id of these tasks.
-func (s *Summary) compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (last int64, err error) {
-	var found batchFindings
+// Comparison is the result of comparing tasks with the journals of the devices.
+type Comparison struct {
+	Compared  int64    // successes compared with the journals
+	Lost      int64    // tasks that are missing from the list of their batch or not in a terminal state
+	Differing int64    // outputs or states that differ from the journal
+	Examples  []string // descriptions of the first findings, at most maxExamples
+}
+
+// compareBatch compares the tasks of a batch with the journals. last is the highest id of these tasks.
+func compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (found Comparison, last int64, err error) {
 	seen := map[int64]bool{}
 	for t, err := range operator.Tasks.List(ctx, operators.TaskFilter{Batch: batch.ID}) {
 		if err != nil {
-			return last, err
+			return found, last, err
 		}
-		if seen[t.ID] {
-			continue
+		if !seen[t.ID] {
+			seen[t.ID] = true
+			last = max(last, t.ID)
+			found.addTask(t, results.recordsOf(t.ID))
 		}
-		seen[t.ID] = true
-		last = max(last, t.ID)
-		found.add(t, results.recordsOf(t.ID))
 	}
 	if missing := batch.Total - int64(len(seen)); missing != 0 {
-		found.lost += max(missing, -missing)
-		found.examples = append(found.examples, fmt.Sprintf("batch %d lists %d of %d tasks", batch.ID, len(seen), batch.Total))
+		found.Lost += max(missing, -missing)
+		found.addExample("batch %d lists %d of %d tasks", batch.ID, len(seen), batch.Total)
 	}
-	s.Compared += found.compared
-	s.Lost += found.lost
-	s.Differing += found.differing
-	s.Examples = append(s.Examples, found.examples...)
-	s.Examples = s.Examples[:min(len(s.Examples), maxExamples)]
-	return last, nil
+	return found, last, nil
 }
 
-// batchFindings holds the findings of one batch. If a batch could not be read completely, its findings are discarded.
-type batchFindings struct {
-	compared, lost, differing int64
-	examples                  []string
-}
-
-// add compares a task with the records of its results, and adds the findings.
-func (v *batchFindings) add(task operators.Task, records []record) {
-	if !isTerminal(task.State) {
-		v.lost++
-		v.addExample("task %d is %q", task.ID, task.State)
-		return
-	}
+// addTask compares a task with the records of its results.
+func (c *Comparison) addTask(task operators.Task, records []record) {
 	successes := countRecorded(records)
-	if task.State != statusSucceeded {
-		if successes > 0 {
-			v.differing++
-			v.addExample("task %d is %q, but its success was recorded", task.ID, task.State)
-		}
+	switch {
+	case !isTerminal(task.State):
+		c.Lost++
+		c.addExample("task %d is %q", task.ID, task.State)
+		return
+	case task.State != statusSucceeded && successes > 0:
+		c.Differing++
+		c.addExample("task %d is %q, but its success was recorded", task.ID, task.State)
+		return
+	case task.State != statusSucceeded:
 		return
 	}
-	v.compared++
+	c.Compared++
 	if successes > 1 {
-		v.differing++
-		v.addExample("task %d: %d successes were recorded", task.ID, successes)
+		c.Differing++
+		c.addExample("task %d: %d successes were recorded", task.ID, successes)
 	}
 	if !matchesJournal(task.Output, records) {
-		v.differing++
-		v.addExample("task %d: output %.200q is not what %s wrote", task.ID, task.Output, task.Device)
+		c.Differing++
+		c.addExample("task %d: output %.200q is not what %s wrote", task.ID, task.Output, task.Device)
 	}
 }
 
-// addExample keeps a finding as text, as in fmt.Sprintf, if there are fewer than maxExamples.
-func (v *batchFindings) addExample(format string, args ...any) {
-	if len(v.examples) < maxExamples {
-		v.examples = append(v.examples, fmt.Sprintf(format, args...))
+// addExample keeps a finding as text if there are fewer than maxExamples.
+func (c *Comparison) addExample(format string, args ...any) {
+	if len(c.Examples) < maxExamples {
+		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
 	}
+}
+
+// add adds the findings of another batch.
+func (c *Comparison) add(other Comparison) {
+	c.Compared += other.Compared
+	c.Lost += other.Lost
+	c.Differing += other.Differing
+	c.Examples = append(c.Examples, other.Examples...)
+	c.Examples = c.Examples[:min(len(c.Examples), maxExamples)]
 }
 
 // countRecorded returns how many successes the server acknowledged as recorded.
@@ -88,36 +92,15 @@ func countRecorded(records []record) (n int) {
 	return n
 }
 
-// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If the
-// server acknowledged a success as recorded, matchesJournal compares only such successes. Otherwise it compares all
-// successes, because the acknowledgement may have been lost, or the success may have been late.
+// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If the server acknowledged
+// a success as recorded, only such successes count. Otherwise the acknowledgement was lost or the success was late, and all successes count.
 func matchesJournal(output []byte, records []record) bool {
-	var recorded, others []record
-	for _, r := range records {
-		switch {
-		case r.status != statusSucceeded:
-		case r.outcome == outcomeRecorded:
-			recorded = append(recorded, r)
-		default:
-			others = append(others, r)
-		}
-	}
-	if len(recorded) == 0 {
-		recorded = others
-	}
-	for _, r := range recorded {
-		if !r.sentWithOutput || bytes.Equal(r.output, output) {
-			return true
-		}
-	}
-	return false
+	mustBeRecorded := countRecorded(records) > 0
+	return slices.ContainsFunc(records, func(r record) bool {
+		return r.status == statusSucceeded && (r.outcome == outcomeRecorded || !mustBeRecorded) && (!r.sentWithOutput || bytes.Equal(r.output, output))
+	})
 }
 
-// isTerminal reports whether a task in this state has ended.
 func isTerminal(state string) bool {
-	switch state {
-	case "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"}, state)
 }

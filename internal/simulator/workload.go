@@ -109,11 +109,11 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 
 // ideal returns the makespan of an ideal dispatcher for a pool with this number of slots. The ideal dispatcher starts the tasks in their
 // order, without knowing their lengths, and loses no time. Each task goes to the slot that becomes free first, and takes its work time
-// plus overhead. A task whose device is gone (isGone has one entry for each task) holds its slot for the lease, and is not tried again.
-func (w *workload) ideal(slots int, overhead time.Duration, isGone []bool) time.Duration {
+// plus overhead. A task whose device is gone (starts has the first start of each task) holds its slot for the lease, and is not tried again.
+func (w *workload) ideal(slots int, overhead time.Duration, starts []Start) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
-		if i < len(isGone) && isGone[i] {
+		if i < len(starts) && starts[i].Gone {
 			work = w.lease - overhead
 		}
 		first := 0
@@ -149,13 +149,6 @@ func (w *workload) refreshCounts(ctx context.Context) {
 		}
 		now.ID, now.Total = b.ID, b.Total // every queued task must end, even if the API reports another total
 		b.Batch = now
-	}
-}
-
-// setErr keeps err as the error of the last call, unless err is nil.
-func (w *workload) setErr(err error) {
-	if err != nil {
-		w.err = err
 	}
 }
 

@@ -110,7 +110,7 @@ func devicesMistakes() []Mistake {
 			Breaks: "the judge does not count a visitor without a lease against the capacity",
 		},
 		{
-			Package: "internal/simulator", Func: "batchFindings.add",
+			Package: "internal/simulator", Func: "Comparison.addTask",
 			Old:    `successes > 1`,
 			New:    `successes > 2`,
 			Breaks: "the judge does not find a success that was recorded twice",
