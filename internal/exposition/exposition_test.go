@@ -1,7 +1,6 @@
 package exposition_test
 
 import (
-	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/internal/rescue"
@@ -46,27 +44,6 @@ func sampleRegistry() *prometheus.Registry {
 	}
 	counter.WithLabelValues("ä")
 	return r
-}
-
-// The text of the metrics is equal, byte for byte, to the text of the Prometheus library.
-func TestTheTextIsThatOfPrometheus(t *testing.T) {
-	t.Parallel()
-	families, err := sampleRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want, got bytes.Buffer
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&want, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := exposition.Write(&got, families); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want.String(), got.String()); diff != "" {
-		t.Error(diff)
-	}
 }
 
 // A scraper gets the same headers and the same text as from the handler of the Prometheus library.
