@@ -40,7 +40,7 @@ func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time
 		from = `{epoch} + CAST(` + q.arg(since.UnixMilli()) + ` AS bigint) * {ms}`
 	}
 	err = forEach(ctx, s.customPlanSession(), func(r *row) []any {
-		return []any{&r.read, &r.Ended, &r.Failed, fromJSON(&r.Tags), document{&r.Attributes}}
+		return []any{&r.read, &r.Ended, &r.Failed, &r.Tags, &r.Attributes}
 	}, func(r row) bool {
 		if r.read > 0 {
 			isSample = r.read == deviceEventsRead

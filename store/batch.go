@@ -102,32 +102,11 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 // batchDest returns pointers to the fields of batch. A query that selects batchColumns scans a row into them.
 func batchDest(batch *Batch) []any {
 	return []any{
-		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind,
-		document{&batch.Payload},
-		&batch.Priority, &batch.Weight, &batch.Lane,
-		optionalTime{&batch.NotBefore},
-		optionalTime{&batch.NotAfter},
-		millis{&batch.MaxWait},
-		&batch.MaxAttempts,
-		commaList{&batch.RetryOn},
-		millis{&batch.RetryBackoff},
-		&batch.OnLost,
-		millis{&batch.Lease},
-		millis{&batch.MaxRun},
-		&abortFailure{batch},
-		&abortMin{batch},
-		fromJSON(&batch.Windows),
-		&batch.FinishInside,
-		instant{&batch.Opening.From},
-		instant{&batch.Opening.Until},
-		document{&batch.Limits},
-		&batch.Paused, &batch.PausedBy,
-		optionalTime{&batch.PausedAt},
-		&batch.PauseReason,
-		optionalTime{&batch.CancelledAt},
-		instant{&batch.CreatedAt},
-		&batch.Total, &batch.System,
-		instant{&batch.ReadAt},
+		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind, &batch.Payload, &batch.Priority, &batch.Weight, &batch.Lane, &batch.NotBefore,
+		&batch.NotAfter, &batch.MaxWait, &batch.MaxAttempts, commaList{&batch.RetryOn}, &batch.RetryBackoff, &batch.OnLost, &batch.Lease,
+		&batch.MaxRun, abortRule{batch}, abortRule{batch}, &batch.Windows, &batch.FinishInside, &batch.Opening.From, &batch.Opening.Until,
+		&batch.Limits, &batch.Paused, &batch.PausedBy, &batch.PausedAt, &batch.PauseReason, &batch.CancelledAt, &batch.CreatedAt,
+		&batch.Total, &batch.System, &batch.ReadAt,
 	}
 }
 
@@ -139,7 +118,7 @@ const (
 // batchAndPoolDest returns pointers to the fields of batch and of batch.PoolSettings. A query that selects batchAndPoolColumns scans a row
 // into them.
 func batchAndPoolDest(batch *Batch) []any {
-	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, millis{&batch.PoolSettings.Lease}, instant{&batch.PoolSettings.Opening.From}, instant{&batch.PoolSettings.Opening.Until})
+	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, &batch.PoolSettings.Lease, &batch.PoolSettings.Opening.From, &batch.PoolSettings.Opening.Until)
 }
 
 // CreateBatch creates a batch and queues newTasks in it, all or none. If the sequence newTasks.Tasks returns an error, nothing is stored
@@ -192,7 +171,7 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 	if err != nil {
 		return 0, err
 	}
-	err = tx.scanRowArgs(ctx, `
+	err = tx.scanRow(ctx, []any{&id}, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
 			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, is_deployment, created_at)
@@ -201,12 +180,7 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 			CAST($25 AS bigint), CASE WHEN CAST($25 AS bigint) > 0 THEN
 				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, $26, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
-		RETURNING id`, []any{
-		batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter),
-		max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(),
-		batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits),
-		cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment,
-	}, &id)
+		RETURNING id`, batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter), max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(), batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits), cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, batch.Pool)
 	}

@@ -33,7 +33,7 @@ const addProgress = `
 // Progress returns the progress of a batch, oldest first, from its beginning up to the last fold (the pass that adds up task states). It
 // reads no tasks.
 func (s batches) Progress(ctx context.Context, batch int64) ([]Progress, error) {
-	steps, err := collect(ctx, s.readSession(), func(p *Progress) []any { return []any{instant{&p.At}, &p.Ended, &p.Failed} },
+	steps, err := collect(ctx, s.readSession(), func(p *Progress) []any { return []any{&p.At, &p.Ended, &p.Failed} },
 		`SELECT at, ended, failed FROM batch_progress WHERE batch = $1 ORDER BY since_ms`, batch)
 	if err != nil {
 		return nil, fmt.Errorf("reading the progress of batch %d: %w", batch, err)

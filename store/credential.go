@@ -32,7 +32,7 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 // rotate adds a token with this hash to the device id. The older tokens of the device expire after overlap. rotate returns this time as
 // olderUntil.
 func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
-	err = s.scanRowArgs(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
+	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, id, overlap.Milliseconds())
 	if err != nil {
 		return olderUntil, err
 	}

@@ -28,7 +28,7 @@ type TokenChange struct {
 func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {
-		return []any{instant{&changes.Now}, &changes.Next, &c.Hash, &c.Device}
+		return []any{&changes.Now, &changes.Next, &c.Hash, &c.Device}
 	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, since)
 	for _, c := range read {
 		if c.Hash != nil {

@@ -18,7 +18,7 @@ const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_
 
 // tokenDest returns pointers to the fields of token. A query that selects tokenColumns scans a row into them.
 func tokenDest(token *Token) []any {
-	return []any{&token.ID, &token.Name, &token.Device, &token.Role, fromJSON(&token.Pools), fromJSON(&token.LimitSets), instant{&token.CreatedAt}, optionalTime{&token.ExpiresAt}}
+	return []any{&token.ID, &token.Name, &token.Device, &token.Role, &token.Pools, &token.LimitSets, &token.CreatedAt, &token.ExpiresAt}
 }
 
 // TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound if no token has it, or if the token has expired or
@@ -93,7 +93,7 @@ func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFi
 	if newestFirst {
 		bound, order, afterID = `id < $1`, `id DESC`, cmp.Or(afterID, math.MaxInt64)
 	}
-	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), optionalTime{&t.LastUsed}, opt(&t.Requests)) }, `
+	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), &t.LastUsed, &t.Requests) }, `
 		SELECT `+tokenColumns+`, u.used_at, u.requests FROM tokens LEFT JOIN token_uses u ON u.token = tokens.id
 		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, afterID, clampLimit(limit))
 }

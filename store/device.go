@@ -92,17 +92,8 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 // not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile),
-		document{&d.Attributes},
-		instant{&d.CreatedAt},
-		optionalTime{&d.LastSeen},
-		optionalTime{&d.QuietUntil},
-		optionalTime{&d.NoisyAt},
-		opt(&d.Reach),
-		opt(&d.RegisteredBy), opt(&d.BlockedBy),
-		optionalTime{&d.BlockedAt},
-		opt(&d.BlockReason),
-		opt(&d.Wire),
+		&d.ID, &d.Blocked, &d.OwnToken, &d.HasToken, &d.Tags, &d.Profile, &d.Attributes, &d.CreatedAt, &d.LastSeen, &d.QuietUntil,
+		&d.NoisyAt, &d.Reach, &d.RegisteredBy, &d.BlockedBy, &d.BlockedAt, &d.BlockReason, &d.Wire,
 	}
 }
 
@@ -249,7 +240,7 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
-		if err := tx.scanRowArgs(ctx, `SELECT attributes FROM devices WHERE id = $1 {lock}`, []any{id}, document{&old}); err != nil {
+		if err := tx.scanRow(ctx, []any{&old}, `SELECT attributes FROM devices WHERE id = $1 {lock}`, id); err != nil {
 			return err
 		}
 		merged, changed, err := mergeAttributes(old, patch)

@@ -23,8 +23,8 @@ func (s devices) DevicesWithAttribute(ctx context.Context, path, firstName strin
 // are those of the JSON object in this column. keysWord is the word in braces (see dialect) that selects these keys. searchKeys returns the
 // number of searched devices and whether one of them has such a key.
 func (s devices) searchKeys(ctx context.Context, column, keysWord, name, altName string) (searched int, found bool, err error) {
-	err = s.readSession().scanRowArgs(ctx, `
+	err = s.readSession().scanRow(ctx, []any{&searched, &found}, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keysWord+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
-		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, []any{name, altName, keySearchLimit}, &searched, &found)
+		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, name, altName, keySearchLimit)
 	return searched, found, err
 }

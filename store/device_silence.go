@@ -61,7 +61,7 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond st
 	var rows []reading
 	err := s.readFiltered(ctx, filter, func(in session) (err error) {
 		rows, err = collect(ctx, in, func(r *reading) []any {
-			return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
+			return append([]any{&r.looked, &r.last}, deviceDest(&r.device)...)
 		}, `
 		WITH sifted AS (
 			SELECT id FROM (`+text+`) AS looked WHERE `+cond+` ORDER BY id LIMIT `+limit+`)

@@ -81,7 +81,7 @@ const eventColumns = `e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch
 
 // eventDest returns the destinations in event for eventColumns.
 func eventDest(e *Event) []any {
-	return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
+	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 }
 
 // EventPosition is a position in the order of the events. All events with an id up to Last can be read when every transaction with an id
@@ -97,10 +97,10 @@ func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPos
 	var m EventPosition
 	// The id must be read before xidBound. Then each transaction that has got an event id up to m.Last began before xidBound was read, so
 	// its transaction id is below xidBound.
-	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == readUpTo {
+	if err := s.readSession().scanRow(ctx, []any{&m.Last}, `SELECT {last event}`); err != nil || m.Last == readUpTo {
 		return m, err
 	}
-	err := s.readSession().scanRow(ctx, `SELECT {new xid}`, &m.xidBound)
+	err := s.readSession().scanRow(ctx, []any{&m.xidBound}, `SELECT {new xid}`)
 	return m, err
 }
 

@@ -36,7 +36,7 @@ const (
 
 // sealDest returns the destinations in seal for sealColumns.
 func sealDest(seal *EventSeal) []any {
-	return []any{&seal.After, &seal.Last, &seal.Events, instant{&seal.At}, &seal.Hash}
+	return []any{&seal.After, &seal.Last, &seal.Events, &seal.At, &seal.Hash}
 }
 
 // SealEvents seals the next block: at most limit events after the last seal, up to the id lastEvent. A block of fewer events is sealed only
@@ -45,7 +45,7 @@ func sealDest(seal *EventSeal) []any {
 func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sealed int, err error) {
 	var previous EventSeal
 	var now time.Time
-	if err := s.readSession().scanRow(ctx, `SELECT `+sealColumns+`, {now} FROM event_seals ORDER BY last DESC LIMIT 1`, append(sealDest(&previous), instant{&now})...); err != nil {
+	if err := s.readSession().scanRow(ctx, append(sealDest(&previous), &now), `SELECT `+sealColumns+`, {now} FROM event_seals ORDER BY last DESC LIMIT 1`); err != nil {
 		return 0, fmt.Errorf("reading the last seal of the events: %w", err)
 	}
 	left := lastEvent - previous.Last
@@ -116,8 +116,7 @@ func (s session) checkSeals(ctx context.Context, after int64, limit int) (checke
 		return checked, true, nil
 	}
 	rest := CheckedSeal{EventSeal: EventSeal{After: previous.Last}}
-	err = s.scanRowArgs(ctx, `SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT $2) AS unsealed`,
-		[]any{previous.Last, searchLimit}, &rest.Found, &rest.Last)
+	err = s.scanRow(ctx, []any{&rest.Found, &rest.Last}, `SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT $2) AS unsealed`, previous.Last, searchLimit)
 	if rest.Found > 0 {
 		checked = append(checked, rest)
 	}

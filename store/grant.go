@@ -182,16 +182,9 @@ const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.
 // grantDest returns pointers to the fields of grant. A query that selects grantColumns or grantOnlyColumns scans a row into them.
 func grantDest(grant *Grant) []any {
 	return []any{
-		opt(&grant.Task), opt(&grant.Batch), opt(&grant.Pool), opt(&grant.Slot), opt(&grant.Device), opt(&grant.Token), opt(&grant.LeaseID), opt(&grant.Attempt),
-		opt(&grant.Kind),
-		document{&grant.Payload},
-		instant{&grant.GrantedAt},
-		instant{&grant.LeaseUntil},
-		instant{&grant.MaxUntil},
-		millis{&grant.LeaseLength},
-		millis{&grant.LongestLease},
-		opt(&grant.Redelivered), opt(&grant.CancelWhy),
-		remaining{grant},
+		&grant.Task, &grant.Batch, &grant.Pool, &grant.Slot, &grant.Device, &grant.Token, &grant.LeaseID, &grant.Attempt, &grant.Kind,
+		&grant.Payload, &grant.GrantedAt, &grant.LeaseUntil, &grant.MaxUntil, &grant.LeaseLength, &grant.LongestLease, &grant.Redelivered,
+		&grant.CancelWhy, remaining{grant},
 	}
 }
 

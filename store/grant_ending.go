@@ -26,7 +26,8 @@ const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.return
 // endingTaskDest returns pointers to the fields of task. A query that selects endingTaskColumns scans a row into them.
 func endingTaskDest(task *endingTask) []any {
 	return []any{
-		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn}, millis{&task.backoff}, &task.onLost,
+		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn},
+		&task.backoff, &task.onLost,
 	}
 }
 
@@ -170,10 +171,10 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 // the number of deleted grants.
 func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
-		err = s.scanRowArgs(ctx, chainCTEs("endings", `
+		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, chainCTEs("endings", `
 			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),
 			settled AS (`+updateEndedTasks+` RETURNING 1), kept AS (`+insertAttempts+`), told AS (`+insertEndEvents+`)
-			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &updatedTasks, &deletedGrants)
+			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), endings)
 		return updatedTasks, deletedGrants, err
 	}
 	// The grants are deleted last, because the other statements copy values from them.

@@ -112,8 +112,8 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCu
 // yet. found is false if there is no grant.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
-	err = s.readSession().scanRow(ctx, `
-		SELECT lease_until, {now} FROM grants ORDER BY lease_until LIMIT 1`, instant{&ends}, instant{&now})
+	err = s.readSession().scanRow(ctx, []any{&ends, &now}, `
+		SELECT lease_until, {now} FROM grants ORDER BY lease_until LIMIT 1`)
 	if errors.Is(err, ErrNotFound) {
 		return 0, false, nil
 	}

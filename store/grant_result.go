@@ -76,10 +76,9 @@ func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTas
 func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
-	if err := s.scanRowArgs(ctx, `
+	if err := s.scanRow(ctx, []any{&endedBy, &keptLate}, `
 		SELECT (SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3),
-			(SELECT known FROM late_results WHERE token = $1 AND task = $2 AND device = $3)`,
-		[]any{result.Token, result.Task, result.Device}, opt(&endedBy), opt(&keptLate)); err != nil {
+			(SELECT known FROM late_results WHERE token = $1 AND task = $2 AND device = $3)`, result.Token, result.Task, result.Device); err != nil {
 		return ResultOutcome{}, fmt.Errorf("reading the attempt: %w", err)
 	}
 	state := task.state

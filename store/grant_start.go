@@ -38,16 +38,8 @@ type PolicyOwner struct {
 // startDest returns pointers to the fields of start. A query of startsSQL scans a row into them.
 func startDest(start *GrantStart) []any {
 	return []any{
-		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind,
-		document{&start.Payload},
-		fromJSON(&start.Tags),
-		document{&start.Attributes},
-		opt(&start.Profile),
-		document{&start.PoolLimits},
-		document{&start.Limits},
-		document{&start.ProfileLimits},
-		instant{&start.Now},
-		instant{&start.GrantedAt},
+		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind, &start.Payload, &start.Tags,
+		&start.Attributes, &start.Profile, &start.PoolLimits, &start.Limits, &start.ProfileLimits, &start.Now, &start.GrantedAt,
 	}
 }
 
@@ -100,7 +92,7 @@ func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (G
 // PolicyOwners returns each pool with policies, each batch with policies and open tasks, and each profile with policies. A profile is
 // returned once for each pool in which one of its devices holds a slot.
 func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
-	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
+	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, &l.Limits} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
 		UNION ALL
 		SELECT b.pool, b.id, '', b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL

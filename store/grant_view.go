@@ -41,25 +41,11 @@ const batchMayStart = `
 // the device may have no open task.
 func candidateDest(candidate *Candidate) []any {
 	return []any{
-		opt(&candidate.Task), opt(&candidate.Batch), opt(&candidate.Pool), opt(&candidate.Priority), opt(&candidate.Weight), opt(&candidate.Urgent),
-		instant{&candidate.CreatedAt},
-		instant{&candidate.NotBefore},
-		instant{&candidate.RetryAt},
-		opt(&candidate.RetryAtIsNotBefore), opt(&candidate.Attempt), opt(&candidate.StartedBefore),
-		millis{&candidate.Lease},
-		opt(&candidate.PoolPaused), opt(&candidate.BatchPaused), opt(&candidate.FinishInside),
-		instant{&candidate.Standstill},
-		instant{&candidate.Window.From},
-		instant{&candidate.Window.Until},
-		instant{&candidate.PoolWindow.From},
-		instant{&candidate.PoolWindow.Until},
-		instant{&candidate.ExpiresAt},
-		document{&candidate.PoolLimits},
-		document{&candidate.Limits},
-		document{&candidate.ProfileLimits},
-		opt(&candidate.Kind),
-		document{&candidate.Payload},
-		opt(&candidate.IsDeployment),
+		&candidate.Task, &candidate.Batch, &candidate.Pool, &candidate.Priority, &candidate.Weight, &candidate.Urgent, &candidate.CreatedAt,
+		&candidate.NotBefore, &candidate.RetryAt, &candidate.RetryAtIsNotBefore, &candidate.Attempt, &candidate.StartedBefore,
+		&candidate.Lease, &candidate.PoolPaused, &candidate.BatchPaused, &candidate.FinishInside, &candidate.Standstill,
+		&candidate.Window.From, &candidate.Window.Until, &candidate.PoolWindow.From, &candidate.PoolWindow.Until, &candidate.ExpiresAt,
+		&candidate.PoolLimits, &candidate.Limits, &candidate.ProfileLimits, &candidate.Kind, &candidate.Payload, &candidate.IsDeployment,
 	}
 }
 
@@ -79,7 +65,7 @@ func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]De
 func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
-		return append([]any{&r.n, instant{&r.Now}, &r.Deleted}, deviceDest(&r.device)...)
+		return append([]any{&r.n, &r.Now, &r.Deleted}, deviceDest(&r.device)...)
 	}, `
 		SELECT w.n, {now}, `+wasDeletedSQL+`, `+deviceColumns+`
 		FROM (SELECT * FROM {names}) AS w {device of w}`, namesInput(unique))
@@ -213,7 +199,7 @@ func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devi
 
 // viewRowDest returns pointers to the fields of row, for the columns of viewsText.
 func viewRowDest(row *viewRow) []any {
-	dest := []any{&row.n, instant{&row.Now}, instant{&row.Standstill}, &row.Deleted}
+	dest := []any{&row.n, &row.Now, &row.Standstill, &row.Deleted}
 	dest = append(dest, deviceDest(&row.device)...)
 	dest = append(dest, grantDest(&row.grant)...)
 	return append(dest, candidateDest(&row.candidate)...)

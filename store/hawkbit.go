@@ -37,7 +37,7 @@ type HawkbitAction struct {
 
 // hawkbitDest returns pointers to the fields of a, for a query that selects hawkbitColumns.
 func hawkbitDest(a *HawkbitAction) []any {
-	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, document{&a.Payload}, document{&a.Attributes}}
+	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Payload, &a.Attributes}
 }
 
 const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, CASE WHEN b.is_deployment AND t.payload IS NULL THEN b.payload END, d.attributes`
@@ -85,8 +85,7 @@ func (s session) followHawkbit(ctx context.Context, device string, task, token i
 		return HawkbitAction{}, false, err
 	}
 	last := HawkbitAction{}
-	if err := s.scanRowArgs(ctx, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 {lock}`,
-		[]any{device}, &last.Task, &last.Token, &last.State); err != nil {
+	if err := s.scanRow(ctx, []any{&last.Task, &last.Token, &last.State}, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 {lock}`, device); err != nil {
 		return HawkbitAction{}, false, fmt.Errorf("locking the action: %w", err)
 	}
 	if last.State == HawkbitOpen && last.Token != token {
@@ -114,9 +113,8 @@ func (s session) addHawkbitRow(ctx context.Context, device string) error {
 func (s session) endHawkbit(ctx context.Context, device string, last HawkbitAction) (isOverrun bool, err error) {
 	var isHeld bool
 	var endedBy EndCause
-	if err := s.scanRowArgs(ctx, `
-		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`,
-		[]any{last.Task, last.Token}, &isHeld, opt(&endedBy)); err != nil {
+	if err := s.scanRow(ctx, []any{&isHeld, &endedBy}, `
+		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`, last.Task, last.Token); err != nil {
 		return false, fmt.Errorf("reading the end of a grant: %w", err)
 	}
 	state := HawkbitOverrun

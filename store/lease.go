@@ -97,7 +97,7 @@ func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error)
 	}
 	var now time.Time
 	var bounded bool
-	err := s.scanRowArgs(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{request.Pool}, instant{&now}, &bounded)
+	err := s.scanRow(ctx, []any{&now, &bounded}, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, request.Pool)
 	if errors.Is(err, ErrNotFound) {
 		return LeaseTask{}, ErrUnknownPool
 	}
@@ -138,7 +138,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 		pool string
 		held bool
 	}
-	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, instant{&r.WaitsUntil}, &r.held} }, `
+	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, &r.WaitsUntil, &r.held} }, `
 		SELECT t.id, t.pool, t.not_after, EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
 		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 {lock t}`, request.Holder)
 	switch {
@@ -183,14 +183,14 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 // newBatch creates the batch for the leases of a new day in the pool. It copies the settings of the previous batch of leases, which
 // operators may have changed.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
-	err = s.scanRowArgs(ctx, `
+	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
 			priority, weight, lane, windows, finish_inside, opens_at, closes_at, windows_due, limits, paused, paused_by, paused_at, pause_reason)
 		SELECT $2, p.name, $3, 'fail', $4, {now}, 1, TRUE,
 			coalesce(b.priority, 0), coalesce(b.weight, 1), coalesce(b.lane, 'normal'), b.windows, coalesce(b.finish_inside, TRUE),
 			b.opens_at, b.closes_at, b.windows_due, b.limits, coalesce(b.paused, FALSE), coalesce(b.paused_by, ''), b.paused_at, coalesce(b.pause_reason, '')
 		FROM pools p LEFT JOIN batches b ON b.id = (SELECT max(id) FROM batches WHERE pool = $1 AND system AND cancelled_at IS NULL)
-		WHERE p.name = $1 RETURNING id`, []any{pool, LeaseBatch, LeaseKind, leaseMaxRun.Milliseconds()}, &batch)
+		WHERE p.name = $1 RETURNING id`, pool, LeaseBatch, LeaseKind, leaseMaxRun.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("creating the batch of the leases: %w", err)
 	}

@@ -52,6 +52,6 @@ type LimitSetVersion struct {
 
 // LimitSetVersions returns the present versions of the limit sets whose names are in sets. It leaves out limit sets that do not exist.
 func (s profiles) LimitSetVersions(ctx context.Context, sets []string) ([]LimitSetVersion, error) {
-	return collect(ctx, s.readSession(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, instant{&v.CreatedAt}} },
+	return collect(ctx, s.readSession(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, &v.CreatedAt} },
 		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, namesInput(sets))
 }

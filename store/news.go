@@ -50,7 +50,7 @@ const maxNewsRows = 10_000
 
 // NewsSince reads the news (rows of the change log, see News) with an id greater than afterID.
 func (s news) NewsSince(ctx context.Context, afterID int64) (page NewsPage, err error) {
-	err = s.readSession().scanRow(ctx, `SELECT {now}, min(id), max(id) FROM news`, instant{&page.Now}, &page.Oldest, &page.Newest)
+	err = s.readSession().scanRow(ctx, []any{&page.Now, &page.Oldest, &page.Newest}, `SELECT {now}, min(id), max(id) FROM news`)
 	if err != nil || page.Newest <= afterID {
 		return page, err
 	}

@@ -92,9 +92,8 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
 	var request []byte
 	var answer json.RawMessage
-	err := s.scanRowArgs(ctx, `
-		SELECT request, answer FROM answers WHERE owner = $1 AND key = $2 AND answered_at > {now} - $3 * {ms}`,
-		[]any{once.Owner, once.Key, answersKept.Milliseconds()}, &request, document{&answer})
+	err := s.scanRow(ctx, []any{&request, &answer}, `
+		SELECT request, answer FROM answers WHERE owner = $1 AND key = $2 AND answered_at > {now} - $3 * {ms}`, once.Owner, once.Key, answersKept.Milliseconds())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}

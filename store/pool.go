@@ -60,22 +60,9 @@ const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pau
 // poolDest returns pointers to the fields of pool. A query that selects poolColumns scans a row into them.
 func poolDest(pool *Pool) []any {
 	return []any{
-		&pool.Name, &pool.Capacity,
-		millis{&pool.Lease},
-		&pool.Paused, &pool.PausedBy,
-		optionalTime{&pool.PausedAt},
-		&pool.PauseReason,
-		fromJSON(&pool.Windows),
-		instant{&pool.Opening.From},
-		instant{&pool.Opening.Until},
-		document{&pool.Limits},
-		&pool.Callers,
-		millis{&pool.Longest},
-		millis{&pool.Sleep},
-		instant{&pool.StandsUntil},
-		&pool.Version,
-		instant{&pool.CreatedAt},
-		instant{&pool.UpdatedAt},
+		&pool.Name, &pool.Capacity, &pool.Lease, &pool.Paused, &pool.PausedBy, &pool.PausedAt, &pool.PauseReason, &pool.Windows,
+		&pool.Opening.From, &pool.Opening.Until, &pool.Limits, &pool.Callers, &pool.Longest, &pool.Sleep, &pool.StandsUntil, &pool.Version,
+		&pool.CreatedAt, &pool.UpdatedAt,
 	}
 }
 

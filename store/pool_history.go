@@ -102,7 +102,8 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 // holdingDest returns pointers to the fields of holding, for the columns of a holding in a query.
 func holdingDest(holding *Holding) []any {
 	return []any{
-		&holding.ID, &holding.Pool, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt, instant{&holding.GrantedAt}, optionalTime{&holding.EndedAt}, opt(&holding.EndedBy), &holding.Error,
+		&holding.ID, &holding.Pool, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt,
+		&holding.GrantedAt, &holding.EndedAt, &holding.EndedBy, &holding.Error,
 	}
 }
 

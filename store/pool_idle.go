@@ -67,7 +67,7 @@ func waitingDevicesSQL() string {
 func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {
-		t, err := queryOne(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `
+		t, err := queryOne(ctx, tx, func(t *[2]time.Time) []any { return []any{&t[0], &t[1]} }, `
 			UPDATE idle_time SET taken_before = taken_at, taken_at = {now} WHERE taken_at <= {now} - $1 * {ms}
 			RETURNING taken_before, taken_at`, minElapsed.Milliseconds())
 		from, until = t[0], t[1]

@@ -51,9 +51,8 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 			return err
 		}
 		var last int64
-		if err := tx.scanRowArgs(ctx, `
-			SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3) AS next`,
-			[]any{from, lastEvent, limit}, &counted, &last); err != nil {
+		if err := tx.scanRow(ctx, []any{&counted, &last}, `
+			SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3) AS next`, from, lastEvent, limit); err != nil {
 			return err
 		}
 		if counted < limit {
@@ -88,8 +87,7 @@ func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 // the number of slots held at an earlier time can be computed from the slots held now.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes
-	if err := s.readSession().scanRowArgs(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,
-		[]any{pool}, instant{&m.Now}, instant{&m.Created}, &m.Capacity); err != nil {
+	if err := s.readSession().scanRow(ctx, []any{&m.Now, &m.Created, &m.Capacity}, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`, pool); err != nil {
 		return m, err
 	}
 	from := m.Now.Add(-period).Unix() / 60

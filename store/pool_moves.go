@@ -80,12 +80,12 @@ type logStart struct {
 // that period, it returns a later position.
 func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents int64) (logStart, error) {
 	var last int64
-	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &last); err != nil {
+	if err := s.readSession().scanRow(ctx, []any{&last}, `SELECT {last event}`); err != nil {
 		return logStart{}, fmt.Errorf("reading the end of the log: %w", err)
 	}
 	floor := max(0, last-maxEvents)
 	// Ids increase almost in the order of times. So the last event before the period has an id close to the first event in the period.
-	start, err := queryOne(ctx, s.customPlanSession(), func(l *logStart) []any { return []any{&l.id, millis{&l.ago}} }, `
+	start, err := queryOne(ctx, s.customPlanSession(), func(l *logStart) []any { return []any{&l.id, &l.ago} }, `
 		WITH clock AS (SELECT {now} AS now),
 		start AS (SELECT coalesce((SELECT id FROM events, clock WHERE id > $1 AND {age} > $2 ORDER BY id DESC LIMIT 1), $1) AS id)
 		SELECT id, coalesce((SELECT {age} FROM events, clock WHERE id > start.id ORDER BY id LIMIT 1), 0) FROM start`, floor, back.Milliseconds())
@@ -103,7 +103,7 @@ func (s pools) resizes(ctx context.Context, after int64) ([]Resize, error) {
 		detail string
 	}
 	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
-		return []any{&r.Pool, millis{&r.Ago}, &r.Created, &r.detail}
+		return []any{&r.Pool, &r.Ago, &r.Created, &r.detail}
 	}, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT e.pool, {age}, e.kind = 'pool.created', e.detail

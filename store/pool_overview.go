@@ -48,7 +48,7 @@ func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiti
 // select. args are the arguments of the statement. maxWaitingExpr is the SQL expression for the maximum number of counted waiting devices.
 func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
-		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, optionalTime{&v.Oldest})
+		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
 	}, poolStatusCTE(fromSQL, conditionSQL)+`
 		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
 			(`+waitingCountSQL("o.name", hideFromPlanner(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),

@@ -30,7 +30,7 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	// The statement is planned for each call. A plan made while there were few pools could read all counts once for each pool.
 	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
 		r.ended = make([]int64, len(states))
-		dest := []any{&r.Pool, &r.Capacity, instant{&r.now}, &r.total, &r.Held, optionalTime{&r.oldest}}
+		dest := []any{&r.Pool, &r.Capacity, &r.now, &r.total, &r.Held, &r.oldest}
 		for i := range r.ended {
 			dest = append(dest, &r.ended[i])
 		}

@@ -59,7 +59,7 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 
 // readClock reads the time of the database's clock.
 func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
-	err = s.scanRow(ctx, `SELECT {now}`, instant{&now})
+	err = s.scanRow(ctx, []any{&now}, `SELECT {now}`)
 	return now, err
 }
 
@@ -145,7 +145,7 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn s
 		windows []Window
 		now     time.Time
 	}
-	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, fromJSON(&r.windows), instant{&r.now}} },
+	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, &r.windows, &r.now} },
 		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 {skip t}`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err

@@ -44,13 +44,12 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 		return state, errors.New("the ledger is not on Postgres")
 	}
 	in := s.customPlanSession()
-	err = in.scanRow(ctx, `
+	err = in.scanRow(ctx, []any{&state.Version, &state.Standby, &state.Size, &state.RoleLimit, &state.InUse, &state.OldestTxAge}, `
 		SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_database_size(current_database()),
 			(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
 			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
-				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
-		&state.Version, &state.Standby, &state.Size, &state.RoleLimit, &state.InUse, millis{&state.OldestTxAge})
+				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`)
 	if err == nil {
 		state.Settings, err = settingsOf(ctx, in)
 	}
@@ -108,7 +107,7 @@ func readFlagsByName(ctx context.Context, tx session, query string) (map[string]
 // statisticsOf reads the statistics of the tables of the ledger.
 func statisticsOf(ctx context.Context, tx session) ([]TableStatistics, error) {
 	return collect(ctx, tx, func(t *TableStatistics) []any {
-		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, optionalTime{&t.Vacuumed}, optionalTime{&t.Analyzed}}
+		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, &t.Vacuumed, &t.Analyzed}
 	}, `
 		SELECT relname, n_live_tup, n_dead_tup, n_mod_since_analyze, greatest(last_vacuum, last_autovacuum), greatest(last_analyze, last_autoanalyze)
 		FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY n_dead_tup DESC, relname LIMIT $1`, maxTableStatistics)

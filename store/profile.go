@@ -37,7 +37,7 @@ const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
 
 // profileDest returns pointers to the fields of profile. A query that selects profileColumns scans a row into them.
 func profileDest(profile *Profile) []any {
-	return []any{&profile.Name, document{&profile.Limits}, &profile.Version, instant{&profile.CreatedAt}, instant{&profile.UpdatedAt}}
+	return []any{&profile.Name, &profile.Limits, &profile.Version, &profile.CreatedAt, &profile.UpdatedAt}
 }
 
 // Profile returns one profile, or ErrNotFound.

@@ -73,7 +73,7 @@ func (s replicas) Replicas(ctx context.Context) (live []Replica, now time.Time, 
 		now   time.Time
 	}
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
-		return []any{&r.ID, &r.Host, &r.Address, &r.Version, instant{&r.Started}, instant{&r.Seen}, optionalTime{&r.Reaped}, &r.state, instant{&r.now}}
+		return []any{&r.ID, &r.Host, &r.Address, &r.Version, &r.Started, &r.Seen, &r.Reaped, &r.state, &r.now}
 	}, `SELECT id, host, address, version, started_at, seen_at, reaped_at, state, {now} FROM replicas ORDER BY started_at, id`)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("reading the replicas: %w", err)
@@ -100,7 +100,7 @@ func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 		counts        string
 	}
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
-		return []any{&r.Replica, instant{&r.started}, instant{&r.seen}, &r.counts}
+		return []any{&r.Replica, &r.started, &r.seen, &r.counts}
 	}, `SELECT id, started_at, seen_at, tallies FROM replicas`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the tallies of the replicas: %w", err)

@@ -26,7 +26,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 		lease             time.Duration
 	}
 	dest := func(r *reading) []any {
-		return []any{instant{&r.now}, instant{&r.ledger}, instant{&r.wall}, millis{&r.lease}}
+		return []any{&r.now, &r.ledger, &r.wall, &r.lease}
 	}
 	readings, err := collect(ctx, s.readSession(), dest, `
 		SELECT clock.now, kept.ledger, kept.wall, leases.lease_ms

@@ -137,7 +137,7 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 // callerPools returns the pools that the tokens of callers cover. Expired tokens count, too, because such a token may have been valid after
 // the backup was made.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
-	patterns, err := collect(ctx, s, func(list *[]string) []any { return []any{fromJSON(list)} },
+	patterns, err := collect(ctx, s, singleColumn[[]string],
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokens of callers: %w", err)
@@ -159,6 +159,6 @@ func (s *Store) Standstill(ctx context.Context) (Standstill, error) {
 
 // readStandstill reads the summary of the pools that grant nothing after a restore.
 func (s session) readStandstill(ctx context.Context) (Standstill, error) {
-	return queryOne(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, instant{&r.First}, instant{&r.Last}} },
+	return queryOne(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, &r.First, &r.Last} },
 		`SELECT count(*), min(stands_until), max(stands_until) FROM pools WHERE stands_until > {now} AND deleted_at IS NULL`)
 }

@@ -9,7 +9,47 @@ import (
 	"time"
 )
 
-// The scanners below accept the forms in which either database returns a column. They turn NULL into the zero value.
+// destinations replaces each of targets (pointers to values) by the scanner for the type of its value, and returns targets. A scanner accepts
+// the forms in which either database returns a column, and turns NULL into the zero value.
+func destinations(targets []any) []any {
+	for i, target := range targets {
+		targets[i] = scannerFor(target)
+	}
+	return targets
+}
+
+// scannerFor returns the scanner that reads a column into target. It returns target itself if database/sql reads its type.
+func scannerFor(target any) any {
+	switch to := target.(type) {
+	case *time.Time:
+		return instant{to}
+	case **time.Time:
+		return optionalTime{to}
+	case *time.Duration:
+		return millis{to}
+	case *json.RawMessage:
+		return document{to}
+	case *[]Window:
+		return decoded[[]Window]{to}
+	case *[]string:
+		return decoded[[]string]{to}
+	case *map[string]string:
+		return decoded[map[string]string]{to}
+	case *string:
+		return optional[string]{to}
+	case *int:
+		return optional[int]{to}
+	case *int64:
+		return optional[int64]{to}
+	case *bool:
+		return optional[bool]{to}
+	case *EndCause:
+		return optional[EndCause]{to}
+	case *Reach:
+		return optional[Reach]{to}
+	}
+	return target
+}
 
 // instant reads a column with a time: a timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
@@ -75,9 +115,6 @@ func (s document) Scan(column any) error {
 // decoded reads a value that is stored as JSON. NULL becomes the zero value.
 type decoded[T any] struct{ to *T }
 
-// fromJSON returns a scanner that decodes a JSON column into target.
-func fromJSON[T any](target *T) decoded[T] { return decoded[T]{target} }
-
 // Scan decodes column, a JSON document, into a T. NULL becomes the zero value.
 func (s decoded[T]) Scan(column any) error {
 	var raw json.RawMessage
@@ -106,11 +143,8 @@ func (s commaList) Scan(column any) error {
 	return err
 }
 
-// optional reads a column that may be NULL and that no other scanner reads.
+// optional reads a column of any other type that may be NULL.
 type optional[T any] struct{ to *T }
-
-// opt returns a scanner that stores a column in target; NULL becomes the zero value.
-func opt[T any](target *T) optional[T] { return optional[T]{target} }
 
 // Scan converts column to a T. NULL becomes the zero value.
 func (s optional[T]) Scan(column any) error {
@@ -146,32 +180,22 @@ func nullText(raw json.RawMessage) any {
 	return string(raw)
 }
 
-// abortFailure and abortMin are scanners for the two columns of a batch's abort rule.
-type (
-	abortFailure struct{ of *Batch }
-	abortMin     struct{ of *Batch }
-)
+// abortRule reads the two columns of the abort rule of a new Batch: the share of failed tasks, then the number of tasks.
+type abortRule struct{ of *Batch }
 
-// Scan sets Abort.Failure from column, the share of failed tasks. If column is NULL or 0, it sets Abort to nil. This column must come
-// before the column of abortMin.
-func (s abortFailure) Scan(column any) error {
-	var share sql.Null[float64]
-	if err := share.Scan(column); err != nil {
-		return err
-	}
-	s.of.Abort = nil
-	if share.V > 0 {
-		s.of.Abort = &Abort{Failure: share.V}
+// Scan sets Abort.Failure from a share, or Abort.Min from a number. A share of 0 means that the batch has no abort rule.
+func (s abortRule) Scan(column any) error {
+	switch v := column.(type) {
+	case float64:
+		if v > 0 {
+			s.of.Abort = &Abort{Failure: v}
+		}
+	case int64:
+		if s.of.Abort != nil {
+			s.of.Abort.Min = v
+		}
+	default:
+		return fmt.Errorf("cannot read an abort rule from %T", column)
 	}
 	return nil
-}
-
-// Scan sets Abort.Min from column if the batch has an abort rule.
-func (s abortMin) Scan(column any) error {
-	var tasks sql.Null[int64]
-	err := tasks.Scan(column)
-	if s.of.Abort != nil {
-		s.of.Abort.Min = tasks.V
-	}
-	return err
 }

@@ -52,14 +52,8 @@ func (s session) exec(ctx context.Context, query string, args ...any) (int64, er
 	return result.RowsAffected()
 }
 
-// scanRow reads the first row of query into dest, which has one pointer or scanner for each column. It returns ErrNotFound if the query
-// returns no row.
-func (s session) scanRow(ctx context.Context, query string, dest ...any) error {
-	return s.scanRowArgs(ctx, query, nil, dest...)
-}
-
-// scanRowArgs does the same as scanRow, for a query with the arguments args.
-func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest ...any) error {
+// scanRow reads the first row of query into dest, which has a pointer for each column. It returns ErrNotFound if there is no row.
+func (s session) scanRow(ctx context.Context, dest []any, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
@@ -68,7 +62,7 @@ func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), ErrNotFound)
 	}
-	if err := rows.Scan(dest...); err != nil {
+	if err := rows.Scan(destinations(dest)...); err != nil {
 		return err
 	}
 	return rows.Close()
@@ -84,7 +78,7 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	var all []T
 	for rows.Next() {
 		var one T
-		if err := rows.Scan(dest(&one)...); err != nil {
+		if err := rows.Scan(destinations(dest(&one))...); err != nil {
 			return nil, err
 		}
 		all = append(all, one)
@@ -101,7 +95,7 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle 
 	}
 	defer rows.Close()
 	var one T
-	columns := dest(&one)
+	columns := destinations(dest(&one))
 	for rows.Next() {
 		if err := rows.Scan(columns...); err != nil {
 			return err
@@ -117,7 +111,7 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle 
 // each column.
 func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
-	err := s.scanRowArgs(ctx, query, args, dest(&t)...)
+	err := s.scanRow(ctx, dest(&t), query, args...)
 	return t, err
 }
 

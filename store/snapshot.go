@@ -32,8 +32,7 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	}
 	return s.withSnapshotSessionOn(ctx, s.snapshotDB, func(tx session) error {
 		var at Snapshot
-		err := tx.scanRowArgs(ctx, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`,
-			[]any{snapshotDepth}, &at.Event, &at.Below)
+		err := tx.scanRow(ctx, []any{&at.Event, &at.Below}, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`, snapshotDepth)
 		if err != nil {
 			return fmt.Errorf("reading the id of the snapshot: %w", err)
 		}

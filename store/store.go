@@ -294,6 +294,6 @@ func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error)
 
 // Clock returns the time of the database's clock.
 func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
-	err = s.readSession().scanRow(ctx, `SELECT {now}`, instant{&now})
+	err = s.readSession().scanRow(ctx, []any{&now}, `SELECT {now}`)
 	return now, err
 }

@@ -128,16 +128,9 @@ const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g 
 // taskDest returns pointers to the fields of task. A query that selects taskColumns scans a row into them.
 func taskDest(task *Task) []any {
 	return []any{
-		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind,
-		document{&task.Payload},
-		&task.Priority, &task.State, &task.Attempts, &task.Returned,
-		optionalTime{&task.NotBefore},
-		optionalTime{&task.NotAfter},
-		optionalTime{&task.RetryAt},
-		instant{&task.CreatedAt},
-		optionalTime{&task.FinishedAt},
-		document{&task.Output},
-		&task.Dropped, &task.Error,
+		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind, &task.Payload, &task.Priority, &task.State, &task.Attempts,
+		&task.Returned, &task.NotBefore, &task.NotAfter, &task.RetryAt, &task.CreatedAt, &task.FinishedAt, &task.Output, &task.Dropped,
+		&task.Error,
 	}
 }
 
@@ -146,12 +139,8 @@ const attemptColumns = `token, task, number, device, pool, slot, lease, granted_
 // attemptDest returns pointers to the fields of attempt. A query that selects attemptColumns scans a row into them.
 func attemptDest(attempt *Attempt) []any {
 	return []any{
-		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID,
-		instant{&attempt.GrantedAt},
-		instant{&attempt.EndedAt},
-		&attempt.EndedBy,
-		document{&attempt.Output},
-		&attempt.Dropped, &attempt.Error,
+		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID, &attempt.GrantedAt,
+		&attempt.EndedAt, &attempt.EndedBy, &attempt.Output, &attempt.Dropped, &attempt.Error,
 	}
 }
 

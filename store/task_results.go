@@ -93,7 +93,7 @@ func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (Sear
 func (s tasks) Results(ctx context.Context, filter ResultFilter) ([]TaskResult, error) {
 	q := filter.resultsQuery()
 	list, err := collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
-		return []any{&r.Task, &r.Device, &r.State, optionalTime{&r.Ended}, optionalTime{&r.Granted}, optionalTime{&r.Freed}, document{&r.Output}, &r.Dropped, &r.Error}
+		return []any{&r.Task, &r.Device, &r.State, &r.Ended, &r.Granted, &r.Freed, &r.Output, &r.Dropped, &r.Error}
 	}, q.text, q.args...)
 	if err != nil {
 		return nil, fmt.Errorf("reading results: %w", err)
@@ -154,7 +154,7 @@ func (s tasks) samplePart(ctx context.Context, spec SampleSpec, lastID int64, ma
 		q := spec.chunkQuery(lastID, chunk)
 		read := 0
 		err := forEach(ctx, s.customPlanSession(), func(r *SampledResult) []any {
-			return []any{&r.Task, &r.State, optionalTime{&r.Ended}, document{&r.Output}, fromJSON(&r.Tags)}
+			return []any{&r.Task, &r.State, &r.Ended, &r.Output, &r.Tags}
 		}, func(r SampledResult) bool {
 			read++
 			spec.After, maxBytes = r.Task, maxBytes-len(r.Output)

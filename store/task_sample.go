@@ -38,7 +38,7 @@ func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, m
 		}
 		total = counts.ByState[Pending]
 	}
-	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, opt(&t.first), opt(&t.last)} }, pendingRangesSQL,
+	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, &t.first, &t.last} }, pendingRangesSQL,
 		idsInput(append(slices.Clone(oldest), others...)...))
 	if err != nil {
 		return nil, 0, err

@@ -39,8 +39,8 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 // view reads the TaskView of one task.
 func (s tasksIn) view(ctx context.Context, id int64) (read TaskView, err error) {
 	var running Grant
-	if err := s.scanRowArgs(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
-		append(taskDest(&read.Task), grantDest(&running)...)...); err != nil {
+	dest := append(taskDest(&read.Task), grantDest(&running)...)
+	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
 		return read, err
 	}
 	if running.Task != 0 {
@@ -72,17 +72,16 @@ func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
 	case !errors.Is(err, ErrNotFound):
 		return fmt.Errorf("reading its last attempt: %w", err)
 	}
-	if err := s.scanRowArgs(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
-		[]any{read.Task.Device, read.Task.ID}, optionalTime{&read.LateResultAt}); err != nil {
+	if err := s.scanRow(ctx, []any{&read.LateResultAt}, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`, read.Task.Device, read.Task.ID); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
 	// This query finds who requested the end of the task. If the device then ended the task, there is also an event task.cancelled with a
 	// token, whose actor is the device. So the query skips each task.cancelled with a token.
-	err = s.scanRowArgs(ctx, `
+	err = s.scanRow(ctx, []any{&read.CancelledBy, &read.CancelNote}, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, []any{read.Task.ID, read.Task.Device, searchLimit}, &read.CancelledBy, &read.CancelNote)
+		ORDER BY id DESC LIMIT 1`, read.Task.ID, read.Task.Device, searchLimit)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("reading who cancelled it: %w", err)
 	}

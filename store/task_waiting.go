@@ -41,7 +41,7 @@ type waitingTask struct {
 
 // waitingTaskDest returns pointers to the fields of task, for the columns of a waiting task in a query.
 func waitingTaskDest(task *waitingTask) []any {
-	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, optionalTime{&task.notBefore}, optionalTime{&task.notAfter}}
+	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, &task.notBefore, &task.notAfter}
 }
 
 // SampleWaiting reads the waiting tasks of a pool or a batch (where). If there are more than maxTasks, it reads at most maxTasks of them,
@@ -228,7 +228,7 @@ func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attemp
 		return nil, nil //nolint:nilnil // an empty map
 	}
 	found, err := collect(ctx, s.readSession(), func(a *Attempt) []any {
-		return []any{&a.Token, &a.Task, &a.Number, instant{&a.EndedAt}, &a.EndedBy, &a.Error}
+		return []any{&a.Token, &a.Task, &a.Number, &a.EndedAt, &a.EndedBy, &a.Error}
 	}, lastAttemptsText, idsInput(ids...))
 	if err != nil {
 		return nil, fmt.Errorf("reading their last attempts: %w", err)
