@@ -25,9 +25,8 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire the slot. No other device
-// gets the slot while the offer lasts. A slot that is kept for a poller (a device that is not notified; see lua/queue.lua) is also an
-// offer. OfferSlots does not return such an offer, because there is nothing to send.
+// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire the slot. A slot that is kept
+// for a poller (a device that cannot be notified; see lua/queue.lua) is an offer, too, but OfferSlots does not return it.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -37,12 +36,11 @@ type Offer struct {
 	Age         time.Duration // time since the offer was made
 }
 
-// Update reports a change of a waiter or of its offer.
+// Update reports a change of a waiter (a waiting device) or of its offer.
 type Update struct {
 	Kind   UpdateKind
 	Device string // the device; unused for BatchLeft, BatchOpened and ResendParkedOffers
-	// Offer is the ID of the offer that the update concerns. If it is 0 with WaiterPassedOver or WaiterLeft, the update concerns the
-	// device, whatever offer it has.
+	// Offer is the ID of the offer. If it is 0, WaiterPassedOver and WaiterLeft apply to any offer of the device.
 	Offer int64
 	Batch int64 // the batch; only for BatchLeft and BatchOpened
 }
@@ -55,11 +53,10 @@ const (
 	OfferSent        UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
 	WaiterPassedOver UpdateKind = "away"   // the device is busy, gone or refused: it stays in the queue, but gets no offer until it asks
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
-	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue, or get no offers until a device asks or joins with a task of the batch
+	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue or get no offers
 	BatchOpened      UpdateKind = "opened" // tasks of the batch may start again: its waiters get offers
-	// ResendParkedOffers concerns no single device. It makes OfferSlots return some offers to parked reports again: those that are unsent
-	// and at least 500 ms old. The reason is that the replica with the report may have missed them. Offers that have lapsed are not
-	// returned.
+	// ResendParkedOffers makes OfferSlots return unsent offers to parked reports again once they are 500 ms old: the replica with the
+	// report may have missed them.
 	ResendParkedOffers UpdateKind = "missed"
 )
 
@@ -74,22 +71,21 @@ type QueueState struct {
 	Offers     []Offer // offers to send: new offers and, again every 500 ms, offers for which no update OfferSent has arrived
 }
 
-// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for each 500 updates. If an
-// offer to a device lapses, no other offer is sent to the device until it asks again. Until then, a slot can only be kept for it around the
-// time of its next report.
+// OfferSlots applies the updates, ends lapsed offers, and offers free slots: at most 100 slots for each 500 updates. A device whose offer
+// lapsed gets no other offer until it asks again; a slot can still be kept for it until its next report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
-	for _, n := range updates {
-		if err := checkNumbers(n.Offer, n.Batch); err != nil {
+	for _, update := range updates {
+		if err := checkNumbers(update.Offer, update.Batch); err != nil {
 			return QueueState{}, err
 		}
-		if missed = missed || n.Kind == ResendParkedOffers; n.Kind == ResendParkedOffers {
+		if missed = missed || update.Kind == ResendParkedOffers; update.Kind == ResendParkedOffers {
 			continue
 		}
-		arg := updateArgs{Kind: n.Kind, Device: n.Device, Batch: batchName(n.Batch)}
-		if n.Offer != 0 {
-			arg.Offer = strconv.FormatInt(n.Offer, 10)
+		arg := updateArgs{Kind: update.Kind, Device: update.Device, Batch: batchName(update.Batch)}
+		if update.Offer != 0 {
+			arg.Offer = strconv.FormatInt(update.Offer, 10)
 		}
 		args = append(args, arg)
 	}
@@ -98,22 +94,22 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 	})
 }
 
-// Join adds devices to the queue (see Joiner). It also ends lapsed offers and offers free slots, as OfferSlots does.
+// Join adds devices to the queue, ends lapsed offers and offers free slots.
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
-	for i, w := range joiners {
-		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent)); err != nil {
+	for i, joiner := range joiners {
+		if err := errors.Join(checkHolder("-", joiner.Device), checkOrder(joiner.Batch, joiner.Task, joiner.Weight, joiner.Priority, joiner.LanePercent)); err != nil {
 			return QueueState{}, err
 		}
-		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
+		args[i] = joinerArgs{wantArgs: newWaiterArgs(joiner.Waiter), Device: joiner.Device, Reach: joiner.Reach}
 	}
 	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) serveArgs {
 		return serveArgs{Pace: pace.args(), Joiners: part, State: true}
 	})
 }
 
-// offerSlots sends the elements of the list all in chunks. If there are none, it sends one empty chunk. It returns the state after the last
-// chunk, with the offers of all chunks.
+// offerSlots sends all in chunks, or one empty chunk if all is empty. It returns the state after the last chunk, with the offers of all
+// chunks.
 func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
@@ -165,9 +161,9 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// FindWaitingPools returns the pools that have waiters (waiting devices), and the pools that need OfferSlots. A pool needs OfferSlots if it
-// has an offer, or if it has a free slot and a waiter that can be notified. FindWaitingPools runs no script. It needs one round trip (in a
-// Cluster one to each node), and a second one if a pool has waiters. If a node does not answer, its pools are left out and err is set.
+// FindWaitingPools returns the pools that have waiters, and the pools that need OfferSlots: they have an offer, or a free slot and a waiter
+// that can be notified. It needs at most two round trips to each node. The pools of a node that does not answer are left out, and err is
+// set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
@@ -192,15 +188,15 @@ func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiti
 	return waiting, needOffers, nil
 }
 
-// readCounts sends the commands that the function ask adds for each pool, in one round trip, and returns their numbers. If a number could
-// not be read, it is 0, and readCounts also returns the error.
-func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
+// readCounts sends, in one round trip, the commands that addCommands adds for each pool, and returns their numbers. A number that could not
+// be read is 0, and err is set.
+func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands func(redis.Pipeliner, string)) ([]int64, error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
 	replies, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, pool := range pools {
-			ask(p, pool)
+			addCommands(p, pool)
 		}
 		return nil
 	})
@@ -213,7 +209,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(red
 	return counts, err //nolint:wrapcheck // by the caller
 }
 
-// PoolsWithOffer returns those of the pools that have an offer for the device. It needs one round trip (in a Cluster one to each node).
+// PoolsWithOffer returns those of the pools that have an offer for the device. It needs one round trip to each node.
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) ([]string, error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -28,9 +28,8 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a pool if c.Version is newer than the version that Redis stores. changed is false if it is not newer. A
-// lower capacity revokes no lease: nothing is granted until fewer slots are held than the new capacity. If Redis does not know the pool,
-// Configure returns ErrUnknownPool, and the pool needs Restore.
+// Configure sets the capacity of a pool if c.Version is newer than the stored version; otherwise changed is false. A lower capacity revokes
+// no lease: nothing is granted until fewer slots are held. If Redis does not know the pool, Configure returns ErrUnknownPool.
 func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -45,10 +44,9 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	return reply == 1, nil
 }
 
-// Restore makes a pool known to Redis, with these holders. The leases and slots of the holders must be distinct. Restore sends the holders
-// in chunks, and Redis does not know the pool until the last chunk. restored is false if another caller has made the pool known or has
-// started a restore. If Restore returns an error or false, read the pool with Snapshot. If Redis still does not know the pool, restore it
-// again.
+// Restore makes a pool known to Redis, with these holders, whose leases and slots must be distinct. Redis does not know the pool until the
+// last chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to. After false or an error,
+// read the pool with Snapshot, and restore it again if it is still unknown.
 func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -72,10 +70,9 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	}
 }
 
-// Adopt records each element of holders as the holder of its slot, even if the slot is beyond the capacity. If another lease holds the
-// slot, Adopt changes nothing for this element and returns false for it. If the lease of the element already holds the slot, Adopt replaces
-// its device, batch and times. If this lease holds another slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns
-// ErrUnknownPool, and the pool needs Restore.
+// Adopt records each of holders as the holder of its slot, even beyond the capacity. It returns false for a holder whose slot another lease
+// holds, and changes nothing for it. If the lease held another slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns
+// ErrUnknownPool.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -99,7 +96,7 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGran
 	return out, nil
 }
 
-// Forget deletes all keys of a pool, whether Redis knows the pool or not.
+// Forget deletes all keys of a pool.
 func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	if err := checkPool(pool); err != nil {
 		return err
@@ -156,8 +153,8 @@ func checkConfig(pool string, c Config) error {
 	return checkPool(pool)
 }
 
-// checkHolders returns ErrInvalid for invalid or duplicate holders. A duplicate would keep a restore from ever finishing, because
-// lua/restore.lua waits until the number of held slots equals the number of holders.
+// checkHolders returns ErrInvalid for invalid or duplicate holders. lua/restore.lua waits until as many slots are held as there are
+// holders, so a restore with a duplicate would never end.
 func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {

@@ -6,15 +6,13 @@ import (
 	"time"
 )
 
-// QueuePlaces is an estimate of when the tasks of a device get slots from the queue of a pool (lua/standing.lua). It holds for one instant
-// and is no promise.
+// QueuePlaces is an estimate of when the tasks of a device get slots of a pool.
 type QueuePlaces struct {
 	PoolKnown       bool // whether Redis knows the pool; if false, no other field is set
 	Capacity        int
 	Held            int // number of held slots; greater than Capacity after a decrease of the capacity
 	UnreservedSlots int // slots that are neither held nor offered; negative after a decrease of the capacity
-	// Positions has one element for each task: the estimated number of the grant with which the task starts. The next grant of the pool has
-	// the number 1.
+	// Positions has, for each task, the estimated number of the grant that starts it: 1 is the next grant of the pool.
 	Positions   []int
 	FirstIndex  int           // index of the task that would be granted first
 	WaitingTask int64         // id of the task that the device waits with; 0 means that the device does not wait
@@ -31,8 +29,7 @@ type UrgentLane struct {
 	Waiting int // number of devices that wait with a task of an urgent batch
 }
 
-// ReadQueuePlaces returns the places in the queue of the pool that tasks, the tasks of the device, have or would have. It changes nothing.
-// tasks must not be empty.
+// ReadQueuePlaces returns the places that the tasks of the device have, or would have, in the queue of the pool. tasks must not be empty.
 func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, tasks []Waiter) (QueuePlaces, error) {
 	if err := checkPool(pool); err != nil {
 		return QueuePlaces{}, err

@@ -14,11 +14,12 @@ type WaiterRefresh struct {
 	Reach  Reach   // as in Request
 }
 
-// Refresh records that devices which wait in the queue of a pool asked again. It costs a fraction of Serve, and gives no slot. For each
-// refresh it returns the time after which the device is to ask again, like AskAfter with StatusFull. The time is 0 if the device does not
-// wait, or if Serve might give it a slot or another place. Then nothing is recorded, and the caller must call Serve for the device. Refresh
-// does not check that Redis knows the pool. For the waiter of an urgent task, the caller must always call Serve, because the place of this
-// waiter depends on the urgent share.
+// Refresh records that devices which wait in the queue of a pool asked again. It costs a fraction of Serve and gives no slot. For each
+// device it returns the time after which the device is to ask again. A time of 0 means that the caller must call Serve for the device: it
+// does not wait, or Serve might give it a slot or another place.
+//
+// Refresh does not check that Redis knows the pool, and must not be called for the waiter of an urgent task, whose place depends on the
+// urgent share.
 func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) ([]time.Duration, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err

@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// maxSends is the maximum number of times that a script is sent if the network loses it.
+// maxSends is the maximum number of times that a script is sent if Redis does not answer.
 const maxSends = 3
 
-// chunk is the maximum length of each list (leases, requests, updates, joiners, holders) in one run of a script. Longer lists are sent in
-// several runs, because a script blocks Redis while it runs.
+// chunk is the maximum length of each list in one run of a script. Longer lists are sent in several runs, because a script blocks Redis
+// while it runs.
 const chunk = 500
 
 var (
@@ -51,8 +51,7 @@ type scripts struct {
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts with their libraries in front. coreLua is the source of core.lua. Some scripts need only core.lua,
-// one needs core.lua and turn.lua, and the others need core.lua, turn.lua, batch_order.lua and queue.lua.
+// newScriptsWithCore returns the scripts, each with the libraries that it needs in front. coreLua is the source of core.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	turn := core + "local turn = (function()\n" + turnLua + "end)()\n"
@@ -64,51 +63,40 @@ func newScriptsWithCore(coreLua string) scripts {
 	}
 }
 
-// poolKey returns the name of one key of a pool.
 func poolKey(pool, name string) string { return "slots:{" + pool + "}:" + name }
 
 // NodeKey returns a key that is on the same node of a Cluster as the keys of the pool.
 func NodeKey(pool string) string { return poolKey(pool, "") }
 
-// poolKeys returns the Redis keys of a pool: four keys of core.lua, then six of the queue. They have one hash
-// tag, so they are on one node of a Cluster. All names are parts of one string, which saves allocations.
+// poolKeys returns the Redis keys of a pool: four keys of core.lua, then six of the queue. They are on one node of a Cluster.
 func poolKeys(pool string) []string {
-	all := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
-	prefix, text := NodeKey(pool), make([]byte, 0, 10*(len(pool)+16))
-	for _, name := range all {
-		text = append(append(text, prefix...), name...)
+	keys := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
+	for i, name := range keys {
+		keys[i] = poolKey(pool, name)
 	}
-	for i, rest := 0, string(text); i < len(all); i++ {
-		n := len(prefix) + len(all[i])
-		all[i], rest = rest[:n], rest[n:]
-	}
-	return all
+	return keys
 }
 
-// newCallID returns a random id for one call. If the call is sent several times, each sending has this id.
+// newCallID returns a random id for one call. Each sending of the call has this id.
 func newCallID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// newScriptCall returns the call of a script with args as JSON.
 func newScriptCall(script *redis.Script, pool string, args any) *redisconn.Call {
 	text, _ := json.Marshal(args) // cannot fail; without its argument a script fails before its first write
 	return &redisconn.Call{Script: script, Keys: poolKeys(pool), Args: []any{text}}
 }
 
-// runScript runs a script. It sends the script again if the network loses it.
+// runScript runs a script. It sends the script again if Redis does not answer.
 func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
 	one := newScriptCall(script, pool, args)
 	s.breakers.Run(ctx, maxSends, []*redisconn.Call{one})
 	return one.Cmd
 }
 
-// runDecoded runs a script and decodes its JSON reply into answer. known is false if the reply is empty, which means that Redis does not
-// know the pool.
 func (s *Semaphore) runDecoded(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
 	return decodeReply(s.runScript(ctx, script, pool, args), answer)
 }
 
-// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty, which means that Redis does not know
-// the pool.
+// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty: Redis does not know the pool.
 func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
@@ -120,8 +108,6 @@ func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	return true, nil
 }
 
-// unavailable wraps an error as ErrUnavailable. It is used for any failure to get a reply from Redis. After such a failure nothing may be
-// granted, whatever its cause is.
 func unavailable(op, pool string, err error) error {
 	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
 }

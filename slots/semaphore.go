@@ -19,15 +19,13 @@ type Semaphore struct {
 	breakers *redisconn.Breakers
 }
 
-// New returns a semaphore in the Redis of client. The client should have the settings of redisconn.Options.
-// With a client that retries by itself or has no timeouts, the guarantees hold, but answers may be late.
+// New returns a semaphore in the Redis of client, which should have the settings of redisconn.Options.
 func New(client redis.UniversalClient) *Semaphore {
 	now := time.Now //nolint:forbidigo // measures elapsed time in this process, so no server's clock is needed
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Node returns the name of the Redis node that has the pool. It returns an empty name if Redis has
-// only one node, or if the node is not known.
+// Node returns the name of the Redis node that has the pool. It is empty if there is only one node or if the node is not known.
 func (s *Semaphore) Node(ctx context.Context, pool string) string {
 	return s.breakers.Node(ctx, NodeKey(pool))
 }
@@ -35,7 +33,7 @@ func (s *Semaphore) Node(ctx context.Context, pool string) string {
 // Outages returns how many times Redis began to fail after it had answered before.
 func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
-// Request asks for one slot for a device. The slot is for one of several tasks of the device (Wants); the semaphore selects which.
+// Request asks for one slot for one of several tasks of a device. The semaphore selects the task.
 type Request struct {
 	Device string  // must not contain '|'
 	Wants  []Want  // 1 to MaxWants tasks, in any order; one of them may get the slot
@@ -46,15 +44,13 @@ type Request struct {
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines the time after which a refused device is to ask again. This time is the expected time until the grant of the device, or
-// up to a tenth less. It is computed from MeanHold and the number of waiters before the device. It is at least MinWait and at most 3 x
-// ReportPeriod. A device that can be notified need not ask to get its slot, so its time is one ReportPeriod longer, and at most 8 x
-// ReportPeriod. Fractions of a millisecond are dropped.
+// Pace determines after which time a refused device is to ask again: the expected time until its grant or up to a tenth less, at least
+// MinWait and at most 3 x ReportPeriod. A device that can be notified asks one ReportPeriod later, at most after 8 x ReportPeriod.
+// Fractions of a millisecond are dropped.
 //
-// LongestSleep raises the maximum for a device that is far back in its batch. The maximum is then a tenth of the time until its grant if
-// only its own batch waited, but no more than LongestSleep. So all waiters of a batch together still ask about ten times for each slot that
-// becomes free. Enough of them ask even if the capacity is raised tenfold, if all other batches are cancelled, or if nine of ten devices
-// fail.
+// LongestSleep raises the maximum for a device far back in its batch, to a tenth of the time until its grant if only its own batch waited.
+// So about ten waiters of a batch ask for each slot that becomes free, and enough of them ask even if the capacity is raised tenfold or
+// nine of ten devices fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -94,7 +90,7 @@ type Exchange struct {
 	Requests []Request
 }
 
-// Call is an Exchange together with its pool and the Pace of the pool.
+// Call is an Exchange of a pool with this Pace.
 type Call struct {
 	Exchange
 
@@ -102,8 +98,7 @@ type Call struct {
 	Pace Pace
 }
 
-// ExchangeResult is the result of an Exchange. If Redis does not know the pool, no slot is freed and each
-// answer is StatusUnknown.
+// ExchangeResult is the result of an Exchange. If Redis does not know the pool, no slot is freed and each answer is StatusUnknown.
 type ExchangeResult struct {
 	Freed        []bool        // for each element of Exchange.Leases: whether the lease held a slot that this call freed
 	Acquisitions []Acquisition // for each element of Exchange.Requests: the answer
@@ -111,21 +106,18 @@ type ExchangeResult struct {
 	Err          error         // if it is set, no other field is set
 }
 
-// Serve processes the Exchange of each call. It frees the slots of the leases and offers the freed slots. Then it gives each request, in
-// order, the lowest free slot of the pool. A slot that is offered to another device is not free. If a request has several Wants, the Want
-// that is first in the order below gets the slot. A refused device stays in the queue of the pool until it gets a slot of the pool, or
-// until it has not asked again in the time that Pace allows.
+// Serve processes the Exchange of each call: it frees the slots of the leases, offers the freed slots, and then gives each request, in
+// order, the lowest slot that is neither held nor offered to another device. A refused device waits in the queue of the pool until it gets
+// a slot, or until it has not asked again in the time that Pace allows.
 //
-// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome. A call with at most 500 leases and at
-// most 500 requests is one atomic step. A larger call is several atomic steps; the steps with leases come first.
+// A call with at most 500 leases and 500 requests is one atomic step; a larger call is several. Small calls for pools of one Node share a
+// round trip.
 //
-// After an error, each of the requested leases may hold a slot, so release all of them. A call may be repeated after an error. If an
-// earlier sending of the call freed a lease, Freed is false for this lease.
+// After an error, each of the requested leases may hold a slot, so release all of them. A call may be repeated after an error.
 //
-// The order of Wants and waiters: The batch with the lowest held / weight is first. If batches are equal in this, the batch that got a slot
-// least recently is first (in terms of weight: the batch with the lower virtual time in lua/batch_order.lua). If they are still equal, the
-// older batch (lower id) is first. Inside a batch, the highest priority is first, then the older task. Urgent batches (Want.LanePercent)
-// come before all other batches while all urgent batches together hold less than LanePercent of the capacity.
+// The order of Wants and waiters: first the batch with the lowest held / weight, then the batch with the lower virtual time
+// (lua/batch_order.lua), then the older batch. Inside a batch, the highest priority is first, then the oldest task. Urgent batches
+// (Want.LanePercent) come before all others while together they hold less than LanePercent of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -136,8 +128,7 @@ func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	return results
 }
 
-// serveNext takes the next part of each call and sends these parts together. It returns false if no call had
-// a part left.
+// serveNext sends the next chunk of each call, all together. It returns false if no call had a chunk left.
 func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []ExchangeResult) bool {
 	var sent []*redisconn.Call
 	var parts []Exchange  // the parts that are sent
@@ -161,8 +152,7 @@ func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []E
 	return true
 }
 
-// takeChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no
-// leases are left.
+// takeChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no leases are left.
 func (e *Exchange) takeChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
@@ -173,9 +163,8 @@ func (e *Exchange) takeChunk() (part Exchange) {
 	return part
 }
 
-// addReply adds the reply for one part of a call to the result of the call. answered is the finished Redis command. reply.Freed lists the
-// freed leases in the order of part.Leases.
-func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
+// addReply adds the reply to one chunk of a call. reply.Freed lists the freed leases in the order of part.Leases.
+func (r *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(answered, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
@@ -189,16 +178,16 @@ func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 		if freed {
 			reply.Freed = reply.Freed[1:]
 		}
-		o.Freed = append(o.Freed, freed)
+		r.Freed = append(r.Freed, freed)
 	}
 	for i := range part.Requests {
 		var got Acquisition
 		if i < len(reply.Answers) {
 			got = reply.Answers[i].acquisition()
 		}
-		o.Acquisitions = append(o.Acquisitions, got)
+		r.Acquisitions = append(r.Acquisitions, got)
 	}
-	o.Offers = append(o.Offers, reply.offers()...)
+	r.Offers = append(r.Offers, reply.offers()...)
 	return nil
 }
 
@@ -237,9 +226,9 @@ func (a acquisitionReply) acquisition() Acquisition {
 	return Acquisition{Status: StatusAcquired, Slot: *a.Slot, WantIndex: a.Want - 1}
 }
 
-func newAskerArgs(reqs []Request) []askerArgs {
-	askers := make([]askerArgs, len(reqs))
-	for i, r := range reqs {
+func newAskerArgs(requests []Request) []askerArgs {
+	askers := make([]askerArgs, len(requests))
+	for i, r := range requests {
 		askers[i] = askerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1), Wants: make([]wantArgs, len(r.Wants))}
 		for n, w := range r.Wants {
 			askers[i].Wants[n] = newWantArgs(w)
@@ -260,11 +249,11 @@ func (p Pace) args() paceArgs {
 	}
 }
 
-func checkRequests(pool string, reqs []Request) error {
+func checkRequests(pool string, requests []Request) error {
 	if err := checkPool(pool); err != nil {
 		return err
 	}
-	for _, r := range reqs {
+	for _, r := range requests {
 		if len(r.Wants) < 1 || len(r.Wants) > MaxWants {
 			return fmt.Errorf("%w: %d tasks for device %s, want 1 to %d", ErrInvalid, len(r.Wants), r.Device, MaxWants)
 		}

@@ -27,8 +27,7 @@ type Snapshot struct {
 	Reserved  []Offer // offered slots, also those kept for pollers (devices that are not notified); lowest Left first; without Age
 }
 
-// Snapshot reads a pool in one atomic step. If Redis does not know the pool, PoolKnown is false. Snapshot does not end offers. If an offer
-// in Reserved has lapsed but no other call has ended it yet, its Left is 0 or negative.
+// Snapshot reads a pool in one atomic step. It ends no offers: an offer that has lapsed has a Left of 0 or less.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
 	if err := checkPool(pool); err != nil {
 		return Snapshot{}, err

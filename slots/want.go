@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// Want is a task for which a device asks for a slot. Its fields determine the place of the task in the order (see Serve).
+// Want is a task for which a device asks for a slot. Serve describes the order of Wants.
 type Want struct {
 	Lease  string        // unique per acquisition; must not contain '|'
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
-	// LanePercent is a percentage of the capacity; the resulting number of slots is rounded up. If it is 1..100, the batch is urgent:
-	// urgent batches come before all other batches while all urgent batches together hold less than this percentage. 0 means that the batch
-	// is not urgent.
+	// LanePercent makes the batch urgent if it is 1..100: urgent batches come before all others while together they hold less than this
+	// percentage of the capacity, rounded up to slots.
 	LanePercent int
 	Priority    int   // order inside the batch, higher first; within +-2^30
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Waiter is a task with which a device waits for a slot. It has the same fields for the order as a Want.
+// Waiter is a task with which a device waits for a slot. Its fields for the order are those of Want.
 type Waiter struct {
 	Device           string
 	Batch, Task      int64
@@ -29,9 +28,8 @@ type Waiter struct {
 	LanePercent      int
 }
 
-// Joiner is a device that is added to the queue although it has not asked for a slot. If the device already waits in the queue, it keeps
-// waiting with its present task. There are two exceptions, both only if the device has no offer. If the joiner has a LanePercent, or if the
-// device missed an offer and the task of the joiner is newer, the device then waits with the task of the joiner.
+// Joiner is a device that is added to the queue although it has not asked for a slot. A device that waits already keeps its task, unless it
+// has no offer and the new task is urgent, or it missed an offer and the new task is newer.
 type Joiner struct {
 	Waiter
 	Reach Reach
@@ -40,13 +38,12 @@ type Joiner struct {
 // batchName formats a batch id so that the order of the texts is the order of the ids (lua/queue.lua).
 func batchName(batch int64) string { return fmt.Sprintf("%016d", batch) }
 
-// orderName returns a text by which the waiting tasks of a batch are sorted: the highest priority first, then
-// the oldest task.
+// orderName returns a text by which the tasks of a batch are sorted: the highest priority first, then the oldest task.
 func orderName(priority int, task int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), task)
 }
 
-// parseTask returns the id of the task in a text that orderName made. If the text has no task, it returns 0.
+// parseTask returns the id of the task in a text of orderName, or 0 if there is none.
 func parseTask(order string) int64 {
 	if len(order) < 12 {
 		return 0

@@ -1,6 +1,5 @@
--- adopt: writes holders of slots that the ledger (the SQL database) knows into a known pool. It does not
--- check the capacity, because the ledger has the last word. So more slots than the capacity can be held after
--- a call. core.give then gives no slot until enough slots are freed.
+-- adopt: records holders of slots that the ledger (the SQL database) knows in a known pool, even if more slots
+-- than the capacity are then held: the ledger has the last word.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:

@@ -1,6 +1,6 @@
 -- order: decides which batch of a pool gets the next slot. queue.lua decides which device of the batch gets
--- it. scripts.go puts this file behind core.lua and in front of queue.lua; the scripts use the returned table
--- as `order`. The functions receive q, the table that queue.open returns.
+-- it. scripts.go puts this file in front of the scripts that need it as the table `order`. The parameter q is
+-- the table that queue.open returns.
 
 -- Terms of this file:
 --   waiter      a device that waits for a slot of the pool with one of its tasks (queue.lua)
@@ -45,94 +45,84 @@
 --   time 0, until the next want of the batch brings its weight and lane.
 
 local order = {}
--- The virtual time of a batch grows by UNIT / weight with each grant. It decides between batches with equal
+-- Step of the virtual time of a batch with weight 1. The virtual time decides between batches with equal
 -- ratios.
 local UNIT = 1000000
--- PRECEDENCE_BONUS is subtracted from the ratio (held slots / weight) of an urgent batch that has precedence.
--- It is larger than any ratio, so the batch precedes all batches without precedence.
+-- Subtracted from the ratio of an urgent batch that has precedence. It is larger than any ratio.
 local PRECEDENCE_BONUS = 16384
--- Score of a closed batch (a batch that may start no task) in the contest (KEYS[9]). order.first_entry reads
--- only scores below PRECEDENCE_BONUS, so it never returns a closed batch, even if the batch is urgent.
+-- Score of a closed batch in the contest (KEYS[9]). It is above all scores that order.first_entry reads.
 local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
--- order.member_range: returns the two bounds with which ZRANGEBYLEX selects members of KEYS[5] (the queue).
--- class is the class of the members: T, O or P for a waiting device, H for a held slot (queue.lua). If batch
--- is given, the range contains only members of this batch. If before is given, the range contains only
--- members that sort before this text ("order" or "order|device").
+-- order.member_range: returns the bounds with which ZRANGEBYLEX selects the members of a class (T, O, P or H;
+-- see queue.lua) in KEYS[5]. batch restricts them to one batch, and before to members that sort before this
+-- text ("order" or "order|device"). Both are optional.
 function order.member_range(class, batch, before)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (before or '\255')
 end
 
--- order.queue_size: returns the number of waiters (waiting devices) in the queue. q.size stores the number,
--- so that one call of a script asks Redis only once.
+-- order.queue_size: returns the number of waiters (waiting devices). It asks Redis once per script.
 function order.queue_size(q)
   q.size = q.size or redis.call('HLEN', q.waiter)
   return q.size
 end
 
--- order.count_members: returns the number of members of one class in KEYS[5] (the queue). The class is T, O
--- or P for a waiting device, H for a held slot (queue.lua). The optional arguments batch and before restrict
--- the count, as in order.member_range.
+-- order.count_members: returns the number of members in KEYS[5] (the queue). It takes the arguments of
+-- order.member_range.
 function order.count_members(q, class, ...)
-  -- These two cases need no command: if no device waits, only class H (held slots) has members. If no slot is
-  -- offered, class O (waiters with an offer) has no member.
+  -- No command is needed if no device waits, or if the class is O (waiters with an offer) and no slot is
+  -- offered.
   if class ~= 'H' and order.queue_size(q) == 0 or class == 'O' and q.offered == 0 then
     return 0
   end
   return redis.call('ZLEXCOUNT', q.queue, order.member_range(class, ...))
 end
 
--- count_waiters: returns the number of waiters (waiting devices) of all classes: T, O and P. The optional
--- arguments batch and before restrict the count, as in order.member_range.
+-- count_waiters: returns the number of waiters of all classes. It takes the optional arguments batch and
+-- before of order.member_range.
 local function count_waiters(q, ...)
   return order.count_members(q, 'T', ...)
     + order.count_members(q, 'O', ...)
     + order.count_members(q, 'P', ...)
 end
 
--- held_and_offered: returns the number of slots that the batch uses: slots held by its tasks, plus slots
--- offered to its waiting devices.
+-- held_and_offered: returns the number of slots that tasks of the batch hold or are offered.
 local function held_and_offered(q, batch)
   return order.count_members(q, 'H', batch) + order.count_members(q, 'O', batch)
 end
 
--- exact_text: returns the number n as a text with 17 significant digits, so that Redis reads exactly the same
--- number. With fewer digits, two different ratios could get the same score.
+-- exact_text: returns n with 17 digits, so that Redis reads the same number. With fewer digits, two different
+-- ratios could get the same score.
 local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the member of batch b in KEYS[9] (the contest, which sorts the batches): "virtual
--- time|batch", 37 characters. The time has 20 digits, so members with equal scores are sorted by time. An
--- urgent batch has a second member with the letter U at the end; the caller appends this letter.
+-- contest_member: returns the member of batch b in KEYS[9] (the contest): "virtual time|batch", 37
+-- characters. The time has 20 digits, so that members with equal scores are sorted by time.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
 
--- order.urgent_room: returns the number of slots that urgent batches can still get before all other batches.
--- It is 0 or negative if urgent batches hold their whole share of the pool.
+-- order.urgent_room: returns how many slots urgent batches can still get before all other batches, at most 0
+-- if they hold their whole share of the pool.
 function order.urgent_room(q)
   return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane
 end
 
--- order.held_per_weight: returns the ratio that sorts the batches: held and offered slots of batch b, divided
--- by its weight. The batch with the lowest ratio gets the next slot. If b is urgent and has precedence, the
--- ratio is negative.
+-- order.held_per_weight: returns the ratio of batch b: its held and offered slots, divided by its weight. The
+-- lowest ratio gets the next slot. The ratio of an urgent batch with precedence is negative.
 function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
--- order.is_below_share: reports whether batch b would still hold less than its share of the pool after one
--- more grant. The share is the capacity times the weight of b, divided by the sum of the weights of all
--- batches that have waiters, including b.
+-- order.is_below_share: reports whether batch b would, after one more grant, still hold less than its share:
+-- the capacity times its weight, divided by the weights of all batches with waiters (including b).
 function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
 
--- urgent_contribution: returns two numbers, what batch b adds to state.lane and to state.urgent. The first is
--- the number of held and offered slots of b. The second is the number of its waiters, or 0 if b is closed.
--- Both numbers are 0 if b is not urgent.
+-- urgent_contribution: returns what batch b adds to the sums state.lane (held and offered slots) and
+-- state.urgent (waiters) of all urgent batches.
 local function urgent_contribution(q, b)
   if b.lane == 'U' then
     return b.held, b.closed and 0 or count_waiters(q, b.name)
@@ -141,16 +131,15 @@ local function urgent_contribution(q, b)
   end
 end
 
--- weight_in_sum: returns what batch b adds to the sum state.weights: its weight, or 0 if b has no waiters or
--- is closed.
+-- weight_in_sum: returns what batch b adds to state.weights, the sum of the weights of the batches with
+-- waiters.
 local function weight_in_sum(b)
   return b.has_waiters and not b.closed and b.weight or 0
 end
 
--- read_waiters: reads from Redis whether devices wait with tasks of batch b. It sets b.has_waiters (a device
--- waits) and b.has_notifiable (a waiting device can be notified and has no offer, class T). If no device
--- waits or b is closed, it raises the virtual time of b to state.time. Without this, b would later come
--- before other batches, because it got no slot during this time.
+-- read_waiters: sets b.has_waiters (a device waits with a task of batch b) and b.has_notifiable (one of them
+-- can be notified and has no offer). If no device waits or b is closed, it raises the virtual time of b to state.time:
+-- otherwise the time without waiters would later count as an advantage.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -162,25 +151,22 @@ local function read_waiters(q, b)
 end
 
 -- order.load_batch: returns the batch with the id `name`, from the cache q.batches or from KEYS[8]. If want
--- (a task that needs a slot) is given, its weight and lane replace the weight and lane of the batch. If want
--- is urgent, its lane (a percentage) also replaces state.percent. The fields of a batch:
---   name            id of the batch, 16 digits
---   weight, time    weight and virtual time of the batch
---   lane            U if the batch is urgent, else empty
---   closed          true if the batch is closed (may start no task)
---   held            number of held and offered slots
---   has_notifiable  true if the batch has a waiter of class T (it can be notified and has no offer)
---   has_waiters     true if the batch has a waiter of any class
---   counted_weight, urgent_slots, urgent_waiters
---                   numbers of this batch that the sums state.weights, state.lane and state.urgent include
---   member          the member of the batch in the contest, with U if the batch is urgent; false if the
---                   batch is not in the contest
+-- (a task that needs a slot) is given, the batch gets its weight and lane, and state.percent gets its lane.
+-- The fields of a batch:
+--  name            id of the batch, 16 digits
+--  weight, time    weight and virtual time of the batch
+--  lane            U if the batch is urgent, else empty
+--  closed          true if the batch may start no task
+--  held            number of held and offered slots
+--  has_notifiable, has_waiters  see read_waiters
+--  counted_weight, urgent_slots, urgent_waiters
+--                  part of this batch in the sums state.weights, state.lane and state.urgent
+--  member          the member of the batch in the contest, with U if the batch is urgent; false if it has none
 function order.load_batch(q, name, want)
   local b = q.batches[name]
   if not b then
     local text = redis.call('HGET', q.batch, name)
-    -- A batch without a record in KEYS[8] is new, or Redis lost the record. It gets the weight 1 and the
-    -- virtual time 0.
+    -- A batch without a record in KEYS[8] is new, or Redis lost the record.
     local weight, time, lane_flag, closed_flag = string.match(text or '1|0|', '(%d+)|(%d+)|(U?)(X?)')
     q.has_new_batch = q.has_new_batch or not text
     b = {
@@ -206,8 +192,7 @@ function order.load_batch(q, name, want)
   return b
 end
 
--- order.set_closed: closes or opens batch b: a closed batch may start no task and gets no offers.
--- order.update_batches writes the change later.
+-- order.set_closed: closes or opens batch b. A closed batch may start no task and gets no offers.
 function order.set_closed(q, b, closed)
   if b.closed ~= closed then
     b.closed = closed
@@ -215,24 +200,21 @@ function order.set_closed(q, b, closed)
   end
 end
 
--- order.change_held: adds delta to b.held, the number of slots that batch b holds or is offered. It marks b
--- as changed in q.changed, even if delta is 0, so that order.update_batches updates the contest and the sums
--- in the state.
+-- order.change_held: adds delta to b.held, and marks batch b for order.update_batches, even if delta is 0.
 function order.change_held(q, b, delta)
   b.held = b.held + delta
   q.changed[b.name] = b
 end
 
--- order.advance_time: advances the virtual time of batch b after a grant to b. The new time is UNIT / weight
--- above the highest virtual time at which any batch got a slot (state.time).
+-- order.advance_time: advances the virtual time of batch b after a grant: UNIT / weight above the highest
+-- virtual time at which any batch got a slot.
 function order.advance_time(q, b)
   q.state.time = math.max(b.time, q.state.time)
   b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
 end
 
--- order.update_batches: updates the sums in the state (weights, lane, urgent) and the contest (KEYS[9]) for
--- each batch in q.changed. It also appends the new record of each of these batches to q.fields;
--- order.write_batches writes q.fields to Redis.
+-- order.update_batches: updates the sums in the state and the contest (KEYS[9]) for each batch in q.changed,
+-- and collects their new records in q.fields.
 function order.update_batches(q)
   for name, b in pairs(q.changed) do
     read_waiters(q, b)
@@ -244,8 +226,7 @@ function order.update_batches(q)
     s.lane = s.lane + urgent_slots - b.urgent_slots
     s.urgent = s.urgent + urgent_waiters - b.urgent_waiters
     if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane) then
-      -- A batch that was urgent has two members in the contest. The second member lacks the U at the end: it
-      -- is the first 37 characters of b.member.
+      -- An urgent batch had two members. The second one has no U: it is the first 37 characters of b.member.
       redis.call('ZREM', q.contest, b.member, string.sub(b.member, 1, 37))
     end
     b.counted_weight = weight
@@ -255,8 +236,8 @@ function order.update_batches(q)
     q.changed[name] = nil
     if b.has_notifiable then
       local ratio = b.closed and CLOSED_RATIO or b.held / b.weight
-      -- An urgent batch gets two members, one with and one without precedence. If the batch is not urgent,
-      -- both members are equal, and the second score (without PRECEDENCE_BONUS) counts.
+      -- An urgent batch gets two members, with and without precedence. For any other batch both members are
+      -- equal, and the second score counts.
       redis.call(
         'ZADD',
         q.contest,
@@ -272,8 +253,7 @@ function order.update_batches(q)
   end
 end
 
--- order.write_batches: writes the fields that order.update_batches and queue.close collected in q.fields to
--- KEYS[8], in one command. Then it clears q.fields.
+-- order.write_batches: writes the collected q.fields to KEYS[8] in one command.
 function order.write_batches(q)
   if #q.fields > 0 then
     redis.call('HSET', q.batch, unpack(q.fields))
@@ -281,17 +261,15 @@ function order.write_batches(q)
   q.fields = {}
 end
 
--- order.delete_idle_batches: deletes the record of each batch that has neither waiters (waiting devices) nor
--- held slots. It computes the sums state.lane and state.urgent anew from all batches, which corrects wrong
--- sums.
+-- order.delete_idle_batches: deletes the records of the batches that have neither waiters nor held slots. It
+-- also computes the sums state.lane and state.urgent anew, which corrects wrong sums.
 function order.delete_idle_batches(q)
   order.write_batches(q)
   q.state.lane = 0
   q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and order.load_batch(q, name)
-    -- The loop computes state.lane and state.urgent anew, from 0. So this batch has added nothing yet, and
-    -- order.update_batches adds its numbers in full.
+    -- The sums were set to 0, so they include nothing of this batch yet.
     if b then
       b.urgent_slots = 0
       b.urgent_waiters = 0
@@ -306,10 +284,10 @@ function order.delete_idle_batches(q)
 end
 
 -- order.first_entry: returns the first member of the contest (KEYS[9]) and the id of its batch, which gets
--- the next slot. If no batch can be offered a slot, it returns nil.
+-- the next slot. It returns nil if no batch can be offered a slot.
 function order.first_entry(q)
-  -- Negative scores belong to urgent batches with precedence. If urgent batches hold their whole share, they
-  -- have no precedence, so negative scores are skipped.
+  -- Negative scores belong to urgent batches with precedence. They are skipped if urgent batches hold their
+  -- whole share.
   local entry = redis.call(
     'ZRANGEBYSCORE',
     q.contest,
@@ -319,19 +297,18 @@ function order.first_entry(q)
     0,
     1
   )[1]
-  -- A member begins with the virtual time (20 digits) and '|'. The id of the batch, 16 digits, follows.
+  -- A member is the virtual time (20 digits), '|' and the id of the batch (16 digits).
   return entry, entry and string.sub(entry, 22, 37)
 end
 
 -- order.delete_entry: deletes a member of the contest (KEYS[9]) whose batch has no waiter that can be
--- notified. Otherwise order.first_entry would return the same batch again.
+-- notified, so that order.first_entry does not return it again.
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end
 
--- order.best_want: returns the index of the want that is first in the order of the pool, and true if its
--- batch is urgent and has precedence. A want is a task for which the device needs a slot. wants must not be
--- empty.
+-- order.best_want: returns the index of the want (a task that needs a slot) that is first in the order of the
+-- pool, and whether its batch is urgent and has precedence. wants must not be empty.
 function order.best_want(q, wants)
   local best_index, least_ratio, best_key
   order.update_batches(q)
@@ -348,28 +325,24 @@ function order.best_want(q, wants)
   return best_index, least_ratio < 0
 end
 
--- order.position: returns two numbers for a want (a task for which the device needs a slot). The first is its
--- position in the queue of the pool, an estimate: 1 means that the next grant is for this want. It is at
--- least 1 and at most the number of waiters plus 1. The second is the rank of the want among the waiters of
--- its batch, from 1.
+-- order.position: returns two numbers for a want (a task that needs a slot): its estimated position in the
+-- queue of the pool (1 is the next grant), and its rank, from 1, among the waiters of its batch.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)
   local room = math.max(order.urgent_room(q), 0)
   local batch_rank = count_waiters(q, want.batch, want.order .. '|' .. device) + 1
   local rank = batch_rank
-  -- weights is the sum of the weights of all batches with waiters. It includes this batch, even if this batch
-  -- has no waiter yet.
+  -- Sum of the weights of all batches with waiters and of this batch, which may have no waiter yet.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
-  -- The estimate assumes that the next `lead` grants all go to this batch. `lead` is the number of slots by
-  -- which the batch is below its share. For an urgent batch, it is at least the number of slots for which
-  -- urgent batches still have precedence.
+  -- The next `lead` grants are assumed to go to this batch: the slots by which it is below its share, or for
+  -- an urgent batch the slots for which urgent batches have precedence, if these are more.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
-  -- After those `lead` grants, this batch gets b.weight of every `weights` grants of the pool.
+  -- After these grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end
-  -- Waiters of urgent batches get slots before this batch, at most `room` slots, so these grants are added.
+  -- Waiters of urgent batches get at most `room` slots before this batch.
   if b.lane == '' then
     rank = rank + math.min(room, q.state.urgent)
   end

@@ -1,6 +1,6 @@
 -- core: decides whether a lease gets a slot of a pool. scripts.go puts this file in front of every script of
--- this directory; the scripts use the returned table as `core`. The decision reads no clock and no key of the
--- queue. So a lost or wrong key of the queue cannot cause more grants than the capacity allows (invariant CAP).
+-- this directory as the table `core`. The decision reads no clock and no key of the queue, so a wrong queue
+-- cannot cause more grants than the capacity allows (invariant CAP).
 
 -- The four keys of core. They have the same hash tag, so one node of a Redis Cluster has all keys of a pool.
 -- KEYS[1]  config  HASH  the settings of the pool:
@@ -17,40 +17,36 @@
 --     lease           id of the lease
 -- KEYS[4]  lease   HASH  lease id -> slot number, five digits
 
--- Invariants of a pool, before and after every script. They do not hold for an unknown pool (see below). The
--- tests use these names:
---   INVERSE    KEYS[3] and KEYS[4] contain the same pairs of slot and lease.
---   PARTITION  A slot has score 1 in KEYS[2] if and only if it has a holder in KEYS[3].
---   RANGE      KEYS[2] contains every slot number below the capacity. It contains a slot number at or above
---              the capacity only while that slot is held, for example after a decrease of the capacity.
---   CAP        A slot is given only while the number of held slots is lower than the capacity.
---   FENCE      A slot is freed only with the complete id of the lease that holds it.
+-- Invariants of a known pool, before and after every script (the tests use these names):
+--  INVERSE    KEYS[3] and KEYS[4] contain the same pairs of slot and lease.
+--  PARTITION  A slot has score 1 in KEYS[2] if and only if it has a holder in KEYS[3].
+--  RANGE      KEYS[2] contains every slot number below the capacity, and a number at or above the capacity only
+--             while that slot is held.
+--  CAP        A slot is given only while the number of held slots is lower than the capacity.
+--  FENCE      A slot is freed only with the complete id of the lease that holds it.
 
--- A pool is unknown if it is new, or if Redis lost one of the four keys. core.pool detects a lost key: then the
--- capacity is missing, or the sizes of the keys do not agree. An unknown pool gives no slot until restore.lua
+-- A pool is unknown if it is new, or if Redis lost one of the four keys. It gives no slot until restore.lua
 -- has filled it.
--- Redis does not undo the writes of a script that fails. So every script reads its arguments before its first
--- write.
+-- Every script reads its arguments before its first write, because Redis does not undo the writes of a script
+-- that fails.
 
 local core = {}
 
--- core.now: returns the present time of Redis in ms since 1970.
+-- core.now: returns the time of Redis in ms since 1970.
 function core.now()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- core.text: returns the whole number n as decimal text. tostring would write a number with more than 14
--- digits, such as a time in microseconds, with an exponent.
+-- core.text: returns the whole number n as decimal text. tostring would write a long number with an exponent.
 function core.text(n)
   return string.format('%.0f', n)
 end
 
--- core.pool: reads the capacity and the number of held slots of a pool. keys is KEYS of the script. It
--- returns the table p, which the other functions of this file receive:
---   config, free, holder, lease  names of the keys KEYS[1] to KEYS[4]
---   held      number of held slots
---   capacity  number of slots; nil if the pool is unknown (Redis lost one of the four keys)
+-- core.pool: returns a table that describes the pool with these KEYS:
+--  config, free, holder, lease  names of the keys KEYS[1] to KEYS[4]
+--  held      number of held slots
+--  capacity  number of slots; nil if the pool is unknown (Redis lost one of the four keys)
 function core.pool(keys)
   local p = {
     config = keys[1],
@@ -62,16 +58,15 @@ function core.pool(keys)
   local capacity = tonumber(redis.call('HGET', p.config, 'capacity') or nil)
   local slots = redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
-  -- If a key was lost, the sizes of the four keys do not agree. Then p.capacity stays nil, so that no script
-  -- gives a slot of this pool.
+  -- The sizes of the four keys agree unless Redis lost one of them. Then p.capacity stays nil.
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then
     p.capacity = capacity
   end
   return p
 end
 
--- parse_holder: parses text, the value that KEYS[3] stores for a held slot:
--- "acquired|ends|device|batch|lease". Returns a holder: a table with these five fields and the slot number.
+-- parse_holder: returns the holder that KEYS[3] stores as text for a slot: a table with the fields slot,
+-- acquired, ends, device, batch and lease.
 local function parse_holder(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
@@ -84,8 +79,7 @@ local function parse_holder(slot, text)
   }
 end
 
--- core.holders: returns the holders of all held slots of pool p, in no particular order. Each holder is a
--- table with the fields slot, acquired, ends, device, batch and lease (parse_holder).
+-- core.holders: returns the holders of all held slots of pool p (parse_holder), in no order.
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -95,15 +89,13 @@ function core.holders(p)
   return all
 end
 
--- core.slot: returns the number of the slot that the lease with this id holds in pool p. If the lease holds
--- no slot, it returns nil.
+-- core.slot: returns the number of the slot that the lease holds in pool p, or nil.
 function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- write_holder: writes r as the holder of slot r.slot of pool p, in all keys that record a held slot. r is a
--- table with the fields of parse_holder. The caller must have checked that no other lease holds the slot.
--- p.held grows by 1, unless r.lease held a slot before.
+-- write_holder: records r (fields: parse_holder) as the holder of slot r.slot in all keys of pool p. The
+-- caller must have checked that no other lease holds the slot.
 local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -116,9 +108,8 @@ local function write_holder(p, r)
   redis.call('ZADD', p.free, 1, slot)
 end
 
--- core.give: gives the lowest free slot of pool p to the lease r.lease, and sets r.slot to its number. The
--- caller must have checked that r.lease holds no slot. Returns the slot number. If at least as many slots are
--- held as the capacity, it returns nil and writes nothing (invariant CAP).
+-- core.give: gives the lowest free slot of pool p to the lease r.lease, which must hold no slot. Sets r.slot
+-- and returns its number. If the capacity is used up, it writes nothing and returns nil (invariant CAP).
 function core.give(p, r)
   if p.held >= p.capacity then
     return nil
@@ -128,21 +119,19 @@ function core.give(p, r)
   return r.slot
 end
 
--- core.take: frees the slot that the lease with this id holds in pool p. Returns the former holder (a table
--- with the fields of parse_holder). If the lease holds no slot, it returns nil and writes nothing.
+-- core.take: frees the slot that the lease holds in pool p. Returns the former holder (parse_holder), or nil
+-- if the lease holds no slot.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
     return nil
   end
   local r = parse_holder(slot, redis.call('HGET', p.holder, slot))
-  -- HDEL must be the first write of a script that frees a slot. If the memory of Redis is full, Redis still
-  -- permits HDEL, but refuses HSET and ZADD as a first write. After a first write, it refuses no other
-  -- command of the same script.
+  -- HDEL must be the first write of a script that frees a slot: if the memory of Redis is full, Redis refuses
+  -- HSET and ZADD as a first write, but not HDEL, and after a first write it refuses nothing.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
-  -- If the capacity was decreased, the number of a freed slot can be at or above the capacity. Such a slot is
-  -- removed, so that it is never given again (invariant RANGE).
+  -- A slot at or above a decreased capacity is removed, so that it is never given again (invariant RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -152,10 +141,10 @@ function core.take(p, lease)
   return r
 end
 
--- core.adopt: writes a holder that the ledger knows into the pool. h is the holder: slot, lease, device,
--- batch, age (ms since the grant) and left (ms until the lease ends, negative after its end). now is the time
--- of Redis in ms. If h.lease holds another slot of the pool, that slot is freed. Returns true. If another
--- lease holds slot h.slot, it writes nothing and returns false.
+-- core.adopt: records h, a holder that the ledger knows, in pool p. Fields of h: slot, lease, device, batch,
+-- age (ms since the grant) and left (ms until the lease ends). now is the time of Redis in ms. If h.lease
+-- holds another slot, that slot is freed. If another lease holds slot h.slot, it writes nothing and returns
+-- false; otherwise it returns true.
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
   local former_slot = core.slot(p, h.lease)
@@ -176,9 +165,8 @@ function core.adopt(p, h, now)
   return true
 end
 
--- core.configure: changes the capacity of pool p from `from` to to.capacity. It also stores to.version
--- (version of the capacity) and to.call (id of the script call). An increase adds free slots. A decrease
--- removes the free slots whose number is at or above to.capacity; held slots stay until they are freed.
+-- core.configure: changes the capacity of pool p from `from` to to.capacity, and stores to.version and
+-- to.call. A decrease removes free slots; a held slot at or above the new capacity stays until it is freed.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -1,8 +1,8 @@
 -- queue: decides which waiter gets the next free slot of a pool. batch_order.lua decides which batch is
--- first; this file decides inside the batch. scripts.go puts this file behind core.lua and batch_order.lua,
--- and in front of scripts that use it as `queue`. The keys of the queue are hints. A lost or wrong key delays
--- grants, but never causes a grant beyond the capacity (core.lua). If a key is lost, the queue is emptied,
--- and the next reports of the devices fill it again.
+-- first; this file decides inside the batch. scripts.go puts it in front of the scripts that need it as the
+-- table `queue`. The keys of the queue are hints: a wrong key delays grants, but never causes a grant beyond
+-- the capacity (core.lua). If a key is lost, the queue is emptied, and the next reports of the devices fill
+-- it again.
 
 -- Terms of this file:
 --   waiter      a device that was refused a slot and waits for one
@@ -54,104 +54,90 @@
 -- KEYS[9]  contest  ZSET  the batches that have a waiter of class T, in their order (batch_order.lua)
 -- KEYS[10] owed  ZSET  device -> foreseen; contains the pollers that are owed a slot
 
--- Order: the next slot goes to a waiter of the first batch (batch_order.lua). Inside the batch, it goes to
--- the waiter whose task has the highest priority, then to the waiter with the oldest task (lowest id).
--- Offers: a free slot is offered at once. First keep_for_poller may keep the slot for a poller (a waiter to
--- which no offer is sent). Otherwise the first waiter that can be notified (class T) gets an offer. If there is
--- no such waiter either, the slot goes to the next device that asks for a slot. No poller waits for ever: its
--- foreseen number stays while the number of grants grows, so in the end it is owed a slot.
+-- Order: the next slot goes to the first batch (batch_order.lua), and inside it to the waiter whose task has
+-- the highest priority, then to the oldest task (lowest id).
+-- Offers: a free slot is kept for a poller (keep_for_poller). If no poller is suitable, it is offered to the
+-- first waiter that can be notified (class T). Without such a waiter it goes to the next device that asks. No
+-- poller waits for ever: its foreseen number stays while the number of grants grows, so in the end it is owed
+-- a slot.
 
--- Invariants, before and after every script that changes the queue:
---   Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
---   Every held slot has one member with class H in KEYS[5].
--- repair_queue detects from the sizes of the keys that Redis lost a key (except KEYS[10]). It does not
--- compare the contents of the keys.
+-- Invariants, before and after every script that changes the queue (repair_queue checks the sizes of the
+-- keys):
+--  Every waiter has one field in KEYS[6], one member in KEYS[5] and one timer in KEYS[7].
+--  Every held slot has one member with class H in KEYS[5].
 
 local queue = {}
--- Maximum number of slots that one run of queue.offer offers, and of expired timers that one run of
--- handle_timers handles. It limits the time for which one script blocks Redis.
+-- Maximum number of slots that queue.offer offers, and of timers that handle_timers handles, in one script.
 local MAX_PER_CALL = 100
--- Maximum number of waiting devices that one run of keep_for_poller examines. It limits the time for which
--- one script blocks Redis.
+-- Maximum number of waiters that keep_for_poller examines.
 local MAX_KEEP_CANDIDATES = 16
--- Maximum number of waiters of each class (T, O, P) that one update of kind 'closed' removes from the queue.
--- It limits the time for which one script blocks Redis.
+-- Maximum number of waiters of each class (T, O, P) that one update of kind 'closed' removes.
 local MAX_CLOSED = 200
--- The value of w.reach (way to notify a waiter) for a parked report: a report that a replica of the
--- dispatcher answers later.
+-- Value of w.reach for a parked report: a report that a replica answers later.
 local PARKED = 2
--- Time in ms. If the caller has not confirmed that an offer was sent, the offer is returned again after this
--- time.
+-- Time in ms after which an offer is returned again if the caller has not confirmed that it was sent.
 local RESEND_AFTER = 500
--- Time in ms. A free slot is kept for a polling device only if its next report is due within this time.
+-- Time in ms within which the report of a poller must be due so that a slot is kept for it.
 local KEEP_WINDOW = turn.KEEP_WINDOW
--- Time in ms. A slot that is kept for a polling device is released if the device is late by more than
--- KEEP_GRACE.
+-- Time in ms by which a poller may be late before the slot that is kept for it is released.
 local KEEP_GRACE = 1000
 local KEEP_DIVISOR = turn.KEEP_DIVISOR
--- Slots may be kept for polling devices for 1 / KEEP_DIVISOR of the time of all slots (the budget). This number
--- limits how far the budget can be overdrawn, in ms multiplied by slots: no slot is kept while state.kept is
--- more than MAX_KEPT_AHEAD / capacity ms in the future.
+-- Limit, in ms multiplied by slots, by which the budget for kept slots (1 / KEEP_DIVISOR of the time of all
+-- slots) can be overdrawn.
 local MAX_KEPT_AHEAD = 200000
--- After this number of offers in a row that no device used, later offers last for a shorter time
--- (SHORTER_FACTOR), so that devices that do not answer block a slot for a shorter time.
+-- After this number of unused offers in a row, offers last for a shorter time (SHORTER_FACTOR), so that
+-- devices that do not answer block a slot for a shorter time.
 local LAPSED_SERIES = 10
--- Divisor for the duration of an offer after LAPSED_SERIES unused offers in a row.
+-- Divisor for the duration of shorter offers.
 local SHORTER_FACTOR = 6
 
--- offer_time: returns the time (ms) at which waiter w got its offer. w must have an offer. The id of an offer
--- is this time in microseconds.
+-- offer_time: returns the time (ms) at which waiter w got its offer. The id of an offer is this time in
+-- microseconds.
 local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
 
--- offered_count: returns the number of slots that are offered to waiters. q.offered stores the number, so
--- that one call of a script asks Redis only once.
+-- offered_count: returns the number of offered slots. It asks Redis once per script.
 local function offered_count(q)
   q.offered = q.offered or order.count_members(q, 'O')
   return q.offered
 end
 
--- queue.left: returns the number of slots that are neither held nor offered. It is negative if the capacity
--- was decreased below the number of held and offered slots.
+-- queue.left: returns the number of slots that are neither held nor offered. It is negative after a decrease
+-- of the capacity.
 function queue.left(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
 
--- queue.waiter: returns the waiter of the device: a table with the fields of the JSON object in KEYS[6]. If
--- the device does not wait in the queue, it returns nil.
+-- queue.waiter: returns the waiter of the device (the object in KEYS[6]), or nil if the device does not wait.
 function queue.waiter(q, device)
   local text = order.queue_size(q) > 0 and redis.call('HGET', q.waiter, device)
   return text and cjson.decode(text) or nil
 end
 
--- queue.waiters: returns the first `limit` waiters of a class (T, O or P) in the order of the queue. If limit
--- is -1, it returns all of them. The arguments after limit are the class and, optionally, the id of a batch;
--- then only waiters of this batch are returned.
+-- queue.waiters: returns the first `limit` waiters in the order of the queue (-1: all). The other arguments
+-- are a class (T, O or P) and optionally the id of a batch.
 function queue.waiters(q, limit, ...)
   local from, to = order.member_range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
   for i, member in ipairs(all) do
-    -- A member is "class|batch|order|device" with 1, 16 and 27 characters before the device. With three
-    -- separators, the device begins at character 48.
+    -- In a member "class|batch|order|device", the device begins at character 48.
     all[i] = queue.waiter(q, string.sub(member, 48))
   end
   return all
 end
 
--- move_waiter: moves waiter w (a waiting device) to another class in all keys: T (notifiable), O (has an
--- offer) or P (poller). If class is nil, w leaves the queue. If w had an offer and class is not O, the offer
--- ends, and w is no longer owed a slot until it asks again. Returns nil.
+-- move_waiter: moves waiter w to another class in all keys: T (notifiable), O (has an offer) or P (poller).
+-- If class is nil, w leaves the queue. If w had an offer and class is not O, the offer ends, and w is owed no
+-- slot until it asks again. Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
-  -- delta is the change of the number of offered slots: 1 if w gets an offer, -1 if w loses its offer, else
-  -- 0.
+  -- Change of the number of offered slots.
   local delta = (class == 'O' and 1 or 0) - (w.class == 'O' and 1 or 0)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- A kept slot is charged to the budget for its whole duration. It is given up before w.ends, so the
-    -- unused time is returned to the budget (state.kept).
+    -- The budget was charged for the whole duration of the kept slot. The unused time is returned.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -162,7 +148,6 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.owed, w.device)
   end
 
-  -- member: returns the member of waiter w in KEYS[5] (the queue), with the present class of w.
   local function member()
     return table.concat({ w.class, w.batch, w.order, w.device }, '|')
   end
@@ -176,9 +161,8 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
-    -- timer_at is the time at which handle_timers must look at w. A sent offer must be ended when it lapses.
-    -- An unsent offer must be returned again after RESEND_AFTER, at the latest when it lapses. Without an
-    -- offer, w must be removed if its report is overdue (turn.timer).
+    -- Time at which handle_timers must look at w: when a sent offer lapses, when an unsent offer is returned
+    -- again, or when a waiter without an offer has not reported (turn.timer).
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
@@ -188,9 +172,9 @@ local function move_waiter(q, w, class)
   order.change_held(q, b, delta)
 end
 
--- add_offer: stores the offer that waiter w got (w.offer, w.ends), and appends it to q.offers, the list of
--- offers that the caller of the script must send to the devices. handle_timers calls add_offer for the same
--- offer again until an update of kind 'sent' (queue.update) confirms that it was sent, or until it lapses.
+-- add_offer: stores the offer of waiter w (w.offer, w.ends) and appends it to q.offers, which the caller of
+-- the script sends. handle_timers returns the offer again until an update of kind 'sent' confirms it, or
+-- until it lapses.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -204,17 +188,14 @@ local function add_offer(q, w)
   }
 end
 
--- handle_timers: handles at most MAX_PER_CALL expired timers of waiters (waiting devices):
---   A waiter without an offer leaves the queue, because its device did not report.
---   An offer that was not sent is returned to the caller again.
---   A waiter whose offer lapsed becomes a poller (class P): it gets no offer until it asks, but a slot may be
---   kept for it.
--- If missed is true, handle_timers also returns unsent offers for parked reports (reports that a replica
--- answers later) before their timers expire, if the offer is at least RESEND_AFTER ms old. The reason: the
--- offer may have been returned to another replica than the one that has the parked report.
+-- handle_timers: handles at most MAX_PER_CALL expired timers of waiters:
+--  A waiter without an offer leaves the queue, because its device did not report.
+--  An offer that was not sent is returned to the caller again.
+--  A waiter whose offer lapsed becomes a poller (class P).
+-- If missed is true, it also returns unsent offers for parked reports that are at least RESEND_AFTER ms old:
+-- they may have been returned to another replica than the one that has the parked report.
 local function handle_timers(q, missed)
-  -- The devices are sorted by the times of their timers. The timers of the first expired_count devices have
-  -- expired.
+  -- The devices are sorted by their timers, so the first expired_count of them have expired.
   local expired_count = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -243,19 +224,18 @@ local function handle_timers(q, missed)
   end
 end
 
--- repair_queue: checks the sizes of the queue's keys, which differ if a key was lost. If a key was lost or
--- the clock was set back, it deletes the whole queue; the next reports of the devices fill it again. If only
--- the members of the held slots (class H) are wrong, it writes them anew from core.holders.
+-- repair_queue: deletes the whole queue if the sizes of its keys show that one was lost, or if the clock was
+-- set back; the next reports of the devices fill it again. If only the members of the held slots (class H)
+-- are wrong, it writes them anew from core.holders.
 local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
-  -- recorded_held is the number of held slots in KEYS[5] (members of class H). Usually the size of KEYS[5]
-  -- shows that all held slots are there, and then no count is needed.
+  -- Number of members of class H. If the size of KEYS[5] is right, they are all there and need not be
+  -- counted.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
-  -- Each condition shows a lost key or a clock that was set back. In an intact queue, every waiter has one
-  -- timer and one member in KEYS[5]. A queue with waiters has a state (s.now is not 0). A queue with a waiter
-  -- of class T has a member in the contest (the order of the batches).
+  -- Each condition shows a lost key or a clock that was set back. A queue with waiters has a state (s.now is
+  -- not 0), and a queue with a waiter of class T has a member in the contest.
   if redis.call('ZCARD', q.timer) ~= waiters
     or entries - recorded_held ~= waiters
     or s.now > q.now + 1000
@@ -272,7 +252,6 @@ local function repair_queue(q)
     s.kept = q.now
     s.offer = '0'
   end
-  -- KEYS[5] (the queue) has one member for each held slot, so nothing needs to be repaired.
   if recorded_held == q.pool.held then
     return
   end
@@ -283,23 +262,19 @@ local function repair_queue(q)
   order.delete_idle_batches(q)
 end
 
--- queue.open: reads the state of the queue of a known pool. It writes nothing. keys is KEYS of the script;
--- pool is the table that core.pool returned. It returns q, the table that all functions of this file and of
--- batch_order.lua receive. The fields of q:
---   queue, waiter, timer, batch, contest, owed  names of the keys KEYS[5] to KEYS[10]
---   pool     the table that core.pool returned
---   state    the state of the queue ("pool" in KEYS[8])
---   now      time of Redis in ms
---   batches  cache of the batches that were read: id of the batch -> batch (order.load_batch)
---   changed  batches that order.update_batches must process: id of the batch -> batch
---   fields   fields and values that order.write_batches must write to KEYS[8]
---   offers   list of the offers that the caller must send (add_offer)
---   size     number of waiters; nil if it has not been read yet
---   offered  number of offered slots; nil if it has not been read yet
---   has_new_batch  true if a batch was read that has no record in KEYS[8]
---   The following fields exist only after queue.start:
---   pace      table of times in ms (queue.start)
---   max_owed  maximum number of pollers that count as owed a slot at a time
+-- queue.open: reads the queue of a known pool. It writes nothing. keys is KEYS of the script, pool the table
+-- of core.pool. It returns q, which all functions of this file and of batch_order.lua receive:
+--  queue, waiter, timer, batch, contest, owed  names of the keys KEYS[5] to KEYS[10]
+--  pool     the table of core.pool
+--  state    the state of the queue ("pool" in KEYS[8])
+--  now      time of Redis in ms
+--  batches  cache of the batches that were read: id -> batch (order.load_batch)
+--  changed  batches that order.update_batches must process: id -> batch
+--  fields   fields and values that order.write_batches must write to KEYS[8]
+--  offers   offers that the caller must send (add_offer)
+--  size, offered  numbers of waiters and of offered slots; nil if not read yet
+--  has_new_batch  true if a batch was read that has no record in KEYS[8]
+--  pace, max_owed  only after queue.start: its times, and the number of pollers that count as owed a slot
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool')
     or '{"grants":0,"capacity":0,"offered":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
@@ -320,8 +295,8 @@ function queue.open(keys, pool)
   }
 end
 
--- open_for_change: does the work of queue.start, with the same arguments and the same result. It raises an
--- error if a key has an unexpected type or content; queue.start catches this error.
+-- open_for_change: does the work of queue.start. It raises an error if a key has an unexpected type or
+-- content.
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
@@ -334,36 +309,33 @@ local function open_for_change(keys, pool, pace, missed)
   return q
 end
 
--- queue.start: opens the queue of a known pool for a script that changes the queue. It repairs the queue and
--- handles expired timers first. It returns q (the table that queue.open describes). The arguments:
---   keys     KEYS of the script
---   pool     the table that core.pool returned
---   pace     table of times in ms, as in turn.lua, and:
---     offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
---   missed   true if unsent offers for parked reports are returned again (handle_timers)
+-- queue.start: opens the queue of a known pool for changes: it repairs the queue and handles expired timers.
+-- It returns q (queue.open). The arguments:
+--  keys     KEYS of the script
+--  pool     the table of core.pool
+--  pace     table of times in ms, as in turn.lua, and:
+--    offer    duration of an offer; if it is 0, slots are not offered to devices that can be notified
+--  missed   true if unsent offers for parked reports are returned again (handle_timers)
 function queue.start(keys, ...)
   local ok, q = pcall(open_for_change, keys, ...)
-  -- An error means that a key does not contain a queue. All keys of the queue are deleted and the queue is
-  -- opened again, so that a damaged key cannot block the pool.
+  -- A damaged key must not block the pool, so all keys of the queue are deleted.
   if not ok then
     redis.call('DEL', unpack(keys, 5, 10))
   end
   return ok and q or open_for_change(keys, ...)
 end
 
--- next_report: returns two values for waiter w: the time (ms, not rounded) after which it is asked to report
--- again, and its position (1 means that it gets the next grant). The arguments:
---   chance       number from 0 to 1; it makes the times of several devices different
---   batch_rank   rank of w among the waiters of its batch, from 1
---   urgent_rank  rank of w, from 0, if w is a polling device of an urgent batch with precedence; else nil or false
+-- next_report: returns the time (ms, not rounded) after which waiter w is asked to report again, and its
+-- position (1: it gets the next grant).
+--  chance       number from 0 to 1; it makes the times of several devices different
+--  batch_rank   rank of w among the waiters of its batch, from 1
+--  urgent_rank  rank of w, from 0, if w is a poller of an urgent batch with precedence; else nil or false
 local function next_report(q, w, chance, batch_rank, urgent_rank)
-  -- A poller (polling device) has a rank if its urgent batch has precedence, or if it is owed a slot
-  -- (KEYS[10]). rank counts from 0. For any other waiter, rank is false.
+  -- rank, from 0, is set for a poller whose urgent batch has precedence, or that is owed a slot (KEYS[10]).
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
-  -- A poller with a rank is asked to report when the grant of its rank is expected, but not earlier than
-  -- `soon`. `soon` is longer for a higher chance or rank, so that the pollers do not all report at the same
-  -- moment.
+  -- Such a poller reports when the grant of its rank is expected, but not before `soon`, which differs
+  -- between pollers so that they do not all report at the same moment.
   if rank and q.pool.capacity > 0 then
     local expected = turn.owed_wait(q.pace, rank, q.pool.capacity, chance)
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
@@ -375,14 +347,14 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   return after, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue. want is the task for which the device asks for a slot. If the
--- device waits already, its waiter is updated, and its offer ends. Returns the time (ms) until the device is
--- to report again, and its position in the queue. If pace.period is 0, the device is not added, because then
--- no device waits. The other arguments: reach is the way to notify the device (0: it polls); chance is a
--- number from 0 to 1 (next_report).
--- The field foreseen (the number of the grant that is expected to give the device a slot) is computed anew.
--- For a polling device it never increases, even if its task changes. So each polling device is owed a slot in
--- the end.
+-- queue.join: adds the device to the queue, or updates its waiter and ends its offer. It returns the time
+-- (ms) until the device is to report again, and its position. If pace.period is 0, no device waits, and it is
+-- not added.
+--  want    the task for which the device needs a slot
+--  reach   way to notify the device; a device with reach 0 polls
+--  chance  number from 0 to 1 (next_report)
+-- The foreseen number of a poller never increases, even if its task changes, so that each poller is owed a
+-- slot in the end.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
@@ -411,15 +383,14 @@ function queue.join(q, device, want, reach, chance)
   return w.due - q.now, position
 end
 
--- queue.grant: records in the queue that the device got a slot for the task of want. The device leaves the
--- queue, the virtual time of the batch advances (batch_order.lua), and KEYS[5] gets a member for the held
--- slot.
+-- queue.grant: records that the device got a slot for the task of want: it leaves the queue, the virtual time
+-- of the batch advances, and KEYS[5] gets a member for the held slot.
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = order.load_batch(q, want.batch, want)
   order.set_closed(q, b, false)
-  -- The device used an offer that was sent to it. So the series of unused offers (LAPSED_SERIES) ends. A slot
-  -- that was kept for a poller was not sent, so it does not end the series.
+  -- A used offer ends the series of unused offers (LAPSED_SERIES). A kept slot was not sent, so it does not
+  -- count.
   if w and w.offer and not w.kept then
     q.state.vain = 0
   end
@@ -431,23 +402,20 @@ function queue.grant(q, device, want)
   order.change_held(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
--- queue.release: records in the queue that a slot was freed: it removes the member of the held slot from
--- KEYS[5]. r is the former holder, the table that core.take returned.
+-- queue.release: records that the slot of r, the former holder (core.take), was freed.
 function queue.release(q, r)
   local b = order.load_batch(q, r.batch)
   order.change_held(q, b, -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
--- queue.update: applies the update u of a waiter, which a replica sent (fields: kind, device, offer, batch).
--- The kinds sent, away and left are ignored if u.offer is given and the device no longer has this offer. The
--- kinds:
---   sent    the offer was sent to the device, so handle_timers does not return the offer again
---   away    the device stays in the queue as a poller: no offer is sent to the device until it asks, but
---           keep_for_poller may keep a slot for it
---   left    the device leaves the queue
---   closed  no task of batch u.batch may start: the devices that wait with its tasks leave the queue, at
---           most MAX_CLOSED devices of each class. If more wait, the batch is closed (batch_order.lua)
---   opened  tasks of batch u.batch may start again: the batch is not closed any more
+-- queue.update: applies u, an update of a waiter that a replica sent (fields: kind, device, offer, batch).
+-- The kinds sent, away and left are ignored if the device no longer has the offer u.offer.
+--  sent    the offer was sent to the device, so it is not returned again
+--  away    the device becomes a poller: no offer is sent to it until it asks
+--  left    the device leaves the queue
+--  closed  no task of batch u.batch may start: at most MAX_CLOSED waiters of each class leave the queue. If
+--          more wait, the batch is closed (batch_order.lua)
+--  opened  tasks of batch u.batch may start again
 function queue.update(q, u)
   local w = queue.waiter(q, u.device)
   for _, class in ipairs(u.kind == 'closed' and { 'T', 'O', 'P' } or {}) do
@@ -476,36 +444,31 @@ function queue.update(q, u)
   end
 end
 
--- keep_for_poller: chooses a poller for which a free slot is kept until it reports. A poller is a waiting
--- device to which no offers are sent. Without kept slots, other devices would take every slot before a poller
--- reports. A poller is suitable if its report is due soon (`window` below) and one of these conditions is
--- true:
---   It is one of the first q.max_owed pollers that are owed a slot.
---   Its batch holds less than its share.
---   Its batch is urgent and has precedence.
--- Among the suitable pollers, the one whose batch has the lowest ratio (held slots / weight) is chosen; if
--- ratios are equal, the one whose report is due first. first_batch is the first batch that can be offered the
--- slot. Batches with a higher ratio than first_batch are excluded; if first_batch is nil, no batch is
--- excluded. Returns the chosen waiter with the fields ends, told and kept set, or nil. It charges the time
--- until w.ends to the budget for kept slots.
+-- keep_for_poller: chooses a poller for which a free slot is kept until it reports; otherwise other devices
+-- would take every slot before it reports. A poller is suitable if its report is due soon (`window`) and one
+-- of these is true:
+--  It is one of the first q.max_owed pollers that are owed a slot.
+--  Its batch holds less than its share.
+--  Its batch is urgent and has precedence.
+-- The poller whose batch has the lowest ratio is chosen, then the one whose report is due first. Batches with
+-- a higher ratio than first_batch, which would be offered the slot next, are excluded. Returns the chosen
+-- waiter with ends, told and kept set, or nil, and charges the time until w.ends to the budget for kept
+-- slots.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
   if first_batch then
     max_ratio = order.held_per_weight(q, order.load_batch(q, first_batch))
   end
-  -- No slot is kept while the budget for kept slots is overdrawn (MAX_KEPT_AHEAD), so that at most 1 /
-  -- KEEP_DIVISOR of the time of all slots is lost.
   if q.state.kept - q.now > MAX_KEPT_AHEAD / q.pool.capacity then
     return
   end
-  -- KEYS[7] sorts the waiters by their timers, not by the times at which their reports are due. The timer of a
-  -- waiter without an offer is period + KEEP_WINDOW after its report is due (turn.timer). So timer_now is the
-  -- timer of a poller whose report is due now.
+  -- The timer of a waiter without an offer is period + KEEP_WINDOW after its report is due (turn.timer). So
+  -- timer_now is the timer of a poller whose report is due now.
   local timer_now = q.now + q.pace.period + KEEP_WINDOW
   local w = nil
   local least_ratio = nil
-  -- window is the time (ms) in which about two slots become free, at most KEEP_WINDOW. A poller that reports
-  -- later needs no kept slot, because other slots become free before it reports.
+  -- Time (ms) in which about two slots become free, at most KEEP_WINDOW. A poller that reports later needs no
+  -- kept slot.
   local window = math.max(math.min(2 * q.pace.hold / q.pool.capacity, KEEP_WINDOW), KEEP_WINDOW / 100)
   for _, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -519,15 +482,12 @@ local function keep_for_poller(q, first_batch)
     local poller = queue.waiter(q, device)
     local b = order.load_batch(q, poller.batch)
     local ratio = order.held_per_weight(q, b)
-    -- KEYS[10] contains all pollers that are owed a slot. Only the first q.max_owed of them count, so that
-    -- kept slots stay a small part of the capacity.
     local is_owed = (redis.call('ZRANK', q.owed, device) or q.max_owed) < q.max_owed
     local is_suitable = poller.class == 'P'
       and not b.closed
       and ratio <= max_ratio
       and (ratio < 0 or order.is_below_share(q, b) or is_owed)
-    -- The devices are sorted by the times at which their reports are due. So `<` chooses the earliest of
-    -- several pollers with equal ratios.
+    -- The devices are sorted by the due times of their reports, so `<` chooses the earliest of equal ratios.
     if is_suitable and (not w or ratio < least_ratio) then
       w = poller
       least_ratio = ratio
@@ -542,10 +502,9 @@ local function keep_for_poller(q, first_batch)
   return w
 end
 
--- queue.offer: reserves the free slots, at most MAX_PER_CALL, for waiters (waiting devices). Each slot is
--- kept for a poller (keep_for_poller). If no poller is suitable, the slot is offered to the first waiter of
--- class T (it can be notified) of the first batch in the contest. If there is no such waiter either, the slot
--- stays free for the next device that asks.
+-- queue.offer: reserves the free slots, at most MAX_PER_CALL, for waiters: each for a poller
+-- (keep_for_poller), or else for the first waiter of class T of the first batch in the contest. A slot
+-- without such a waiter stays free.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
     order.update_batches(q)
@@ -555,16 +514,14 @@ function queue.offer(q)
       first_entry, first_batch = order.first_entry(q)
     end
     local w = keep_for_poller(q, first_batch) or first_entry and queue.waiters(q, 1, 'T', first_batch)[1]
-    -- The first entry of the contest names a batch that has no waiter of class T. Redis lost a part of the
-    -- queue, so the wrong entry is deleted.
+    -- Redis lost a part of the queue: the batch of the first entry has no waiter of class T.
     if first_entry and not w then
       order.delete_entry(q, first_entry)
     end
     if not w then
       break
     end
-    -- The id of an offer is its time in microseconds. Two offers never have the same id, so an update for an
-    -- old offer cannot change a newer one.
+    -- Two offers never have the same id, so an update for an old offer cannot change a newer one.
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
     w.offer = q.state.offer
     local factor = q.state.vain < LAPSED_SERIES and 1 or SHORTER_FACTOR
@@ -579,23 +536,18 @@ end
 
 -- queue.close: offers the free slots and writes the state of the queue. It must be the last call of a script
 -- that changes the queue. Returns the table reply as JSON, with these fields added:
---   offers    list of the offers that the caller must send, each an object:
---       device, batch, task, reach  the waiter that has the offer (KEYS[6])
---       id                          id of the offer
---       left                        ms until the offer lapses
---       age                         ms since the offer was made
---   The following fields are added only if state is true:
---   capacity  number of slots
---   held      number of held slots
---   reserved  number of offered slots
---   ready     number of waiters of class T (they can be notified and have no offer)
---   waiting   number of waiters of all classes
+--  offers    offers that the caller must send: device, batch, task, reach, id, left (ms until it lapses), age (ms)
+--  The other fields are added only if state is true:
+--  capacity  number of slots
+--  held      number of held slots
+--  reserved  number of offered slots
+--  ready     number of waiters of class T (they can be notified and have no offer)
+--  waiting   number of waiters of all classes
 function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   order.update_batches(q)
-  -- order.delete_idle_batches reads all batch records, so it is slow. It runs only if there are about twice
-  -- as many records as waiters and held slots, that is if most records are of idle batches.
+  -- This is slow, so it runs only if most batch records belong to idle batches.
   if q.has_new_batch
     and redis.call('HLEN', q.batch) > 2 * (p.held + order.queue_size(q)) + MAX_PER_CALL
   then

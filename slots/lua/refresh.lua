@@ -30,9 +30,8 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- is_full: reports whether no slot is free for a device that reports: all free slots are offered to other
--- devices. The first check is cheap. The second check is needed after a decrease of the capacity: then slots
--- with low numbers can be free although at least as many slots as the capacity are held.
+-- is_full: reports whether no slot is free for a device that reports. Slots with low numbers can be free
+-- after a decrease of the capacity, so the cheap first check is not enough.
 local function is_full()
   if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
     return true
@@ -41,14 +40,14 @@ local function is_full()
   return p.capacity and p.capacity - p.held <= state.offered
 end
 
--- If Redis lost the state or the clock was set back, the state is unusable. In both cases, and if a slot is
--- free, every asker must be served by serve.lua.
+-- Every asker must be served by serve.lua if a slot is free, if Redis lost the state, or if the clock was set
+-- back.
 local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
 -- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again if it keeps
--- its place. It returns nil or false if serve.lua must serve w. ahead is the number of grants until the grant
--- that is expected to give w a slot. A poller (polling device) loses its place if it counts as owed a slot. A
--- device that can be notified loses its place if it has an offer (class O) or missed one (class P).
+-- its place, or nil or false if serve.lua must serve w. ahead is the number of grants until the grant that w
+-- is expected to get. A poller loses its place if it counts as owed a slot, and a device that can be notified
+-- if it has or missed an offer (class O or P).
 local function steady_wait(w, asker, ahead)
   local capacity = state.capacity
   if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
@@ -58,14 +57,14 @@ local function steady_wait(w, asker, ahead)
     local rank = redis.call('ZRANK', KEYS[10], w.device)
     return rank and rank >= turn.max_owed(capacity) and turn.owed_wait(pace, rank, capacity, asker.chance)
   end
-  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch that have the same class. It
-  -- may be lower than the rank among all waiters of the batch; then w only reports sooner.
+  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch and class. It may be too low;
+  -- then w only reports sooner.
   local function batch_rank()
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- The grant that was expected to give w a slot went to another device. So the rank of w in its batch
-  -- replaces the number of grants until its turn. serve.lua later computes w.foreseen anew.
+  -- The expected grant went to another device, so the rank in the batch replaces the number of grants until
+  -- its turn.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end

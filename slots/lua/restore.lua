@@ -30,8 +30,8 @@ if redis.call('HGET', p.config, 'restoring') ~= args.call then
   end
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', p.config, 'restoring', args.call)
--- The number of holders in Redis shows which chunk must come next. A higher number than args.offset means
--- that this chunk was applied before. A lower number means that an earlier chunk is missing.
+-- p.held shows which chunk must come next: more than args.offset if this chunk was applied before, less if an
+-- earlier chunk is missing.
 elseif p.held ~= args.offset then
   return p.held > args.offset and 1 or 0
 end

@@ -59,12 +59,10 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A joiner is a device that joins the queue without a report. If it waits already, it keeps its place, with
-  -- two exceptions, both only if it has no offer:
-  --   The new task is urgent.
-  --   The device missed an offer (class P although it can be notified), and the new task is newer than the task
-  --   with which it waits. Without this exception, a device that has finished the older task would get no offer.
-  --   A device that is gone misses at most one offer for each of its tasks.
+  -- A joiner that waits already keeps its place, unless it has no offer and:
+  --  the new task is urgent, or
+  --  it missed an offer and the new task is newer: otherwise a device that finished the older task would get no
+  --  offer. So a device that is gone misses at most one offer for each of its tasks.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
@@ -73,22 +71,19 @@ for _, j in ipairs(args.joiners or {}) do
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- The freed slots are offered to waiting devices before the askers (the devices that ask in this call) are
--- served. Otherwise an asker would overtake the devices that wait.
+-- Otherwise an asker of this call would overtake the devices that wait.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
 
--- serve: gives the asker (a device that asks for a slot) a slot for one of its wants (tasks that need a
--- slot), or adds the device to the queue. Returns the answer: a table with slot and want, or with after and
--- position (see the head of this file).
+-- serve: gives the asker a slot for one of its wants, or adds its device to the queue. Returns the answer
+-- (see the head of this file).
 local function serve(asker)
   local w = queue.waiter(q, asker.device)
   local waiting_index = nil
   local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
-    -- The lease of this want holds a slot only if the same call was sent before. Then the asker gets the same
-    -- answer as before.
+    -- The lease holds a slot only if the same call was sent before. Then the answer is the same.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }
@@ -97,11 +92,10 @@ local function serve(asker)
       waiting_index = i
     end
   end
-  -- chosen_index is the index of the want (task) that may take a slot; false or nil if none may. An asker
-  -- that has an offer takes the offered slot for the task with which it waits (waiting_index). There are two
-  -- exceptions, in which it takes the slot for the best want: the best want is urgent and has precedence, or
-  -- the slot is kept for a polling device that no longer asks for the waiting task. In all other cases an
-  -- asker may only take a slot that is neither held nor offered.
+  -- Index of the want that may take a slot, false or nil if none may. An asker with an offer takes the
+  -- offered slot for the task with which it waits, or for the best want if that is urgent and has precedence,
+  -- or if the slot was kept for a poller that no longer asks for that task. Any other asker may only take a
+  -- slot that is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)
