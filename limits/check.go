@@ -10,9 +10,8 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives: at most one of them starts. So a check does not count the reservations of other checks
-	// in its Group. The empty Group is a Group like any other, so independent starts need different Groups. For Count and Release, Group
-	// may be empty if it is not known. Group must not contain '|'.
+	// Checks with the same Group are alternatives: at most one of them starts, so a check does not count the reservations of its Group.
+	// Independent starts need different Groups. Count and Release accept an empty Group. Group must not contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
 }
@@ -23,12 +22,12 @@ type Item struct {
 	Subject Subject
 }
 
-// NewCheck returns the check of a start with these facts against all rules. leaseID is the Lease of the check, and group its Group.
+// NewCheck returns the check of a start with these facts against all rules.
 func NewCheck(leaseID, group string, rules []*Rule, facts Facts) Check {
 	return Check{Lease: leaseID, Group: group, Items: NewItems(rules, facts)}
 }
 
-// NewItems returns one item for each rule. The subject of the item is what the rule counts for a start with these facts.
+// NewItems returns one item for each rule, with the subject of a start with these facts.
 func NewItems(rules []*Rule, facts Facts) []Item {
 	items := make([]Item, len(rules))
 	for i, r := range rules {
@@ -37,7 +36,6 @@ func NewItems(rules []*Rule, facts Facts) []Item {
 	return items
 }
 
-// validateAll returns ErrInvalid if scopeName, the name of a pool or limit set, or one of elements is invalid.
 func validateAll[C interface{ validate() error }](scopeName string, elements []C) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -50,7 +48,6 @@ func validateAll[C interface{ validate() error }](scopeName string, elements []C
 	return nil
 }
 
-// validate returns ErrInvalid if the lease or the group of the check is invalid.
 func (c Check) validate() error {
 	if c.Lease == "" || strings.IndexByte(c.Lease, '|') >= 0 || strings.IndexByte(c.Group, '|') >= 0 {
 		return fmt.Errorf("%w: lease %q of group %q", ErrInvalid, c.Lease, c.Group)
@@ -58,9 +55,7 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends the keys and arguments of the scripts for items. To keys it appends two keys for each item: the key of the rule and
-// the key of the subject. To args it appends the spec of the rule at the time now. scopeName is the pool or limit set whose counts are
-// used.
+// appendItems appends two keys for each item (of the rule and of the subject), and the spec of the rule at the time now to args.
 func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		cached := item.Rule.keysIn(scopeName)
@@ -108,7 +103,7 @@ func (a Answer) LongestRefusal() ItemRefusal {
 	return slices.MaxFunc(a.Refusals, func(x, y ItemRefusal) int { return int(x.Wait - y.Wait) })
 }
 
-// readAnswers decodes reply, the part of the reply of reserve.lua that follows the time of Redis.
+// readAnswers decodes the part of a reply of reserve.lua that follows the time of Redis.
 func readAnswers(reply []int64) (answers []Answer) {
 	for len(reply) >= 2 {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])

@@ -19,21 +19,18 @@ import (
 // errNewEpoch reports that Redis may have lost data during the call. Then the answer to the call is not valid.
 var errNewEpoch = errors.New("redis was restarted")
 
-// maxChecked is the maximum number of rules for which epochs keeps the epoch of the last check. A rule without a kept epoch costs one more
-// call at its next check.
+// maxChecked is the maximum number of rules whose last epoch is kept. Without it, the next check of a rule costs one more call.
 const maxChecked = 10_000
 
-// epochs detects the epochs of each Redis node. An epoch is a period in which the node lost no data, according to what this process can
-// observe. An epoch ends when the Redis process ends. It also ends when a Redis replica becomes the master, because the data of the replica
-// may be older. A new connection or a moved hash slot shows this process that one of these may have happened.
+// epochs detects the epochs of each Redis node. An epoch is a period in which the node lost no data. It ends when the Redis process ends,
+// or when a replica whose data may be older becomes the master. A new connection or a moved hash slot shows that this may have happened.
 type epochs struct {
 	conn    *connection
 	script  script       // lua/epoch.lua
 	changes atomic.Int64 // number of new connections and moved hash slots of all nodes
 	nodes   sync.Map     // *redis.Client -> *node
 
-	// checked maps the key of a rule to the epoch of the last check of this rule. After this check, all data that Redis stores of the rule
-	// is from this epoch.
+	// checked maps the key of a rule to the epoch of its last check. All data that Redis stores of the rule is from this epoch.
 	checked      sync.Map
 	checkedCount atomic.Int64 // upper bound of the present number of keys in checked
 }
@@ -44,58 +41,55 @@ type node struct {
 	epoch atomic.Pointer[epoch]
 }
 
-// epoch is an epoch of a Redis node: a period in which the node lost no data, according to what this process can observe.
 type epoch struct {
 	name    string
 	changes int64 // value of epochs.changes before the epoch was read
 }
 
-// newEpochs returns an epochs without nodes.
 func newEpochs(conn *connection, epochScript script) *epochs {
-	l := &epochs{conn: conn, script: epochScript}
+	e := &epochs{conn: conn, script: epochScript}
 	switch c := conn.client.(type) {
 	case *redis.Client:
-		l.watchNode(c)
+		e.watchNode(c)
 	case *redis.ClusterClient:
-		c.OnNewNode(func(one *redis.Client) { l.watchNode(one) })
+		c.OnNewNode(func(one *redis.Client) { e.watchNode(one) })
 	}
-	return l
+	return e
 }
 
-// watchNode returns the node of client. The first call makes the client count new connections and moved hash slots.
-func (l *epochs) watchNode(client *redis.Client) *node {
-	one, loaded := l.nodes.Load(client)
+// watchNode returns the node of client, and makes the client count new connections and moved hash slots.
+func (e *epochs) watchNode(client *redis.Client) *node {
+	one, loaded := e.nodes.Load(client)
 	if !loaded {
-		one, loaded = l.nodes.LoadOrStore(client, &node{})
+		one, loaded = e.nodes.LoadOrStore(client, &node{})
 	}
 	if !loaded {
-		client.AddHook(changeHook{&l.changes})
+		client.AddHook(changeHook{&e.changes})
 	}
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// currentEpoch returns the name of the present epoch (period without a loss of data) of the Redis node that stores the scope, a pool or
-// limit set.
-func (l *epochs) currentEpoch(ctx context.Context, scopeName string) (string, error) {
-	client, err := l.nodeClient(ctx, scopeName)
+// currentEpoch returns the name of the present epoch of the Redis node that stores the scope (a pool or limit set).
+func (e *epochs) currentEpoch(ctx context.Context, scopeName string) (string, error) {
+	client, err := e.nodeClient(ctx, scopeName)
 	if err != nil {
 		return "", unavailable(scopeName, err)
 	}
 	if client == nil {
 		return "", nil
 	}
-	n := l.watchNode(client)
-	if cached := n.epoch.Load(); cached != nil && cached.changes == l.changes.Load() {
+	n := e.watchNode(client)
+	if cached := n.epoch.Load(); cached != nil && cached.changes == e.changes.Load() {
 		return cached.name, nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		changes := l.changes.Load() // read before the call, which may itself need a new connection
+		changes := e.changes.Load() // read before the call, which may itself need a new connection
 		if cached := n.epoch.Load(); cached != nil && cached.changes == changes {
 			return cached.name, nil
 		}
-		name, err := l.readEpoch(ctx, scopeName, client)
+		name, err := e.readEpoch(ctx, scopeName, client)
 		if err != nil {
 			return "", err
 		}
@@ -103,21 +97,20 @@ func (l *epochs) currentEpoch(ctx context.Context, scopeName string) (string, er
 	}
 }
 
-// nodeClient returns the client of the Redis node that stores the scope (a pool or limit set). It returns nil if the client of the limiter
-// is neither a *redis.Client nor a *redis.ClusterClient. Then no change of the epoch can be detected.
-func (l *epochs) nodeClient(ctx context.Context, scopeName string) (*redis.Client, error) {
-	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
+// nodeClient returns the client of the Redis node that stores the scope. It returns nil for a client of another kind, for which no change
+// of the epoch can be detected.
+func (e *epochs) nodeClient(ctx context.Context, scopeName string) (*redis.Client, error) {
+	if cluster, ok := e.conn.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, keyPrefix(scopeName))
 	}
-	client, _ := l.conn.client.(*redis.Client)
+	client, _ := e.conn.client.(*redis.Client)
 	return client, nil
 }
 
-// readEpoch reads the name of the epoch from the Redis node of client. If the node does not return the name, the result is empty; then no
-// change of the epoch can be detected. scopeName is used in the error.
-func (l *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.Client) (name string, err error) {
+// readEpoch reads the name of the epoch from the Redis node of client. If the name is empty, no change of the epoch can be detected.
+func (e *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.Client) (name string, err error) {
 	var info string
-	err = l.conn.breakers.Do(ctx, keyPrefix(scopeName), 1, func() (err error) {
+	err = e.conn.breakers.Do(ctx, keyPrefix(scopeName), 1, func() (err error) {
 		info, err = client.Info(ctx).Result()
 		return err
 	})
@@ -127,24 +120,23 @@ func (l *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.
 	return parseEpoch(info), nil
 }
 
-// requireEpoch returns errNewEpoch if expected is not the present epoch of the Redis node that stores the scope (a pool or limit set). Call
-// it after a reply has arrived. If it returns nil, the reply is from the expected epoch.
-func (l *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
-	current, err := l.currentEpoch(ctx, scopeName)
+// requireEpoch returns errNewEpoch if expected is not the present epoch. Called after a reply, it proves that the reply is from the
+// expected epoch.
+func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
+	current, err := e.currentEpoch(ctx, scopeName)
 	if err == nil && current != expected {
 		err = unavailable(scopeName, errNewEpoch)
 	}
 	return err
 }
 
-// dropOlderRules makes rules of checks unknown to Redis if their counts are from another epoch than current. scopeName is the pool or limit
-// set of the counts.
-func (l *epochs) dropOlderRules(ctx context.Context, scopeName, current string, checks []Check) error {
+// dropOlderRules makes rules of checks unknown to Redis if their counts are not from the epoch current.
+func (e *epochs) dropOlderRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {
 		for _, item := range c.Items {
 			key := item.Rule.keysIn(scopeName).ruleArg
-			if checkedEpoch, _ := l.checked.Load(key); checkedEpoch != current && !slices.Contains(keys, key) {
+			if checkedEpoch, _ := e.checked.Load(key); checkedEpoch != current && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
 		}
@@ -152,21 +144,21 @@ func (l *epochs) dropOlderRules(ctx context.Context, scopeName, current string, 
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := l.conn.run(ctx, l.script, scopeName, keys, []any{current}); err != nil {
+	if _, err := e.conn.run(ctx, e.script, scopeName, keys, []any{current}); err != nil {
 		return err
 	}
-	if l.checkedCount.Add(int64(len(keys))) > maxChecked {
-		l.checked.Clear()
-		l.checkedCount.Store(int64(len(keys)))
+	if e.checkedCount.Add(int64(len(keys))) > maxChecked {
+		e.checked.Clear()
+		e.checkedCount.Store(int64(len(keys)))
 	}
 	for _, key := range keys {
-		l.checked.Store(key, current)
+		e.checked.Store(key, current)
 	}
 	return nil
 }
 
-// parseEpoch returns the name of the epoch in info, the reply to the command INFO. The name is a hash of two ids in the reply: the id of
-// the Redis process and the id of its replication history. If the reply contains neither id, the name is empty.
+// parseEpoch returns the name of the epoch in the reply to INFO: a hash of the ids of the process and of its replication history, or "" if
+// the reply has neither.
 func parseEpoch(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {
@@ -184,7 +176,7 @@ func parseEpoch(info string) string {
 // changeHook counts the events that can begin a new epoch.
 type changeHook struct{ count *atomic.Int64 }
 
-// DialHook returns a hook that opens connections with next and counts them.
+// DialHook counts the connections that next opens.
 func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -195,7 +187,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook returns a hook that runs a command with next. It counts the answer if the answer says that a hash slot has moved.
+// ProcessHook counts answers which say that a hash slot has moved.
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -204,7 +196,7 @@ func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook returns a hook that runs a pipeline with next. It counts each answer that says that a hash slot has moved.
+// ProcessPipelineHook counts answers which say that a hash slot has moved.
 func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
@@ -215,7 +207,6 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// countMoved counts err if it says that a hash slot has moved. err is the error of a command and may be nil.
 func (c changeHook) countMoved(err error) {
 	if err == nil {
 		return

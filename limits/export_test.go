@@ -11,7 +11,7 @@ import (
 // clock.
 func NewWithLocalClock(client redis.UniversalClient, localNow func() time.Time) *Limiter {
 	l := New(client)
-	l.Reservations.clock.local = localNow // all parts share this clock
+	l.Reservations.conn.clock.local = localNow // all parts share this clock
 	return l
 }
 
@@ -25,6 +25,9 @@ func (l *Limiter) SetSettleWithin(d time.Duration) {
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }
+
+// LongestWindow returns the length of the rule's longest window.
+func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
 // SubjectKey returns the Redis key in which the rule counts the starts of a subject.
 func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysIn(scope).subjectKey(s) }

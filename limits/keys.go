@@ -5,18 +5,16 @@ import (
 	"strings"
 )
 
-// keyPrefix returns the prefix of all keys of a scope (a pool or limit set). It is a hash tag, so all keys of the scope are on one node of
-// a Cluster.
+// keyPrefix returns the prefix of all keys of a scope (a pool or limit set). Its hash tag keeps them on one node of a Cluster.
 func keyPrefix(scopeName string) string { return "limits:{" + scopeName + "}:" }
 
-// scopeKeys returns the keys of a scope (a pool or limit set) in the order of lua/keys.lua. The returned slice has capacity for
-// extraCapacity more keys.
+// scopeKeys returns the keys of a scope in the order of lua/keys.lua, with capacity for extraCapacity more keys.
 func scopeKeys(scopeName string, extraCapacity int) []any {
 	p := keyPrefix(scopeName)
 	return append(make([]any, 0, 3+extraCapacity), p+"open", p+"pending", p+"done")
 }
 
-// refusalKeys returns the keys of lua/note.lua for a scope (a pool or limit set).
+// refusalKeys returns the keys of lua/note.lua for a scope.
 func refusalKeys(scopeName string) []any {
 	p := keyPrefix(scopeName)
 	return []any{p + "top0", p + "top1", p + "hour"}
@@ -25,37 +23,26 @@ func refusalKeys(scopeName string) []any {
 // ruleKeys holds the Redis keys of a rule in one scope.
 type ruleKeys struct {
 	scope         string
-	scopeKeys     []any  // keys of the scope (scopeKeys)
 	ruleKey       string // key of the rule
 	ruleArg       any    // the same key, as an argument of a command
 	subjectPrefix string // prefix of the keys of the rule's subjects; the digest of a subject follows it
 }
 
-// keysIn returns the keys of a rule in a scope (a pool or limit set). It caches them for the scope of the latest call, because most rules
-// are used in one scope.
+// keysIn returns the keys of a rule in a scope, and caches them, because most rules are used in one scope.
 func (r *Rule) keysIn(scopeName string) *ruleKeys {
 	if n := r.cachedKeys.Load(); n != nil && n.scope == scopeName {
 		return n
 	}
 	p := keyPrefix(scopeName)
-	n := &ruleKeys{scope: scopeName, scopeKeys: scopeKeys(scopeName, 0), ruleKey: p + "r:" + r.id, subjectPrefix: p + "s:" + r.id + ":"}
+	n := &ruleKeys{scope: scopeName, ruleKey: p + "r:" + r.id, subjectPrefix: p + "s:" + r.id + ":"}
 	n.ruleArg = n.ruleKey
 	r.cachedKeys.Store(n)
 	return n
 }
 
-// sharedKeys returns the same keys as scopeKeys(scopeName). If check has items, it takes the keys from the cache of their first rule.
-func sharedKeys(scopeName string, check Check) []any {
-	if len(check.Items) == 0 {
-		return scopeKeys(scopeName, 0)
-	}
-	return check.Items[0].Rule.keysIn(scopeName).scopeKeys
-}
-
-// subjectKey returns the key under which Redis stores what the rule has counted for subject.
 func (n *ruleKeys) subjectKey(subject Subject) string { return n.subjectPrefix + subject.digest }
 
-// checkScope returns ErrInvalid if scopeName, the name of a pool or limit set, would break the hash tag in the keys.
+// checkScope returns ErrInvalid for a scope name that would break the hash tag in the keys.
 func checkScope(scopeName string) error {
 	if scopeName == "" || strings.IndexByte(scopeName, '{') >= 0 || strings.IndexByte(scopeName, '}') >= 0 {
 		return fmt.Errorf("%w: scope %q", ErrInvalid, scopeName)

@@ -12,8 +12,7 @@ import (
 // scope is open for longer, checks of the scope return StatusUnsettled.
 const SettleWithin = 12 * time.Second
 
-// Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent
-// use, also by several processes on one Redis.
+// Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent use, also by several processes.
 type Limiter struct {
 	Reservations *Reservations
 	Takes        *Takes
@@ -22,22 +21,21 @@ type Limiter struct {
 	Refusals     *RefusalCounts
 }
 
-// New returns a limiter in the Redis of client. Call New before client is used for anything else. Any kind of client works, but only with a
-// *redis.Client or a *redis.ClusterClient the limiter detects a new epoch (a loss of data in Redis). Give the client short timeouts and no
-// retries of its own, so that calls fail quickly while Redis is down.
+// New returns a limiter in the Redis of client, which must not have been used before. Only with a *redis.Client or a *redis.ClusterClient
+// it detects a loss of data in Redis. Give the client short timeouts and no retries, so that calls fail quickly while Redis is down.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
-	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local)}
-	s, clock, uses := newScripts(SettleWithin), &serverClock{local: local}, &useCounts{}
+	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local), clock: serverClock{local: local}}
+	s, uses := newScripts(SettleWithin), &useCounts{}
 	epochs, refusals := newEpochs(conn, s.epoch), &RefusalCounts{conn: conn, note: s.note, top: s.top}
-	reservations := &Reservations{conn: conn, clock: clock, epochs: epochs, uses: uses, refusals: refusals, reserve: s.reserve, settle: s.settle, overdue: s.overdue}
+	reservations := &Reservations{conn: conn, epochs: epochs, uses: uses, refusals: refusals, reserve: s.reserve, settle: s.settle, overdue: s.overdue}
 	reservations.checkCalls, reservations.settleCalls = newCoalescer(reservations.askAll), newCoalescer(reservations.settleAll)
-	takes := &Takes{conn: conn, clock: clock, epochs: epochs, uses: uses, scripts: s.take}
+	takes := &Takes{conn: conn, epochs: epochs, uses: uses, scripts: s.take}
 	takes.takeCalls = newCoalescer(takes.askAll)
 	return &Limiter{
 		Reservations: reservations,
 		Takes:        takes,
-		Rebuilder:    &Rebuilder{conn: conn, clock: clock, epochs: epochs, uses: uses, reservations: reservations, fill: s.fill},
+		Rebuilder:    &Rebuilder{conn: conn, epochs: epochs, uses: uses, reservations: reservations, fill: s.fill},
 		Usage:        &Usage{conn: conn, epochs: epochs, uses: uses, takes: takes},
 		Refusals:     refusals,
 	}

@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// leaseKeepTime is the time for which Redis keeps the lease id of a counted start. It must equal REMEMBER in
-// lua/keys.lua.
+// leaseKeepTime is the time for which Redis keeps the lease id of a counted start: REMEMBER in lua/keys.lua.
 const leaseKeepTime = time.Minute
 
-// pastStarts collects, from a history, the starts that a rule would have counted. The Rebuilder then sends these starts to Redis.
+// pastStarts collects, from a history, the starts that a rule would have counted.
 type pastStarts struct {
 	rule        *Rule
 	renewalStep string        // the step of lua/fill.lua that renew sends: "begin" until all starts are sent, then "settle"
@@ -27,7 +26,6 @@ type subjectStarts struct {
 	newestAge time.Duration // age of the newest start; only for rules that store no single starts
 }
 
-// newPastStarts returns pastStarts that have no start yet, for a rule that is filled at the time now.
 func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 	p := &pastStarts{rule: rule, renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts)}
 	if rule.Algorithm == Calendar {
@@ -36,8 +34,8 @@ func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 	return p
 }
 
-// addStart adds a start of the history. item is the rule with the subject of the start. matters is false if the start is too old to have an
-// effect on the rule. The starts must be added newest first; small deviations from this order are allowed.
+// addStart adds a start of the history, roughly newest first. matters is false if the start is too old to have an effect on the rule;
+// otherwise item is the rule with the subject of the start.
 func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
@@ -57,8 +55,7 @@ func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// insertStart inserts ageMS, the age of a start in ms, into the sorted list of ages. It keeps at most maxStarts ages, those of the newest
-// starts.
+// insertStart inserts the age of a start into the sorted list of ages, and keeps at most maxStarts ages.
 func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ageMS {
@@ -70,8 +67,8 @@ func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	}
 }
 
-// chunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. The first value of each pair is the number
-// of starts in the earlier chunks.
+// chunks yields the starts of a subject in the form in which they are sent to Redis, each chunk with the number of starts in earlier
+// chunks.
 func (p *pastStarts) chunks(subject *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {

@@ -26,28 +26,25 @@ type Start struct {
 // History returns the starts of the last period of length within, newest first.
 type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
 
-// Rebuilder fills the counts of rules that Redis does not know, because they are new or because Redis lost
-// its data. It fills only rules that count starts.
+// Rebuilder fills the counts of rules that Redis does not know. It fills only rules that count starts.
 type Rebuilder struct {
 	conn         *connection
-	clock        *serverClock
 	epochs       *epochs
 	uses         *useCounts
 	reservations *Reservations
 	fill         script
 }
 
-// Rebuild fills the counts of rules from history. scopeName is the pool or limit set of the counts. Rules that Redis knows are not changed.
-// A rule becomes known only after the starts that happened during the call were added. If another process is filling one of the rules,
-// Rebuild returns ErrBusy.
+// Rebuild fills the counts of those rules of a scope (a pool) that Redis does not know, from history. A rule becomes known only after the
+// starts that happened during the call were added. If another process is filling one of the rules, Rebuild returns ErrBusy.
 //
-// After Rebuild, the counts of calendar and sliding rules are exact. A history does not show when a fixed window began. Rebuild assumes the
-// latest possible time, so that the limit of no window is exceeded.
+// The counts of calendar and sliding rules are exact. A history does not show when a fixed window began, so Rebuild assumes the latest
+// possible time, with which no limit is exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule, history History) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
 	}
-	began := b.clock.local()
+	began := b.conn.clock.local()
 	epoch, err := b.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
 		return err
@@ -65,8 +62,7 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule
 	return nil
 }
 
-// Forget makes rules of a scope (a pool or limit set) unknown to Redis, all in one command, so that Rebuild fills them again. rules must
-// not be empty. Call Forget after a start that the rules did not count.
+// Forget makes rules of a scope unknown to Redis, after a start that they did not count. rules must not be empty.
 func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -81,8 +77,7 @@ func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule)
 	return nil
 }
 
-// rebuild is one call of Rebuild. It writes its token into the rules in Redis. The token keeps other processes from filling the same rules,
-// however long the call takes.
+// rebuild is one call of Rebuild. Its token in the rules keeps other processes from filling them.
 type rebuild struct {
 	rebuilder *Rebuilder
 	scope     string
@@ -94,7 +89,6 @@ type rebuild struct {
 	renewed   time.Time     // time of the latest call of renew, by the local clock
 }
 
-// begin writes the token of this rebuild into the rules that Redis does not know.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
@@ -105,13 +99,12 @@ func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 			return err
 		}
 		if isMine {
-			r.pasts = append(r.pasts, newPastStarts(rule, r.rebuilder.clock.now()))
+			r.pasts = append(r.pasts, newPastStarts(rule, r.rebuilder.conn.clock.now()))
 		}
 	}
 	return nil
 }
 
-// readPast collects the starts that the rules would have counted.
 func (r *rebuild) readPast(ctx context.Context) error {
 	longest := leaseKeepTime
 	for _, p := range r.pasts {
@@ -133,7 +126,6 @@ func (r *rebuild) readPast(ctx context.Context) error {
 	return nil
 }
 
-// sendPasts sends to Redis, for each rule, the starts that the rule would have counted.
 func (r *rebuild) sendPasts(ctx context.Context) error {
 	for _, p := range r.pasts {
 		if err := r.sendPast(ctx, p); err != nil {
@@ -143,8 +135,7 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends the starts in past, which one rule would have counted, to Redis in chunks. After that, other processes count new starts by
-// this rule.
+// sendPast sends past to Redis in chunks. After that, other processes count new starts by the rule.
 func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
@@ -174,10 +165,9 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	return err
 }
 
-// sendPiece sends one piece of the past starts of a rule to Redis. A piece consists of recent (lease ids of recently counted starts), or of
-// subjects with one element of starts for each subject.
+// sendPiece sends lease ids of recently counted starts, or one element of starts for each of subjects.
 func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recent []string, subjects, starts []any) error {
-	args := []any{past.rule.specAt(r.rebuilder.clock.now()), len(recent)}
+	args := []any{past.rule.specAt(r.rebuilder.conn.clock.now()), len(recent)}
 	for _, lease := range recent {
 		args = append(args, lease)
 	}
@@ -187,13 +177,12 @@ func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recent []stri
 	return r.renew(ctx)
 }
 
-// catchUp counts the starts that happened while the history was read.
 func (r *rebuild) catchUp(ctx context.Context) error {
 	rules := make([]*Rule, len(r.pasts))
 	for i, p := range r.pasts {
 		rules[i] = p.rule
 	}
-	for start, err := range r.history(ctx, r.rebuilder.clock.local().Sub(r.began)+maxHistoryDelay) {
+	for start, err := range r.history(ctx, r.rebuilder.conn.clock.local().Sub(r.began)+maxHistoryDelay) {
 		if err != nil {
 			return fmt.Errorf("reading the latest starts of %s: %w", r.scope, err)
 		}
@@ -207,23 +196,23 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// finish makes the rules known to Redis. It returns an error if Redis may have lost some of the sent data.
+// finish makes the rules known to Redis, unless Redis may have lost some of the sent data.
 func (r *rebuild) finish(ctx context.Context) error {
 	if err := r.rebuilder.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
 	}
 	for _, p := range r.pasts {
-		if _, err := r.runStep(ctx, "known", p.rule, nil, p.rule.specAt(r.rebuilder.clock.now()), r.epoch); err != nil {
+		if _, err := r.runStep(ctx, "known", p.rule, nil, p.rule.specAt(r.rebuilder.conn.clock.now()), r.epoch); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// renew sends the current step of lua/fill.lua again, which keeps other processes from taking over the rules. If another process has
-// already taken over, renew returns ErrBusy. If the latest call was less than takeOverAfter/4 ago, renew sends nothing.
+// renew keeps other processes from taking over the rules: it sends the current step of lua/fill.lua again, unless the latest call was less
+// than takeOverAfter/4 ago. If another process has taken over, it returns ErrBusy.
 func (r *rebuild) renew(ctx context.Context) error {
-	if r.rebuilder.clock.local().Sub(r.renewed) < takeOverAfter/4 {
+	if r.rebuilder.conn.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
 	}
 	for _, p := range r.pasts {
@@ -235,29 +224,22 @@ func (r *rebuild) renew(ctx context.Context) error {
 			return fmt.Errorf("policy %s: %w", p.rule.Name, ErrBusy)
 		}
 	}
-	r.renewed = r.rebuilder.clock.local()
+	r.renewed = r.rebuilder.conn.clock.local()
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua for a rule. subjects are the keys of subjects, and args are the arguments of the step. isMine is
-// false if Redis knows the rule already.
+// runStep runs one step of lua/fill.lua for a rule. isMine is false if Redis knows the rule already.
 func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)
-	cmd, err := r.rebuilder.conn.run(ctx, r.rebuilder.fill, r.scope, keys, all)
-	if err != nil {
+	reply, err := r.rebuilder.conn.numbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
+	switch {
+	case err != nil:
 		return false, err
-	}
-	reply, err := readNumbers(r.scope, cmd)
-	if err == nil && len(reply) != 2 {
-		err = wrongReply(r.scope, reply)
-	}
-	if err != nil {
-		return false, err
-	}
-	r.rebuilder.clock.adjust(reply[1])
-	if reply[0] == 2 {
+	case len(reply) != 2:
+		return false, wrongReply(r.scope, reply)
+	case reply[1] == 2:
 		return false, fmt.Errorf("policy %s: %w", rule.Name, ErrBusy)
 	}
-	return reply[0] == 1, nil
+	return reply[1] == 1, nil
 }

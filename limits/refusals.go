@@ -24,8 +24,8 @@ type RefusedSubject struct {
 	RefusalCount int64
 }
 
-// countRefusals counts the refusals in answers, the answers to checks. It leaves out refusals that only open reservations cause. isFull is
-// true if the scope (a pool) now has at least maxLabels labels; then the caller must publish them.
+// countRefusals counts the refusals in answers to checks, except those that only open reservations cause. isFull means that the scope has
+// maxLabels labels, which must be published.
 func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
@@ -39,13 +39,12 @@ func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers 
 	return isFull
 }
 
-// Publish adds the refusals that this process has counted to the counts in Redis, from which MostRefused
-// reads. Call it about every ten seconds. Counts that cannot be added are lost.
+// Publish adds the refusals that this process has counted to the counts in Redis. Call it about every ten seconds. Counts that cannot be
+// added are lost.
 func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
 
-// publishScope adds the refusals of one scope (a pool) to the counts in Redis.
 func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) error {
 	counts := r.counts.take(scopeName)
 	if len(counts) == 0 {
@@ -59,8 +58,8 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) erro
 	return err
 }
 
-// MostRefused returns the subjects of a scope (a pool or limit set) with the most refusals in the current and the previous hour, at most
-// limit subjects. It includes the refusals that other processes have published.
+// MostRefused returns at most limit subjects of a scope with the most refusals in the current and the previous hour. It includes the
+// refusals that other processes have published.
 func (r *RefusalCounts) MostRefused(ctx context.Context, scopeName string, limit int) ([]RefusedSubject, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 // Reservations reserves starts according to rules and settles these reservations.
 type Reservations struct {
 	conn        *connection
-	clock       *serverClock
 	epochs      *epochs
 	uses        *useCounts
 	refusals    *RefusalCounts
@@ -20,9 +19,9 @@ type Reservations struct {
 	settle, overdue script
 }
 
-// Reserve evaluates the checks of starts in a pool and reserves a start for each check that passes. It returns one answer for each check. A
-// reserved start counts as used until Count or Release settles it. If a check is sent again under the same lease, it passes again. After an
-// error, each of the leases may have a reservation, so settle all of them.
+// Reserve evaluates the checks of starts in a pool, reserves a start for each check that passes, and returns one answer for each. A
+// reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After an
+// error, each lease may have a reservation, so settle all of them.
 func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, pool, "R", checks)
 }
@@ -32,7 +31,7 @@ func (r *Reservations) Peek(ctx context.Context, pool string, checks []Check) ([
 	return r.ask(ctx, pool, "P", checks)
 }
 
-// ask sends the checks of a pool and returns one answer for each check. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
+// ask sends the checks of a pool. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
 func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
 	if err := validateAll(pool, checks); err != nil || len(checks) == 0 {
 		return nil, err
@@ -47,8 +46,7 @@ func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Chec
 	return answers, nil
 }
 
-// askAll returns the answers to checks, all from one epoch of Redis. If a new epoch began during the call, Redis may have answered from
-// older data. Then askAll asks once more.
+// askAll returns the answers to checks, all from one epoch of Redis. If a new epoch began during the call, it asks once more.
 func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	answers, err := r.askInEpoch(ctx, key, checks)
 	if errors.Is(err, errNewEpoch) {
@@ -57,7 +55,7 @@ func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) 
 	return answers, err
 }
 
-// askInEpoch returns the answers to checks. It returns errNewEpoch if Redis may have lost data during the call.
+// askInEpoch returns errNewEpoch if Redis may have lost data during the call.
 func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	epoch, err := r.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
@@ -79,18 +77,12 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	return nil, err
 }
 
-// askOnce sends checks in one run of the script and returns one answer for each check.
 func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	keys, args := r.encodeChecks(key.scope, checks)
-	cmd, err := r.conn.run(ctx, r.reserve[key.mode], key.scope, keys, args)
+	reply, err := r.conn.numbers(ctx, maxSends, r.reserve[key.mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := readNumbers(key.scope, cmd)
-	if err != nil {
-		return nil, err
-	}
-	r.clock.adjust(reply[0])
 	answers := readAnswers(reply[1:])
 	if len(answers) != len(checks) {
 		return nil, wrongReply(key.scope, reply)
@@ -101,10 +93,9 @@ func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check)
 	return answers, nil
 }
 
-// encodeChecks returns the keys and arguments of lua/reserve.lua for checks of a pool.
 func (r *Reservations) encodeChecks(pool string, checks []Check) (keys, args []any) {
-	now := r.clock.now()
-	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(pool, checks[0])...), make([]any, 0, 4*len(checks))
+	now := r.conn.clock.now()
+	keys, args = scopeKeys(pool, 2*len(checks)), make([]any, 0, 4*len(checks))
 	for _, c := range checks {
 		args = append(args, c.Lease, c.Group, len(c.Items))
 		keys, args = appendItems(keys, args, pool, c.Items, now)

@@ -13,8 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// formatVersion is the version of the format of the stored data. It is part of the id of each rule. So two releases that run concurrently
-// do not read each other's data.
+// formatVersion is the version of the stored data. It is part of the id of each rule, so that two releases do not read each other's data.
 const formatVersion = 3
 
 // Rule is a compiled policy of an owner. It is safe for concurrent use.
@@ -34,16 +33,14 @@ type Rule struct {
 	periods       atomic.Pointer[calendarPeriods] // the latest calendar periods
 }
 
-// calendarPeriods contains the starts of the calendar periods around a time, and the spec of the rule with
-// these periods.
+// calendarPeriods contains the starts of four calendar periods (periodStarts), and the spec of the rule with them.
 type calendarPeriods struct {
 	starts [4]time.Time
 	spec   string
 }
 
-// Compile validates the policies of an owner, such as a pool (policy.Validate), and returns their rules, which count starts. If only
-// on_error, on_limited, reveal or trust_device of a policy changes, the rule keeps its counts. Any other change makes a new rule, which
-// Redis does not know.
+// Compile validates the policies of an owner, such as a pool, and returns their rules, which count starts. A rule keeps its counts if only
+// on_error, on_limited, reveal or trust_device of its policy changes. Any other change makes a new rule, which Redis does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -55,7 +52,6 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-// newRule returns the rule, which counts starts, of a policy of owner. settings is the policy, which must be valid.
 func newRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.Fields()}
 	counted := settings
@@ -65,7 +61,7 @@ func newRule(owner string, settings Policy) *Rule {
 	return r
 }
 
-// setHashes sets r.id to a hash of kind and the settings in counted, and r.policyHash to a hash of the policy.
+// setHashes sets r.id to a hash of kind, owner and the settings that determine the counts, and r.policyHash to a hash of the policy.
 func (r *Rule) setHashes(kind string, counted Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
 	hashedPolicy := r.Policy
@@ -73,14 +69,13 @@ func (r *Rule) setHashes(kind string, counted Policy) {
 	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-// hashPolicy returns a hash of head and settings, as text.
 func hashPolicy(head []byte, settings Policy) string {
 	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
 	sum := sha256.Sum256(append(head, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// setSpec sets r.spec, the text that tells the scripts how the rule counts.
+// setSpec sets r.spec, from which the scripts read how the rule counts.
 func (r *Rule) setSpec() {
 	p := r.Policy
 	switch p.Algorithm {
@@ -93,14 +88,12 @@ func (r *Rule) setSpec() {
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
-		// longestWindow must be longer than any period of this kind, even if the clocks are changed during the period. Each Period needs an
-		// entry in this map.
+		// longestWindow must be longer than any period of this kind, even if the clocks are changed during it.
 		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}
 }
 
-// setSlidingSpec sets r.spec, r.maxStarts and r.longestWindow of a sliding rule with these windows.
 func (r *Rule) setSlidingSpec(windows []Window) {
 	var text strings.Builder
 	for _, w := range windows {
@@ -111,10 +104,7 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 	r.spec = fmt.Sprintf("S %d %d%s", r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
-// LongestWindow returns the length of the rule's longest window. An older start has no effect on the rule.
-func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
-
-// Subject returns the subject for which the rule counts a start with these facts, such as a device or the value of a tag.
+// Subject returns the subject for which the rule counts a start with these facts, such as a device.
 func (r *Rule) Subject(facts Facts) Subject { return subjectOf(r.perFields, facts, r.Reveal) }
 
 // FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
@@ -123,7 +113,7 @@ func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 // Drops reports whether a refused start is dropped instead of being tried again.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
-// DescribeWindow returns a text for people that describes one window of the rule. windowIndex is the index of the window, from 0.
+// DescribeWindow describes the window with this index for people.
 func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
 	case Sliding:
@@ -143,8 +133,7 @@ func (r *Rule) DescribeWindow(windowIndex int) string {
 	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
 }
 
-// specAt returns the spec of the rule (its text for the scripts) for a check at about the time now. The spec of a calendar rule contains
-// the calendar periods around now.
+// specAt returns the spec of the rule at about the time now. For a calendar rule it contains the periods around now.
 func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec
@@ -152,7 +141,6 @@ func (r *Rule) specAt(now time.Time) string {
 	return r.periodsAround(now).spec
 }
 
-// periodsAround returns the calendar periods around now. It caches the result until the current period ends.
 func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	if p := r.periods.Load(); p != nil && !now.Before(p.starts[1]) && now.Before(p.starts[2]) {
 		return p
@@ -165,5 +153,4 @@ func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	return p
 }
 
-// millis returns a number of milliseconds as a duration.
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

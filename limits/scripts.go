@@ -39,7 +39,6 @@ var (
 	topLua string
 )
 
-// scripts has the Lua scripts of this package.
 type scripts struct {
 	reserve                                 map[string]script // key: mode of lua/reserve.lua
 	take                                    map[string]script // key: mode of lua/take.lua
@@ -49,10 +48,9 @@ type scripts struct {
 // script is the source of a script and the digest by which Redis knows it.
 type script struct{ source, digest string }
 
-// newScript returns the script with this Lua source and its digest.
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
-// newScripts returns the scripts. settleWithin and the modes are constants in the sources of the scripts, so calls do not send them.
+// newScripts returns the scripts. settleWithin and the modes are constants in their sources, so that calls do not send them.
 func newScripts(settleWithin time.Duration) scripts {
 	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
 	functions := timesLua + baseLua + commonLua

@@ -7,9 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// CompileSet validates the policies of a limit set (policy.ValidateSet) and returns their rules, which count takes. There is no history of
-// takes: a rule that Redis does not know begins to count at 0. If only a maximum, on_error or reveal of a policy changes, the rule keeps
-// its counts. Any other change makes a new rule.
+// CompileSet validates the policies of a limit set and returns their rules, which count takes. A rule that Redis does not know begins to
+// count at 0. A rule keeps its counts if only a maximum, on_error or reveal of its policy changes.
 func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.ValidateSet(policies); err != nil {
 		return nil, err
@@ -21,8 +20,6 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-// newSetRule returns a rule that counts the takes of a limit set. owner is the name of the limit set. settings is a policy of the set,
-// which must be valid.
 func newSetRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.SetFields(), isSetRule: true}
 	counted := settings
@@ -47,7 +44,6 @@ func (r *Rule) MaxCost() int64 {
 	return lowest
 }
 
-// windowMax returns the maximum of one window of the rule. windowIndex is the index of the window, from 0.
 func (r *Rule) windowMax(windowIndex int) int64 {
 	if windowIndex < len(r.Windows) {
 		return r.Windows[windowIndex].Max

@@ -34,9 +34,8 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectOf returns the subject with the values that fields have in facts. If reveal is true, the label of the subject shows all values. A
-// missing field is a value of its own: all starts without the field are counted together. So a start cannot escape a limit by leaving out a
-// field.
+// subjectOf returns the subject with the values that fields have in facts. All starts without a field are counted together, so that no
+// start can escape a limit by leaving out a field. If reveal is true, the label shows all values.
 func subjectOf(fields []string, facts Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
@@ -51,7 +50,6 @@ func subjectOf(fields []string, facts Facts, reveal bool) Subject {
 	return Subject{digest: sum.String(), Label: text}
 }
 
-// value is the value of a field in the facts; found is false if the facts do not have the field.
 type value struct {
 	text  string
 	found bool
@@ -60,21 +58,18 @@ type value struct {
 // digest is a hash of a list of values.
 type digest [16]byte
 
-// String returns the digest as it is written in keys.
 func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
-// digestOf returns the digest of values.
 func digestOf(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
-		// The length of each text is part of the hash input, so two different lists never have the same hash input.
+		// The lengths make the hash inputs of different lists different.
 		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
 	}
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// subjectLabel returns the text of one field of a subject, for display. This is "(none)" if found is false. Otherwise it is the value of
-// the field, or a digest if the value is secret and reveal is false.
+// subjectLabel describes one field of a subject. A secret value is replaced by a digest unless reveal is true.
 func subjectLabel(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
@@ -91,7 +86,6 @@ func subjectLabel(field, value string, found, reveal bool) string {
 	}, value)
 }
 
-// value returns the value of a field in the facts. found is false if the facts do not have the field.
 func (f Facts) value(field string) (value string, found bool) {
 	switch field {
 	case "device":
@@ -134,8 +128,8 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup returns the value of a field in the JSON document raw. path is the name of the field, or several names joined with dots. In the
-// result, a JSON string keeps its quotes, so that it differs from other JSON values. lookup returns false if raw has no such field.
+// lookup returns the value of a field in the JSON document raw. path is one or several names joined with dots. A JSON string keeps its
+// quotes, so that it differs from other JSON values.
 func lookup(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

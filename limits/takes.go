@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// These are the modes of lua/take.lua, except modeTakeRepeatable. That mode is for calls whose takings (requests to limit sets) all have
-// ids, so that the call may be sent again. The script receives modeTake in its place.
+// The modes of lua/take.lua. A call in modeTakeRepeatable may be sent again, because all its takings have ids; the script receives
+// modeTake.
 const (
 	modeTake           = "T"
 	modePeek           = "P"
@@ -14,19 +14,17 @@ const (
 	modeTakeRepeatable = "T again"
 )
 
-// Takes counts the costs of takings by the rules of limit sets. A Taking is a request to a limit set to count a cost now.
+// Takes counts the costs of takings: requests to limit sets to count a cost now.
 type Takes struct {
 	conn      *connection
-	clock     *serverClock
 	epochs    *epochs
 	uses      *useCounts
 	takeCalls *coalescer[Taking, TakeResult]
 	scripts   map[string]script // key: mode of lua/take.lua
 }
 
-// Take counts the cost of each taking (a request to the limit set) if all items of the taking allow it. It returns one result for each
-// taking, in the order of takings. A taking that is not allowed counts nothing. After an error, each of the takings may have been counted.
-// A taking with an ID can then be sent again. If a call contains a taking without an ID, Take sends the script only once.
+// Take counts the cost of each taking if all its items allow it, and returns one result for each taking. After an error, each taking may
+// have been counted; a taking with an ID can then be sent again. A call that contains a taking without an ID is sent to Redis only once.
 func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
 	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
@@ -48,9 +46,9 @@ func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeR
 	return t.ask(ctx, set, modePeek, takings)
 }
 
-// Return gives back the unused part of earlier takes from a limit set. Each taking must have the ID and the items of the earlier take. Its
-// Cost is the total amount to give back of this take. For each taking, Return returns the total amount that has been given back so far. If
-// a taking is sent again, Return gives back nothing more. If Redis no longer knows the ID, the amount is 0.
+// Return gives back the unused part of earlier takes. Each taking has the ID and the items of the earlier take; its Cost is the total to
+// give back of this take, so repeating the call gives back nothing more. Return returns how much has been given back in total, 0 if Redis
+// no longer knows the ID.
 func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int64, error) {
 	if err := validateAll(set, takings); err != nil {
 		return nil, err
@@ -71,7 +69,6 @@ func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int
 	})
 }
 
-// ask sends takings (requests to a limit set) and returns one result for each taking. mode is a mode of lua/take.lua or modeTakeRepeatable.
 func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]TakeResult, error) {
 	if err := validateAll(set, takings); err != nil || len(takings) == 0 {
 		return nil, err
@@ -79,8 +76,8 @@ func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]
 	return t.takeCalls.ask(ctx, callKey{set, mode}, takings)
 }
 
-// askAll sends the takings in the current epoch of Redis. If another epoch begins during the call, Redis may
-// have lost earlier counts. Then askAll sets Since of each answer to the current time.
+// askAll sends the takings in the current epoch of Redis. If another epoch begins during the call, earlier counts may be lost, so it sets
+// Since of each answer to the current time.
 func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]TakeResult, error) {
 	epoch, err := t.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
@@ -89,14 +86,12 @@ func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]Ta
 	taken, err := t.askInEpoch(ctx, key, epoch, takings)
 	if err == nil && t.epochs.requireEpoch(ctx, key.scope, epoch) != nil {
 		for i := range taken {
-			taken[i].Since = t.clock.now()
+			taken[i].Since = t.conn.clock.now()
 		}
 	}
 	return taken, err
 }
 
-// askInEpoch sends takings (requests to a limit set) in chunks and returns one result for each taking. The parameter epoch is the name of
-// the present epoch of Redis.
 func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takings []Taking) ([]TakeResult, error) {
 	return sendInChunks(takings, func(part []Taking) ([]TakeResult, error) {
 		reply, err := t.runTake(ctx, key, epoch, part)
@@ -111,7 +106,6 @@ func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takin
 	})
 }
 
-// runTake runs lua/take.lua and returns its reply.
 func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {
@@ -121,23 +115,18 @@ func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings 
 		mode = modeTake
 	}
 	keys, args := t.encodeTakings(key.scope, epoch, takings)
-	cmd, err := t.conn.runAtMost(ctx, attempts, t.scripts[mode], key.scope, keys, args)
+	reply, err := t.conn.numbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := readNumbers(key.scope, cmd)
-	if err != nil {
-		return nil, err
-	}
-	if t.clock.adjust(reply[0]); len(reply) == 1 {
+	if len(reply) == 1 {
 		return nil, errNoPeriod
 	}
 	return reply, nil
 }
 
-// encodeTakings returns the keys and arguments of lua/take.lua for takings (requests to the limit set) in this epoch of Redis.
 func (t *Takes) encodeTakings(set, epoch string, takings []Taking) (keys, args []any) {
-	now := t.clock.now()
+	now := t.conn.clock.now()
 	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)
 	for _, one := range takings {
 		firstKey, keyCountIndex := len(keys), len(args)+1

@@ -10,47 +10,43 @@ const maxID = 128
 
 // Taking is a request to a limit set to count a cost now.
 type Taking struct {
-	// ID has at most 128 bytes. If a taking is sent several times with the same ID within TakeIDLifetime, it
-	// is counted once. A taking without an ID is counted each time.
+	// ID has at most 128 bytes. A taking that is sent several times with the same ID within TakeIDLifetime is counted once. A taking
+	// without an ID is counted each time.
 	ID    string
 	Cost  int64  // amount to count: from 1 to the lowest Rule.MaxCost of the items
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// TakeIDLifetime is the time for which Redis keeps the ID of a taking. It must equal REMEMBER in
-// lua/takes.lua.
+// TakeIDLifetime is the time for which Redis keeps the ID of a taking: REMEMBER in lua/takes.lua.
 const TakeIDLifetime = 10 * time.Minute
 
 // TakeResult is the answer to a Taking.
 type TakeResult struct {
 	Allowed  bool // if false, nothing was counted
 	Repeated bool // whether the taking was counted before under the same ID
-	// OtherCost is true if a different cost was counted under the same ID and has not been given back
-	// completely. Then the taking is not allowed.
+	// OtherCost is true if a different cost was counted under the same ID and not given back. Then the taking is not allowed.
 	OtherCost bool
 	Items     []WindowUse // the use for each item, in the order of the items of the taking
-	// Since is the time at which the counts of all rules had begun: earlier takes may be missing in the counts. It is zero if all rules
-	// have counted for their whole windows.
+	// Since is the time at which the last rule began to count: earlier takes may be missing. It is zero if all rules have counted for their
+	// whole windows.
 	Since time.Time
 	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes how much of a rule its subject has used. If the rule has several windows, it describes the window with the least
-// left; but Wait and Refuses take all windows into account.
+// WindowUse describes how much of a rule its subject has used, by the window with the least left. Wait and Refuses take all windows into
+// account.
 type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // amount used in the window; more than Max if Max was lowered after the use
 	Max, Remaining int64
-	// Reset is the time until the next part of Used expires. In a calendar period or a fixed window, all of
-	// Used expires at once.
+	// Reset is the time until the next part of Used expires; in a calendar period or a fixed window, all of it expires.
 	Reset   time.Duration
 	Wait    time.Duration // time until this rule allows the cost; may be longer than Reset
 	Refuses bool          // whether this rule refuses the cost now
 	Unknown bool          // only with Usage: Redis does not know the rule, which counts starts; then no other field is set
 }
 
-// RefusingItem returns an index of Items: that of the item which refuses the cost for the longest time. If all items allow the cost now, it
-// returns -1.
+// RefusingItem returns the index of the item that refuses the cost for the longest time, or -1 if none refuses it.
 func (t TakeResult) RefusingItem() int {
 	refusing := -1
 	for i, s := range t.Items {
@@ -61,8 +57,8 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns a request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from the parameter
-// id and all facts, so the same id with other facts makes another taking. If id is empty, the taking has no ID.
+// NewTaking returns a request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
+// facts. If id is empty, the taking has no ID.
 func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}
 	if id != "" {
@@ -72,7 +68,7 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	return t
 }
 
-// readTakeResults decodes reply into one result for each of takings. reply is the part of the reply of take.lua after the time of Redis.
+// readTakeResults decodes the part of a reply of take.lua that follows the time of Redis.
 func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {
@@ -96,7 +92,6 @@ func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	return results
 }
 
-// readWindowUse decodes reply, the part of a reply that describes the use of one rule.
 func readWindowUse(rule *Rule, reply []int64) WindowUse {
 	s := WindowUse{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
 	s.Max = rule.windowMax(s.Window)
@@ -104,7 +99,6 @@ func readWindowUse(rule *Rule, reply []int64) WindowUse {
 	return s
 }
 
-// validate returns ErrInvalid if the id, the cost or an item of the taking is invalid.
 func (t Taking) validate() error {
 	if len(t.ID) > maxID {
 		return fmt.Errorf("%w: id %q", ErrInvalid, t.ID)
@@ -117,7 +111,6 @@ func (t Taking) validate() error {
 	return nil
 }
 
-// checkCost returns ErrInvalid if the rule counts starts, or can never allow this cost.
 func (r *Rule) checkCost(cost int64) error {
 	switch {
 	case !r.isSetRule:

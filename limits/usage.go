@@ -19,8 +19,8 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much of its rule the subject of each item has used. It changes nothing. scopeName is the pool or limit set in which
-// the rules count. The rules may count starts or belong to a limit set. Open reservations do not count as used.
+// ReadUses returns how much of its rule the subject of each item has used in a scope (a pool or limit set). Open reservations do not count
+// as used.
 func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([
 	return uses, err
 }
 
-// readInEpoch does the work of ReadUses. It returns errNewEpoch if Redis may have lost data during the call.
+// readInEpoch returns errNewEpoch if Redis may have lost data during the call.
 func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	epoch, err := u.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
@@ -62,14 +62,13 @@ func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item)
 	return uses, u.epochs.requireEpoch(ctx, scopeName, epoch)
 }
 
-// SubjectUse says how much of a rule one of its subjects has used.
+// SubjectUse is the use of a rule by one of its subjects.
 type SubjectUse struct {
 	Item
 	WindowUse
 }
 
-// Redacted returns a copy of u for a reader who may not see the values of subjects. If the policy reveals these values, the label is
-// replaced with a digest.
+// Redacted returns a copy of u for a reader who may not see the values of subjects: a digest replaces a revealed label.
 func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
 		u.Subject.Label = strings.Join(u.Rule.perFields, " ") + "#" + u.Subject.digest[:8]
@@ -77,13 +76,11 @@ func (u SubjectUse) Redacted() SubjectUse {
 	return u
 }
 
-// usedShare returns the used share of the maximum: Used / Max.
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns at most limit subjects that have used the largest share of the maximum of their rule, with their current use. scopeName
-// is the pool or limit set in which the rules count. The returned numbers are exact, but the choice of subjects is not: for each rule,
-// Highest considers only a few hundred candidates. These are the subjects that had the highest use when they last counted. Subjects that
-// other processes counted are included after these processes called Publish.
+// Highest returns at most limit subjects that have used the largest share of the maximum of their rule. Their numbers are exact and
+// current, but only a few hundred candidates of each rule are considered: the subjects with the highest use when they last counted.
+// Candidates of other processes are included after their Publish.
 func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -102,14 +99,14 @@ func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, li
 	return uses[:min(max(limit, 0), len(uses))], nil
 }
 
-// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest chooses.
-// Call it about every ten seconds. Subjects that cannot be added are lost.
+// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest chooses. Call it about every ten
+// seconds. Subjects that cannot be added are lost.
 func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the recorded subjects of a scope (a pool or limit set) to the candidates in Redis (see Highest). If Redis then has too
-// many candidates of a rule, publishScope keeps only the candidates with the highest current use.
+// publishScope adds the recorded subjects of a scope to the candidates in Redis. Of a rule with too many candidates, it keeps those with
+// the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	_, full, err := u.storeScores(ctx, scopeName, u.uses.takeItems(scopeName))
 	if err != nil || len(full) == 0 {
@@ -126,16 +123,14 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	return err
 }
 
-// highestKey returns the key of the candidates (see Highest) of a rule in a scope. The key holds a ZSET whose members are digests with
-// labels and whose scores are used shares. If a change of the policy changes its labels, the key changes, too.
+// highestKey returns the key of the candidates of a rule in a scope: a ZSET of digests with labels, by used share. It contains r.policyHash
+// because a change of the policy may change the labels.
 func (r *Rule) highestKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }
 
-// member returns the subject as a member of the ZSET of candidates (see highestKey): its digest and its label.
 func (s Subject) member() string { return s.digest + "|" + s.Label }
 
-// parseMember returns the subject of member, which Subject.member made. It returns false if member has another form.
 func parseMember(member string) (Subject, bool) {
 	const digest = 22
 	if len(member) <= digest {
@@ -144,8 +139,7 @@ func parseMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// readCandidates reads at most limit candidates of each rule in a scope (see Highest), updates their scores in Redis, and returns their
-// current use.
+// readCandidates reads at most limit candidates of each rule, updates their scores in Redis, and returns their current use.
 func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -170,8 +164,8 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	return uses, err
 }
 
-// storeScores reads the current use of the subject of each item, and stores the used share as the score of the subject. It returns these
-// uses. full has the rules that now have more than 2*maxLabels candidates in the scope (a pool or limit set).
+// storeScores reads the current use of the items and stores the used shares as scores. full has the rules with more than 2*maxLabels
+// candidates.
 func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scopeName, items)
 	if err != nil || len(items) == 0 {

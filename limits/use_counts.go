@@ -5,26 +5,23 @@ import (
 	"slices"
 )
 
-// useCounts records, for each rule, how much its subjects have used. For each rule it keeps only the subjects with the highest use.
+// useCounts records, for each rule, the subjects with the highest use.
 type useCounts struct {
 	unpublished[*ruleUses] // key: id of the rule
 }
 
-// ruleUses has what the subjects of one rule have used.
 type ruleUses struct {
 	rule     *Rule
 	subjects map[string]*countedSubject // key: digest of the subject
 }
 
-// countedSubject is a subject and the amount that it has used.
 type countedSubject struct {
 	Subject
 
 	used int64
 }
 
-// record stores used as the amount that the subject of item has used of its rule in a scope (a pool or limit set). If used is 0, record
-// adds 1 to the stored amount instead.
+// record stores used as the amount that the subject of item has used of its rule. If used is 0, it adds 1 to the stored amount.
 func (u *useCounts) record(scopeName string, item Item, used int64) {
 	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
@@ -46,7 +43,6 @@ func (u *useCounts) record(scopeName string, item Item, used int64) {
 	})
 }
 
-// prune keeps the maxLabels subjects with the highest use and deletes the others.
 func (r *ruleUses) prune() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
 	for _, one := range all[maxLabels:] {
@@ -54,7 +50,6 @@ func (r *ruleUses) prune() {
 	}
 }
 
-// takeItems returns the recorded subjects of a scope (a pool or limit set), each with its rule, and deletes them from the record.
 func (u *useCounts) takeItems(scopeName string) (items []Item) {
 	for _, uses := range u.take(scopeName) {
 		for _, one := range uses.subjects {

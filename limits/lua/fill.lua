@@ -20,7 +20,7 @@
 --     m        number of starts of this subject in this call; 1 for a rule of the kind F or C
 --     m texts  the age of each start in ms, newest start first. For a rule of the kind F or C, the only
 --              text is "age of the newest start in ms|number of starts"
--- Returns  a list of two numbers: the result of the step, then the time of Redis (ms). The result is:
+-- Returns  a list of two numbers: the time of Redis (ms), then the result of the step:
 --     1  the step is done
 --     0  the rule is known already
 --     2  another process fills the rule, or the step is not possible in the state of the rule
@@ -32,12 +32,11 @@
 --   If a step is sent again, it changes nothing. After the step "settle", the step "fill" is refused,
 --   because it could overwrite starts that other scripts have counted.
 
--- Result of a step: another process has filled the rule, so nothing was done.
+-- Result of a step: the rule is known already.
 local DONE_BEFORE = 0
--- Result of a step: another process fills the rule now, or the state or the spec of the rule does not allow the
+-- Result of a step: another process fills the rule, or the state or the spec of the rule does not allow the
 -- step.
 local BUSY = 2
--- Result of a step: it is done.
 local OK = 1
 local rule = KEYS[FIXED_KEYS + 1]
 local step = ARGV[1]
@@ -46,19 +45,18 @@ local takeover = tonumber(ARGV[3])
 check(rule and takeover, 'argument')
 local now = clock()
 local state, at = read_rule_state(rule)
--- is_mine is true if the calling process fills the rule: the state in the key of the rule ends with its token.
+-- The state in the key of the rule ends with the token of the process that fills it.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
--- write_state: writes the state of the rule ("filling" or "settling") with the current time and the token of
--- this process. The time shows other processes that this process still works. Returns OK.
+-- write_state: writes the state of the rule ("filling" or "settling"), the time and the token. The time shows
+-- other processes that this process still works. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- keep_first: makes the step "fill" repeatable for one subject, whose Redis key is `key`. If this call was
--- sent before, the list of the subject already has its starts. keep_first keeps only the first `earlier`
--- starts, which earlier calls stored.
+-- keep_first: makes the step "fill" repeatable for the subject with the Redis key `key`: it keeps the starts
+-- that earlier calls stored, and drops what this call stored when it was sent before.
 local function keep_first(key, earlier)
   if earlier == 0 then
     redis.call('DEL', key)
@@ -67,9 +65,8 @@ local function keep_first(key, earlier)
   end
 end
 
--- fill_subject: stores the starts of one subject (for example one account). ARGV[i] is the first argument of
--- this subject, s the spec table of the rule, key the Redis key of the subject. Returns the index in ARGV at
--- which the next subject begins.
+-- fill_subject: stores the starts of one subject. ARGV[i] is its first argument, s the spec table of the
+-- rule, key its Redis key. Returns the index in ARGV of the next subject.
 local function fill_subject(s, key, i)
   local earlier = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])
@@ -78,8 +75,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, starts = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- The history in the ledger does not contain the time at which a fixed window (F) began. The latest possible
-    -- time is the newest start. With this time, the rule never allows more starts than its maximum.
+    -- The history does not contain the start of a fixed window (F). With the latest possible time, the newest
+    -- start, the rule never allows more starts than its maximum.
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end
@@ -91,8 +88,7 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
--- do_fill: does the step "fill": it stores starts of the history. Returns OK. If the spec of a calendar rule
--- (C) has no period for the current time of Redis, it stores nothing and returns BUSY.
+-- do_fill: does the step "fill". It returns BUSY if the spec has no calendar period for the current time.
 local function do_fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
@@ -111,8 +107,8 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the last step, "known": from now on checks use the counts of the rule. Returns OK. If the
--- step "settle" was not done, it writes nothing and returns BUSY.
+-- do_known: does the step "known": from now on checks use the counts of the rule. It needs the state
+-- "settling".
 local function do_known()
   if state ~= 'settling' then
     return BUSY
@@ -122,7 +118,7 @@ local function do_known()
   return OK
 end
 
--- do_step: does the step that ARGV[1] names. Returns OK, DONE_BEFORE or BUSY.
+-- do_step: does the step that ARGV[1] names, and returns its result.
 local function do_step()
   if state == 'known' then
     return DONE_BEFORE
@@ -146,4 +142,4 @@ local function do_step()
   return state == 'filling' and do_fill() or BUSY
 end
 
-return { do_step(), now }
+return { now, do_step() }

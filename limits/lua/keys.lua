@@ -1,6 +1,6 @@
 -- keys: the keys and constants of the scripts that count starts of tasks by rules (rate limits). scripts.go
--- puts this file in front of each such script, after the line "local SETTLE = ...". SETTLE is a time
--- in ms: a reservation that has been open for longer is overdue (see the terms below).
+-- puts this file in front of them, after "local SETTLE = ...": the time in ms after which a reservation is
+-- overdue.
 
 -- Terms of these scripts:
 --     scope        a name, usually a pool; all keys of one call belong to one scope
@@ -55,24 +55,21 @@
 local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
--- Number of keys before the keys of the items (a rule and a subject): each call has KEYS[1] to KEYS[3].
+-- Number of keys before the keys of the items.
 local FIXED_KEYS = 3
--- Time in ms for which KEYS[3] keeps the id of a counted start. If a call is sent again during this time, the
--- start is not counted twice.
+-- Time in ms for which KEYS[3] remembers a counted start, so that a repeated call does not count it twice.
 local REMEMBER = 60000
--- Time in ms. A stored time that is later than the time of Redis by more than MAX_AHEAD shows that the clock
--- of Redis was set back.
+-- Time in ms by which a stored time may be later than the time of Redis. A later time shows that the clock of
+-- Redis was set back.
 local MAX_AHEAD = 1000
--- Status of a check (may this start happen now?): Redis may lack starts of one of its rules, so the rule must
--- first be filled from the history.
+-- Status of a check: Redis may lack starts of one of its rules, which must first be filled from the history.
 local UNKNOWN = 0
--- Status of a check (may this start happen now?): one of its rules refuses the start.
+-- Status of a check: one of its rules refuses the start.
 local LIMITED = 1
--- Status of a check (may this start happen now?): all rules allow the start.
+-- Status of a check: all rules allow the start.
 local PASSED = 2
--- Status of a check (may this start happen now?): an earlier reservation of the same scope has been open for
--- longer than SETTLE ms. A process must first find out whether that start happened.
+-- Status of a check: a reservation of the scope is overdue (SETTLE). A process must first find out whether
+-- its start happened.
 local UNSETTLED = 3
--- Status of a check (may this start happen now?): the spec of a calendar rule contains no period for the
--- current time of Redis. The caller must send a spec with later periods.
+-- Status of a check: the spec of a calendar rule has no period for the current time of Redis.
 local NO_PERIOD = 4

@@ -1,16 +1,5 @@
--- note: adds refusals (starts of tasks that a policy refused) to counts in Redis. One process counts refusals
--- in its memory and sends the numbers from time to time. top.lua reads the counts to find the subjects (for
--- example accounts) with the most refusals.
---
--- KEYS[1]  ZSET  label -> number of refusals in the latest hour with an even number
--- KEYS[2]  ZSET  label -> number of refusals in the latest hour with an odd number
--- KEYS[3]  number of the hour (since 1970) of the latest refusal
--- ARGV[1]  maximum number of labels in each ZSET. A label names a policy and one of its subjects
--- ARGV[2...]  pairs: a label, then the number of refusals to add
--- Returns  1
---
--- Invariant: the count of a stored label is never too low, but it can be too high. If the ZSET is full, a new
--- label replaces the label with the lowest count, and starts from that lowest count.
+-- note: adds the refusals of starts of tasks that a process has counted to the counts in Redis. top.lua reads
+-- the counts to find the subjects (for example accounts) with the most refusals.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -19,8 +8,8 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
--- This is the first refusal of the hour. The ZSET `top` still has the counts of two or more hours ago. If the
--- previous hour had no refusal, the other ZSET is outdated too.
+-- The first refusal of an hour deletes the counts of two or more hours ago: in `top`, and if the previous
+-- hour had no refusal, also in the other ZSET.
 if last_hour ~= hour then
   redis.call('DEL', top)
   if last_hour ~= hour - 1 then

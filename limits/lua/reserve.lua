@@ -29,7 +29,8 @@
 --   Any other check does not pass while one of its rules is unknown. It also does not pass while any
 --   reservation of the scope is overdue: a process must first find out whether that start happened.
 
--- All arguments are read before the first write, because Redis does not roll back a script that fails.
+-- All arguments are read before the first write, because Redis does not undo the writes of a script that
+-- fails.
 local checks = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1
@@ -50,16 +51,13 @@ end
 
 local now, at = clock()
 local reply = { now }
--- Number of open reservations in the scope (pool). The function reserve_check increases it, so that later
--- checks of this call count the new reservations.
+-- Number of open reservations of the scope. Each reservation of this call increases it.
 local open = redis.call('ZCARD', OPEN)
--- overdue is true if a reservation of the scope (pool) has been open for longer than SETTLE ms. Nobody knows
--- whether its start happened, so no new check passes.
+-- While a reservation is overdue, nobody knows whether its start happened, so no new check passes.
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- forget_rule: handles a subject with a stored time in the future. The clock of Redis was set back, and the
--- time would block starts until the clock reaches it. In mode R, the function deletes the key of the rule, so
--- that a process fills the rule again (fill.lua). Returns the status UNKNOWN.
+-- forget_rule: handles a stored time in the future, which would block starts until the clock of Redis reaches
+-- it: in mode R it makes the rule unknown, so that a process fills it again. Returns UNKNOWN.
 local function forget_rule(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)
@@ -67,32 +65,27 @@ local function forget_rule(item)
   return UNKNOWN
 end
 
--- counted_entry: returns an entry (a table) of the reply for a window that counted starts fill. window is the
--- index of the window, from 1. wait is the time (ms) until it allows a start, ago the age (ms) of the start
--- that blocks it.
+-- counted_entry: returns the entry of the reply for a window (index from 1) that counted starts fill. wait is
+-- the time (ms) until it allows a start, ago the age (ms) of the start that blocks it.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
 
--- reserved_entry: returns an entry (a table) of the reply for a window that is full only together with
--- reservations. It is not known when they end, so wait and ago are 0. window is the index of the window, from
--- 1.
+-- reserved_entry: returns the entry for a window that is full only together with reservations. It is not
+-- known when they end.
 local function reserved_entry(window)
   return { window = window - 1, wait = 0, ago = 0, only_reserved = 1 }
 end
 
--- check_sliding: evaluates an item (a rule and a subject) whose rule has sliding windows. pending lists the
--- times (ms) of the reservations of the subject (starts that count before they happen), without the check's
--- alternatives. Returns nil if all windows allow the start, or an entry for the reply if a window refuses it,
--- or a status if the subject has a stored time in the future. If several windows refuse the start, the entry
--- is for the window with the longest wait. A window that counted starts fill comes before a window that is
--- full only with reservations, because only its wait is known.
+-- check_sliding: evaluates an item whose rule has sliding windows. pending lists the times (ms) of the
+-- reservations of its subject. Returns nil if all windows allow the start, a status, or the entry of the
+-- window with the longest wait. A window that is full only with reservations comes last: its wait is not
+-- known.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
   for i = 1, s.windows do
     local wait, ago, only_reserved = check_window(item.key, s.max[i], s.per[i], pending, now)
-    -- The result `nil, true` of check_window means that the subject has a stored time in the future.
     if not wait and ago then
       return forget_rule(item)
     end
@@ -105,10 +98,8 @@ local function check_sliding(item, pending)
   return blocking
 end
 
--- check_count: evaluates a rule with a fixed window or calendar periods. s is its spec table. The window or
--- period lasts from `from` to `to` (ms) and has n counted starts. pending lists the reservations of the
--- subject (starts that count before they happen), without the check's alternatives. Returns nil if the rule
--- allows the start, else an entry for the reply.
+-- check_count: evaluates a fixed window or a calendar period with n counted starts, from `from` to `to` (ms).
+-- s is the spec table of the rule. Returns nil if the start is allowed, else an entry.
 local function check_count(s, from, to, n, pending)
   if n >= s.most then
     return counted_entry(1, to - now, now - from)
@@ -118,10 +109,8 @@ local function check_count(s, from, to, n, pending)
   end
 end
 
--- check_item: evaluates an item (a rule and a subject) of any kind. group is the group of the check (a set of
--- alternatives, of which at most one starts); reservations of this group are not counted. Returns nil if the
--- rule allows the start, an entry for the reply if it refuses the start, or a status if it cannot be
--- evaluated.
+-- check_item: evaluates an item for a check of `group`. Returns nil if the rule allows the start, an entry of
+-- the reply if it refuses the start, or a status if it cannot be evaluated.
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then
@@ -149,8 +138,7 @@ local function check_item(item, group)
   return check_count(s, from, to, window_start == from and n or 0, pending)
 end
 
--- append_answer: appends the answer to one check to the reply: the status, the number of entries, and five
--- numbers for each entry.
+-- append_answer: appends the answer to one check to the reply: the status, and five numbers for each entry.
 local function append_answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
@@ -161,8 +149,8 @@ local function append_answer(status, entries)
   end
 end
 
--- passed_before: reports whether the lease (id of the start) of check c was reserved or counted before. Then
--- the caller has sent the same check again, and it must pass again.
+-- passed_before: reports whether the start of check c was reserved or counted before. Then the same check was
+-- sent again, and must pass again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
     return true
@@ -171,8 +159,7 @@ local function passed_before(c)
   return first_item and redis.call('ZSCORE', DONE, rule_name(first_item.key) .. '|' .. c.lease)
 end
 
--- reserve_check: appends to the reply that check c has passed. In mode R it also reserves the start: one
--- member in KEYS[1], and one member for each item (a rule and a subject) in KEYS[2].
+-- reserve_check: appends to the reply that check c has passed. In mode R it reserves the start.
 local function reserve_check(c)
   if MODE == 'R' and #c.items > 0 then
     redis.call('ZADD', OPEN, at, c.lease)
@@ -184,8 +171,8 @@ local function reserve_check(c)
   append_answer(PASSED, {})
 end
 
--- serve_check: evaluates check c, appends the answer to the reply, and in mode R reserves the start if c
--- passes. If one item cannot be evaluated, its status is the answer for the whole check.
+-- serve_check: evaluates check c and appends the answer to the reply. If one item cannot be evaluated, its
+-- status is the answer.
 local function serve_check(c)
   if MODE == 'R' and passed_before(c) then
     return append_answer(PASSED, {})

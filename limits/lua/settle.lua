@@ -24,9 +24,8 @@
 
 local now = clock()
 
--- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, which has the newest time first. now
--- is the current time (ms). A start can be counted later than a newer start, so the place may have to be
--- searched. Returns the new length of the list.
+-- insert_in_list: inserts the time `at` (ms) into the Redis list `key`, whose newest time is first. now is
+-- the current time. Returns the new length of the list.
 local function insert_in_list(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
@@ -48,14 +47,12 @@ local function insert_in_list(key, at, now)
 end
 
 -- trim_list: deletes times that are not needed from the Redis list `key` after a start was added, and renews
--- its TTL. s is the spec table of the rule (read_spec), now the current time (ms). length is the number of
--- times in the list.
+-- its TTL. s is the spec table of the rule, length the number of times in the list.
 local function trim_list(s, key, now, length)
   if length > s.cap then
     redis.call('LTRIM', key, '0', text(s.cap - 1))
   elseif length % 4 == 0 then
-    -- Each start adds one time, so at least every fourth start comes here and deletes up to 8 expired times.
-    -- More times are deleted than added, so expired times do not accumulate.
+    -- Up to 8 expired times are deleted after every fourth start, which is more than were added.
     for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
       if not last or last > now - s.longest then
@@ -67,17 +64,15 @@ local function trim_list(s, key, now, length)
   redis.call('PEXPIRE', key, text(s.longest))
 end
 
--- count_start: counts one start for one subject (for example one account) of a rule of any kind. s is the
--- spec table of the rule, key the Redis key of the subject, `at` the time (ms) of the start, now the current
--- time (ms).
+-- count_start: counts a start at the time `at` (ms) for one subject of a rule. s is the spec table of the
+-- rule, key the Redis key of the subject.
 local function count_start(s, key, at, now)
   if s.windows then
     return trim_list(s, key, now, insert_in_list(key, at, now))
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- A start that is counted late may be older than the current window. It then counts in the current
-    -- window.
+    -- A start that is counted late and is older than the current window counts in the current window.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0
@@ -85,7 +80,7 @@ local function count_start(s, key, at, now)
     return write_count(s, key, window_start, n + 1, now)
   end
   local period_start = period_containing(s, at)
-  -- The calendar period of this start has ended, so the start does not count any more.
+  -- The period of this start has ended, so the start does not count any more.
   if not period_start or window_start and window_start > period_start then
     return
   end
@@ -95,26 +90,23 @@ local function count_start(s, key, at, now)
   write_count(s, key, period_start, n + 1, now)
 end
 
--- renew_known: writes the state of a known rule again to renew the TTL of `rule`, the Redis key of the rule.
--- To save writes, it does so only if `since`, the time (ms) of the latest write, is more than longest / 2 ms
--- ago.
+-- renew_known: renews the TTL of `rule`, the Redis key of a known rule. To save writes, it does so only if
+-- `since`, the time (ms) of the latest write, is more than longest / 2 ms ago.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- delete_reservation: deletes the open reservation of the start with the id `lease`. keys lists the Redis
--- keys of its subjects. Returns the time (ms) of the reservation, or nil if there is none. If group is empty,
--- another process may have made the reservation, for other subjects than those in keys. So in this case all
--- members of KEYS[2] are searched for the lease.
+-- delete_reservation: deletes the open reservation of the start `lease`. keys lists the Redis keys of its
+-- subjects. If group is empty, another process may have made the reservation for other subjects, so all
+-- members of KEYS[2] are searched. Returns the time (ms) of the reservation, or nil.
 local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
   end
-  -- The members of KEYS[2] contain `at`, the time of the reservation, as digits. Some Redis servers return
-  -- the score as 1.8e+12, so it is converted to digits.
+  -- Some Redis servers return the score as 1.8e+12, but the members of KEYS[2] contain digits.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
@@ -131,8 +123,8 @@ local function delete_reservation(lease, group, keys)
   return tonumber(at)
 end
 
--- settle_entry: closes the reservation of one start, which the entry e describes. If the start happened, each
--- rule of e counts it once. Returns 1 if the start had an open reservation, else 0.
+-- settle_entry: closes the reservation of the start that e describes. If the start happened, each rule of e
+-- counts it once. Returns 1 if there was an open reservation, else 0.
 local function settle_entry(e)
   local reserved_at = delete_reservation(e.lease, e.group, e.keys)
   if e.started then
@@ -149,7 +141,8 @@ local function settle_entry(e)
   return reserved_at and 1 or 0
 end
 
--- All arguments are read before the first write, because Redis does not roll back a script that fails.
+-- All arguments are read before the first write, because Redis does not undo the writes of a script that
+-- fails.
 local entries = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1

@@ -29,25 +29,23 @@
 
 local now = clock()
 
--- read_item: returns the table of an item (a rule and a subject; fields: slide.lua). `key` is the index in
--- KEYS of the key of the rule, and spec is the spec of the rule, a text. For a calendar rule, it also sets
--- item.from and item.to, the start and end (ms) of the current period. The second result is false or nil if
--- the spec of a calendar rule lacks a needed period: the current one, or in mode R the previous one.
+-- read_item: returns the item whose rule has the key KEYS[key] and this spec (fields: slide.lua). For a
+-- calendar rule it also sets item.from and item.to, the start and end (ms) of the current period. The second
+-- result is false or nil if the spec of a calendar rule lacks a needed period.
 local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- Mode R (give back) also needs the previous period. The spec contains it only if the current period is
-    -- the second one of the spec.
+    -- Mode R also needs the previous period, which is in the spec only if the current period is the second
+    -- one.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
 end
 
--- read_takings: parses all arguments. No script may write before that, because Redis does not roll back a
--- script that fails. Returns a list of takings (requests to a limit set), tables with the fields cost, items
--- and id. If the spec of a calendar rule lacks a needed period, it returns nil.
+-- read_takings: parses all arguments, before the first write. Returns a list of takings, tables with the
+-- fields cost, items and id, or nil if the spec of a calendar rule lacks a needed period.
 local function read_takings()
   local takings = {}
   local i = 2
@@ -77,9 +75,8 @@ local function read_takings()
   return takings
 end
 
--- read_id: finds an earlier allowed taking (request to a limit set) with the same id as the taking t. Returns
--- its time (ms), its cost, and how much of the cost was given back. If t has no id, or no taking with this id
--- was allowed within the last REMEMBER ms, it returns nil.
+-- read_id: returns the time (ms), the cost and the returned part of an allowed taking with the same id as t.
+-- If none was allowed within the last REMEMBER ms, it returns nil.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -93,9 +90,8 @@ local function read_id(t)
   return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- write_id: records an allowed taking (request to a limit set) in the key of its id, so that a repetition is
--- not counted again. taken_at is the time (ms) at which it was counted. returned is how much of its cost was
--- given back. The key expires REMEMBER ms after taken_at.
+-- write_id: records an allowed taking in the key of its id: when it was counted (ms), its cost, and the part
+-- that was given back. The key expires REMEMBER ms after taken_at.
 local function write_id(t, taken_at, cost, returned)
   redis.call(
     'SET',
@@ -106,10 +102,9 @@ local function write_id(t, taken_at, cost, returned)
   )
 end
 
--- read_counts_since: reads `rule`, the Redis key of a rule. Returns the time (ms) at which the rule began to
--- count, and whether the key must be written again. If the rule does not count yet in this epoch, it returns
--- nil and true. Mode P is also used for rules that count starts of tasks (keys.lua). If such a rule is known,
--- Redis has all its starts, so the result is 0 and false.
+-- read_counts_since: returns the time (ms) at which `rule`, the Redis key of a rule, began to count in this
+-- epoch (nil if it did not), and whether the key must be written again. For a known rule that counts starts
+-- of tasks (keys.lua; only in mode P) the results are 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -121,9 +116,8 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) at which the rule of the item began to count. If the rule begins
--- to count now, this is the current time. In mode T (take) it also writes the key of the rule if the rule
--- begins now or the TTL of the key must be renewed.
+-- load_rule: sets item.since, the time (ms) at which the rule began to count: now if it begins with this
+-- call. In mode T it writes the key of the rule if that is needed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -138,15 +132,11 @@ local function load_rule(item)
   end
 end
 
--- load_item: reads the rule and the subject of the item from Redis. check_item then evaluates the item. It
--- sets these fields of the item:
---   since            time (ms) at which the rule began to count
---   has_full_window  true if the rule has counted for its whole window
---   Only for sliding windows:
---   n          number of stored times (slide.lua)
---   Only for fixed windows (F) and calendars (C):
---   from, to   start and end (ms) of the current window or period
---   used       the sum of the costs that were counted in it
+-- load_item: reads the rule and the subject of the item from Redis. It sets these fields:
+--  since            time (ms) at which the rule began to count
+--  has_full_window  true if the rule has counted for its whole window
+--  n                for sliding windows: number of stored times (slide.lua)
+--  from, to, used   for F and C: start and end (ms) of the window or period, and the sum of its costs
 local function load_item(item)
   load_rule(item)
   local s = item.spec
@@ -160,8 +150,7 @@ local function load_item(item)
   end
   local window_start, n = read_count(item.key)
   if s.kind == 'F' then
-    -- If the clock of Redis was set back, the stored window can begin in the future. It would block the
-    -- subject until then, so it begins now.
+    -- A window in the future (the clock of Redis was set back) would block the subject, so it begins now.
     window_start = window_start and math.min(window_start, now)
     if not window_start or now >= window_start + s.longest then
       window_start = now
@@ -177,9 +166,8 @@ local function load_item(item)
   item.has_full_window = item.since <= item.from
 end
 
--- check_item: returns the time (ms) until the rule of the item allows the cost, and stores it in item.wait; 0
--- means that the rule allows the cost now. For sliding windows, it also sets item.inside, a list with the
--- number of stored times in each window.
+-- check_item: returns the time (ms) until the rule of the item allows the cost, 0 if it does now, and stores
+-- it in item.wait. For sliding windows it also sets item.inside, the number of stored times in each window.
 local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -197,7 +185,7 @@ local function check_item(item, cost)
   return item.wait
 end
 
--- count_cost: adds the cost of an allowed taking (request to a limit set) to the count of the item's subject.
+-- count_cost: adds the cost of an allowed taking to the count of the item's subject.
 local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -206,9 +194,8 @@ local function count_cost(item, cost)
   count_sliding(item, now, cost)
 end
 
--- append_usage: appends four numbers about the item (a rule and a subject) to the reply: window, used, reset,
--- wait (see the head of this file). With several sliding windows, they describe the window in which the least
--- is left. If two windows have equally much left, they describe the one with the later reset.
+-- append_usage: appends the four numbers of the item to the reply (see the head of this file). Of several
+-- sliding windows they describe the one with the least left, and of equal ones the one with the later reset.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -239,13 +226,13 @@ local function append_usage(reply, item)
   reply[n + 4] = item.wait
 end
 
--- do_take: evaluates the taking t (a request to a limit set), and appends the verdict and the usage of each
--- item to the reply. In mode T it counts the cost if the verdict is ALLOWED.
+-- do_take: evaluates the taking t and appends the verdict and the usage of each item to the reply. In mode T
+-- it counts the cost if the verdict is ALLOWED.
 local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- A taking with the same id was counted before. If its whole cost was given back, the id can be used again.
+  -- A taking with the same id was counted before. The id can be used again if its whole cost was given back.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -275,9 +262,8 @@ local function do_take(reply, t)
   end
 end
 
--- uncount: subtracts n, a part of a cost that is given back, from the count of the item's subject. taken_at
--- is the time (ms) at which the cost was counted. If the window or period of that time has ended, the count
--- no longer contains the cost, so nothing changes.
+-- uncount: subtracts n, a part of a cost that was counted at taken_at (ms), from the count of the item's
+-- subject. If the window or period of that time has ended, nothing changes.
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
@@ -291,8 +277,7 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- The rule is a calendar rule. Its count does not contain the cost if it is the count of another period, or
-  -- if the rule began to count after taken_at.
+  -- The count of a calendar rule lacks the cost if it is of another period, or began after taken_at.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -302,9 +287,8 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of the taking t. It appends to the
--- reply how much has been given back in total (0 if the id is not known). t.cost is the total to give back,
--- which includes what earlier calls gave back. So a call that is sent again gives back nothing more.
+-- give_back: gives back a part of the cost that was counted under the id of t, and appends to the reply how
+-- much was given back in total. t.cost is the total to give back, so a repeated call gives back nothing more.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

@@ -1,6 +1,5 @@
--- takes: the keys and the constants of take.lua. A taking is one request to a limit set (a named set of rules
--- that callers ask directly): its rules are to count a cost. An item is a rule and the subject that the rule
--- counts, for example one account. scripts.go puts this file in front of take.lua.
+-- takes: the keys and constants of take.lua. A taking is one request to a limit set: its rules are to count a
+-- cost. An item is a rule and the subject that the rule counts, for example one account.
 
 -- KEYS     for each taking: for each item the key of its rule, then the key of its subject. If the taking
 --          has an id, the key of the id follows
@@ -18,22 +17,18 @@
 
 -- Number of digits of each time (ms) in the key of a rule. 13 digits suffice until 2286.
 local DIGITS = 13
--- Time in ms for which Redis keeps the id of a counted taking (request to a limit set). If the request is
--- sent again during this time, it is not counted twice.
+-- Time in ms for which Redis keeps the id of a counted taking, so that a repetition is not counted twice.
 local REMEMBER = 600000
--- Time in ms after which the key of a rule is written again to renew its TTL. The key of a rule must outlive
--- the keys of its subjects.
+-- Time in ms after which the key of a rule is written again, so that it outlives the keys of its subjects.
 local RENEW = 86400000
--- Time in ms that is added to the longest window of a rule for the TTL of the key of the rule. Without this
--- time, the key of a rarely used rule would expire, and the rule would begin to count anew with each taking.
+-- Time in ms that the TTL of a rule's key exceeds its longest window. Otherwise a rarely used rule would
+-- begin to count anew with each taking.
 local OUTLIVE = 32 * 86400000
--- Verdict on a taking (request to a limit set): a rule refuses the cost, and nothing is counted.
+-- Verdict on a taking: a rule refuses the cost, and nothing is counted.
 local REFUSED = 0
--- Verdict on a taking (request to a limit set): all rules allow the cost.
+-- Verdict on a taking: all rules allow the cost.
 local ALLOWED = 1
--- Verdict on a taking (request to a limit set): it was sent before with the same id and cost, and was counted
--- then. It is not counted again.
+-- Verdict on a taking: it was counted before, with the same id and cost. It is not counted again.
 local REPEATED = 2
--- Verdict on a taking (request to a limit set): an earlier taking with the same id but another cost was
--- counted. This taking is not counted.
+-- Verdict on a taking: a taking with the same id but another cost was counted. This one is not counted.
 local OTHER_COST = 3

@@ -1,10 +1,5 @@
--- top: returns the subjects (for example accounts) for which policies refused the most starts of tasks, in
--- the current and in the previous hour.
---
--- KEYS     as in note.lua
--- ARGV[1]  maximum number of labels for each hour. A label names a policy and one of its subjects
--- Returns  a list of pairs: a label, then its number of refusals, highest number first. All pairs of the
---          current hour precede the pairs of the previous hour
+-- top: returns the subjects (for example accounts) with the most refused starts of tasks, in the current and
+-- in the previous hour.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -14,8 +9,8 @@ local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local reply = {}
 for h = hour, hour - 1, -1 do
-  -- Hours with an even number share one ZSET, and odd hours share the other. The ZSET has the counts of hour
-  -- h only if the latest refusal was in hour h or in the next hour. Otherwise its counts are older.
+  -- Even hours share one ZSET, odd hours the other. It has the counts of hour h only if the latest refusal
+  -- was in hour h or in the next hour.
   if last_hour and last_hour >= h and last_hour - h < 2 then
     for _, value in ipairs(redis.call('ZREVRANGE', KEYS[1 + h % 2], 0, max_labels - 1, 'WITHSCORES')) do
       reply[#reply + 1] = value

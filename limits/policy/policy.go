@@ -83,8 +83,7 @@ const (
 // duplicatePer is the default of Per for the algorithm Duplicate: the fields in which two equal starts agree.
 const duplicatePer = "device,kind,payload"
 
-// Parse reads a JSON array of policies and validates them. Null and an empty input mean no
-// policies. An error is ErrInvalid and contains the field and its allowed values.
+// Parse reads a JSON array of policies and validates them. Null and an empty input mean no policies. An error is ErrInvalid.
 func Parse(raw []byte) ([]Policy, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil

@@ -5,15 +5,13 @@ import (
 	"strings"
 )
 
-// ValidateSet checks the policies of a limit set, which count the takes of programs by their facts and do not use tasks. It returns the
-// same errors as Validate.
+// ValidateSet checks the policies of a limit set, which count takes by their facts. It returns the same errors as Validate.
 func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkSetPer) }
 
 // AllFacts is a value of Per for a policy of a limit set: the policy counts by all facts of a take together.
 const AllFacts = "facts"
 
-// SetFields returns the list of the fields that Per names, for a policy of a limit set. If Per is empty and the
-// algorithm is Duplicate, the list contains only AllFacts.
+// SetFields returns the fields that Per names, for a policy of a limit set. The default of Duplicate is AllFacts.
 func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}
@@ -21,7 +19,6 @@ func (p Policy) SetFields() []string {
 	return split(p.Per)
 }
 
-// checkSetPer returns an error if Per is invalid for a policy of a limit set. path is the name of the field per in the error.
 func (p Policy) checkSetPer(path string) error {
 	if p.TrustDevice {
 		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not allowed in a limit set, which has no devices")

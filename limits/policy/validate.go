@@ -19,12 +19,11 @@ const (
 	maxPerText       = 256
 )
 
-// Validate checks the policies of one owner. An error is ErrInvalid and contains the field and its allowed values.
+// Validate checks the policies of one owner. An error is a *FieldError.
 func Validate(policies []Policy) error { return validate(policies, Policy.checkPer) }
 
-// validate returns an error for the first invalid policy. checkPer checks the field Per of policy p; its parameter at is the name of this
-// field in the error.
-func validate(policies []Policy, checkPer func(p Policy, at string) error) error {
+// validate returns an error for the first invalid policy. checkPer checks the field Per, which has the name fieldName in the error.
+func validate(policies []Policy, checkPer func(p Policy, fieldName string) error) error {
 	if len(policies) > MaxPolicies {
 		return fieldError("limits", "at most %d policies", MaxPolicies)
 	}
@@ -55,12 +54,11 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Allowed }
 // Unwrap returns ErrInvalid.
 func (*FieldError) Unwrap() error { return ErrInvalid }
 
-// fieldError returns a FieldError. format and args describe the allowed values.
 func fieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
-// check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error, such as "limits[0].".
+// check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error.
 func (p Policy) check(path string) error {
 	if !validName(p.Name) {
 		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
@@ -74,8 +72,6 @@ func (p Policy) check(path string) error {
 	return p.checkAlgorithm(path)
 }
 
-// checkAlgorithm returns an error if the algorithm, or a field that it uses, is invalid. path is the prefix of the field's name in the
-// error.
 func (p Policy) checkAlgorithm(path string) error {
 	switch p.Algorithm {
 	case Sliding:
@@ -107,8 +103,7 @@ func (p Policy) checkAlgorithm(path string) error {
 	return fieldError(path+"algorithm", "must be sliding, fixed, calendar or duplicate")
 }
 
-// refuseFields returns an error if one of fields is set, because the algorithm of p does not use them. path is the prefix of the field's
-// name in the error.
+// refuseFields returns an error if one of fields, which the algorithm does not use, is set.
 func (p Policy) refuseFields(path string, fields ...string) error {
 	isSet := map[string]bool{
 		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
@@ -122,7 +117,6 @@ func (p Policy) refuseFields(path string, fields ...string) error {
 	return nil
 }
 
-// checkWindows returns an error if the windows of a sliding policy are invalid. path is the name of their field in the error.
 func (p Policy) checkWindows(path string) error {
 	if len(p.Windows) < 1 || len(p.Windows) > MaxWindows {
 		return fieldError(path, "must have between 1 and %d entries", MaxWindows)
@@ -142,8 +136,6 @@ func (p Policy) checkWindows(path string) error {
 	return nil
 }
 
-// checkCalendar returns an error if the period or the time zone of a calendar policy is invalid. path is the prefix of the field's name in
-// the error.
 func (p Policy) checkCalendar(path string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
 		return fieldError(path+"period", "must be day, week or month")
@@ -154,7 +146,6 @@ func (p Policy) checkCalendar(path string) error {
 	return nil
 }
 
-// checkRange returns an error if value, the value of field, is not between 1 and maxAllowed.
 func checkRange(field string, value, maxAllowed int64) error {
 	if value < 1 || value > maxAllowed {
 		return fieldError(field, "must be between 1 and %d", maxAllowed)
@@ -162,8 +153,7 @@ func checkRange(field string, value, maxAllowed int64) error {
 	return nil
 }
 
-// Location returns the time zone with this name. It refuses "Local", because the zones of the
-// replicas' machines may differ.
+// Location returns the time zone with this name. It refuses "Local", which may differ between the machines of replicas.
 func Location(name string) (*time.Location, error) {
 	if name == "Local" {
 		return nil, ErrInvalid
@@ -186,7 +176,6 @@ func CountedNames(policies []Policy) (tags, attributes []string) {
 	return tags, attributes
 }
 
-// checkPer returns an error if Per is invalid for a policy that counts starts. path is the name of the field per in the error.
 func (p Policy) checkPer(path string) error {
 	fields := p.Fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
@@ -218,7 +207,6 @@ func (p Policy) Fields() []string {
 	return split(per)
 }
 
-// split returns the fields that per lists, separated by commas.
 func split(per string) []string {
 	fields := strings.Split(per, ",")
 	for i := range fields {
@@ -227,7 +215,6 @@ func split(per string) []string {
 	return fields
 }
 
-// validName reports whether name is a valid name of a policy.
 func validName(name string) bool {
 	for i, c := range []byte(name) {
 		alnum := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9'

@@ -98,7 +98,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "rebuild.catchUp",
-			Old: `r.rebuilder.clock.local().Sub(r.began)+maxHistoryDelay`, New: `r.rebuilder.clock.local().Sub(r.began)`,
+			Old: `r.rebuilder.conn.clock.local().Sub(r.began)+maxHistoryDelay`, New: `r.rebuilder.conn.clock.local().Sub(r.began)`,
 			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
 		},
 		{
