@@ -1,9 +1,6 @@
 package store
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // OpenBatch is a batch with waiting tasks.
 type OpenBatch struct {
@@ -13,12 +10,9 @@ type OpenBatch struct {
 
 // OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > afterID, in ascending order of ids. Its cost
 // depends on the number of returned batches and on the number of grants in the pool, not on the number of tasks.
-func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) ([]OpenBatch, error) {
-	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
-	if err != nil {
-		return nil, fmt.Errorf("finding batches of pool %s: %w", pool, err)
-	}
-	return found, nil
+func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) (_ []OpenBatch, err error) {
+	defer describe(&err, "finding batches of pool %s", pool)
+	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 }
 
 // openBatchesSQL returns the statement of OpenBatches. Its cost does not depend on the number of tasks: it jumps from batch to batch in
@@ -36,12 +30,9 @@ func openBatchesSQL() string {
 }
 
 // UrgentBatches returns at most limit urgent batches of a pool that have waiting tasks, newest first.
-func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]OpenBatch, error) {
-	found, err := collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
-	if err != nil {
-		return nil, fmt.Errorf("finding urgent batches of pool %s: %w", pool, err)
-	}
-	return found, nil
+func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) (_ []OpenBatch, err error) {
+	defer describe(&err, "finding urgent batches of pool %s", pool)
+	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
 }
 
 // urgentBatchesSQL returns the statement of UrgentBatches.

@@ -122,13 +122,11 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 // countWrongWire counts the tasks of the batch with this id whose devices speak DDI and whose payload is no deployment. The index of these
 // devices is empty in a fleet that has none.
 func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, err error) {
+	defer describe(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
 		SELECT count(*) FROM devices d JOIN tasks t ON t.device = d.id AND t.state = 'pending' AND t.batch * 1 = $1 JOIN batches b ON b.id = t.batch
 		WHERE d.wire = 'hawkbit' AND (NOT b.is_deployment OR t.payload IS NOT NULL)`, id)
-	if err != nil {
-		return 0, fmt.Errorf("counting devices of another wire: %w", err)
-	}
-	return count, nil
+	return count, err
 }
 
 // insertTasksByTags queues in the batch with this id one task for each registered device that has all of the tags at this moment, and
@@ -148,14 +146,12 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch,
 
 // countUnknownDevices counts the tasks of the batch with this id whose devices are not registered.
 func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
+	defer describe(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))
 		SELECT count(*), COALESCE((SELECT t.device FROM tasks t WHERE t.id = (SELECT min(u.id) FROM unknown u)), '') FROM unknown`, id)
-	if err != nil {
-		return unknown, fmt.Errorf("finding unknown devices: %w", err)
-	}
-	return unknown, nil
+	return unknown, err
 }
 
 // insertTasks queues tasks in the batch with this id, and counts them. tx must be a transaction without prepared statements.

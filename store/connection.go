@@ -68,6 +68,23 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
+// inTx runs change in one transaction, in the same way as write, and returns its result. If the transaction fails, the result is zero.
+func inTx[T any](ctx context.Context, s *connection, change func(session) (T, error)) (result T, err error) {
+	err = s.write(ctx, func(tx session) (err error) {
+		result, err = change(tx)
+		return err
+	})
+	if err != nil {
+		result = *new(T)
+	}
+	return result, err
+}
+
+// execInTx runs one statement in a transaction of its own and returns the number of rows that it changed.
+func (s *connection) execInTx(ctx context.Context, query string, args ...any) (int64, error) {
+	return inTx(ctx, s, func(tx session) (int64, error) { return tx.exec(ctx, query, args...) })
+}
+
 // writeOnce runs change in one transaction of db and never repeats it. It prepares no statements, so change may use COPY and SET.
 func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
 	defer func() { err = s.disk.recordDiskFull(err, time.Now()) }() //nolint:forbidigo // a time of this process alone

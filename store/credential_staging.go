@@ -173,8 +173,6 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 // DropStage makes the notes of the stage (see Stage) for these devices due now. So each account that still has a note is deleted soon.
 // devices are the ids of all devices of the stage.
 func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
-	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
-		return err
-	})
+	_, err := s.execInTx(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
+	return err
 }

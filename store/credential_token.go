@@ -107,12 +107,10 @@ type TokenUse struct {
 // RecordTokenUses adds uses to the stored numbers of requests with operator tokens, and records that these tokens were used now. uses is in
 // ascending order of tokens. RecordTokenUses ignores tokens that do not exist.
 func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
-	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `
-			INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
-			ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at, requests = token_uses.requests + excluded.requests`, toJSONInput(uses))
-		return err
-	})
+	_, err := s.execInTx(ctx, `
+		INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
+		ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at, requests = token_uses.requests + excluded.requests`, toJSONInput(uses))
+	return err
 }
 
 // RevokeToken revokes an operator token and returns it. After the commit, reads of the ledger no longer find the token. RevokeToken returns

@@ -25,11 +25,9 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool,
 // SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. reason is as
 // in SetBlocked. If dryRun is true, it changes nothing and returns how many devices it would change.
 func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		changed, err = tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
-		return err
+	return inTx(ctx, s.connection, func(tx session) (int, error) {
+		return tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
 	})
-	return changed, err
 }
 
 // setBlocked does the work of SetAllBlocked in one transaction.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -18,6 +17,7 @@ func (d Device) IsNoisy(now time.Time) bool {
 // RecordNoisy records that a device is noisy now. isNew is true if the device did not count as noisy before; then RecordNoisy also writes
 // the event device.noisy with this detail. If the device is not registered, nothing is recorded.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
+	defer describe(&err, "recording that device %s is noisy", device)
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1 AND (noisy_at IS NULL OR noisy_at <= {now} - $2 * {ms})`, device, NoisyFor.Milliseconds())
 		if isNew = changed > 0; err != nil {
@@ -29,10 +29,7 @@ func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew 
 		_, err = tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1`, device)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("recording that device %s is noisy: %w", device, err)
-	}
-	return isNew, nil
+	return isNew, err
 }
 
 // whereNoisy adds the condition of the field Noisy to q. The condition NOT NULL repeats the condition of the partial index devices_noisy,

@@ -31,11 +31,7 @@ type Registered struct {
 // registers all missing devices in one transaction, or none. The ID of a returned device is empty if its registration is refused
 // (DeviceDeletion.Refuse), or if the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, requests ...Registration) (registered []Registered, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		registered, err = tx.devices().ensure(ctx, requests)
-		return err
-	})
-	return registered, err
+	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.devices().ensure(ctx, requests) })
 }
 
 // newcomerRow is a Registration, as a statement reads it from {newcomers}.

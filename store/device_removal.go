@@ -37,11 +37,7 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 // DeleteDevices deletes the registered devices in ids and their tokens, in one transaction. Grants in force stay in force. Tasks, attempts
 // and events are kept.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		removed, err = tx.devices().delete(ctx, actor, ids, options)
-		return err
-	})
-	return removed, err
+	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().delete(ctx, actor, ids, options) })
 }
 
 // delete does the work of DeleteDevices in one transaction.

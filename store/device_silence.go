@@ -29,12 +29,9 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 }
 
 // CountReporting counts the devices that have reported within the last period of length within. It reads all devices.
-func (s devices) CountReporting(ctx context.Context, within time.Duration) (int, error) {
-	n, err := queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
-	if err != nil {
-		return 0, fmt.Errorf("counting the devices that report: %w", err)
-	}
-	return n, nil
+func (s devices) CountReporting(ctx context.Context, within time.Duration) (_ int, err error) {
+	defer describe(&err, "counting the devices that report")
+	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 }
 
 // searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that

@@ -1,6 +1,9 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 var (
 	// ErrNotFound means that there is no row with this name or id.
@@ -35,3 +38,10 @@ var (
 	// ErrOutcomeUnknown means that the COMMIT was sent and its answer was lost. The change may or may not be in force.
 	ErrOutcomeUnknown = errors.New("outcome of the commit unknown")
 )
+
+// describe adds a description to the error *err, if there is one. It is deferred by functions whose errors all have the same description.
+func describe(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
+	}
+}

@@ -132,20 +132,18 @@ type eventBlock struct {
 
 // readBlock reads at most limit events, in the order of their ids: the events after the last one of the seal previous, up to the id
 // lastEvent.
-func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (eventBlock, error) {
+func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (_ eventBlock, err error) {
+	defer describe(&err, "reading the events after %d", previous.Last)
 	b := eventBlock{hash: sha256.New()}
 	_, _ = fmt.Fprintln(b.hash, previous.Hash)
 	var line []byte
-	err := forEach(ctx, s, eventDest, func(e Event) bool {
+	err = forEach(ctx, s, eventDest, func(e Event) bool {
 		line = e.appendLine(line[:0])
 		_, _ = b.hash.Write(line)
 		b.events, b.last = b.events+1, e.ID
 		return true
 	}, `SELECT `+eventColumns+` FROM events e WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3`, previous.Last, lastEvent, limit)
-	if err != nil {
-		return b, fmt.Errorf("reading the events after %d: %w", previous.Last, err)
-	}
-	return b, nil
+	return b, err
 }
 
 // sum returns the hash of seal if the block has these events. It may be called once.

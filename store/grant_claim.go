@@ -36,7 +36,8 @@ const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_
 // Claim grants tasks on slots in one transaction; each claim succeeds or fails independently of the others. It returns one outcome per
 // claim, in the order of claims. The unique keys of the ledger decide whether a slot is free, not an earlier reading. While a pool is being
 // resized, its claims wait if the parameter wait is true. If wait is false, they get ClaimLocked and do not delay other claims.
-func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOutcome, error) {
+func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []ClaimOutcome, err error) {
+	defer describe(&err, "claiming slots")
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -44,14 +45,16 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	for i, c := range claims {
 		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, LeaseID: c.LeaseID}
 	}
-	outcomes, err := s.claimRows(ctx, rows, wait, failTaken)
+	claim := func(onTakenSlot string) ([]ClaimOutcome, error) {
+		return inTx(ctx, s.connection, func(tx session) ([]ClaimOutcome, error) {
+			return tx.grants().claim(ctx, rows, wait, onTakenSlot)
+		})
+	}
+	outcomes, err := claim(failTaken)
 	if isUniqueViolation(err) {
-		outcomes, err = s.claimRows(ctx, rows, wait, skipTaken)
+		return claim(skipTaken)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("claiming slots: %w", err)
-	}
-	return outcomes, nil
+	return outcomes, err
 }
 
 // These constants end an INSERT of grants. They decide what happens if a unique key is taken: failTaken makes the INSERT fail, and
@@ -62,16 +65,6 @@ const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
-
-// claimRows makes the claims in rows in one transaction, and returns one outcome for each. If waitForLock is true, it waits for locked
-// pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
-func (s grants) claimRows(ctx context.Context, rows []claimRow, waitForLock bool, onTakenSlot string) (outcomes []ClaimOutcome, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		outcomes, err = tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
-		return err
-	})
-	return outcomes, err
-}
 
 // claim makes the claims in requested and returns one outcome for each, in the same order. If waitForLock is true, it waits for locked
 // pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
@@ -144,7 +137,8 @@ func poolNames(claims []claimRow) []string {
 // The statement compares with IS NOT DISTINCT FROM, which cannot use an index. With = Postgres sometimes read all open tasks of the pool to
 // find the claimed task. The value of the state is hidden from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (tasks []int64, err error) {
-	tasks, err = collect(ctx, s.session, singleColumn[int64], `
+	defer describe(&err, "inserting grants")
+	return collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
@@ -163,10 +157,6 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 		{skip t}
 		`+onTakenSlot+`
 		RETURNING task`, claims)
-	if err != nil {
-		return nil, fmt.Errorf("inserting grants: %w", err)
-	}
-	return tasks, nil
 }
 
 // fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcome of each claim that was granted. outcomes has one

@@ -17,9 +17,10 @@ type ForcedRelease struct {
 // slot becomes free when the result arrives or the lease ends. If release.AtOnce is true, the grant ends at once, and settle decides the
 // state of its task. ForceRelease returns ErrNotFound if nobody holds the slot, or if release.Token is not 0 and the grant has another
 // token.
-func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (Grant, error) {
+func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
+	defer describe(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
-	err := s.write(ctx, func(tx session) error {
+	err = s.write(ctx, func(tx session) error {
 		task, err := queryOne(ctx, tx, singleColumn[int64], `SELECT g.task FROM grants g WHERE g.pool = $1 AND g.slot = $2`, pool, slot)
 		if err != nil {
 			return err
@@ -35,10 +36,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 		released.CancelWhy = whyCancelled
 		return tx.grants().force(ctx, release, e, settle)
 	})
-	if err != nil {
-		return Grant{}, fmt.Errorf("releasing slot %d of pool %s: %w", slot, pool, err)
-	}
-	return released, nil
+	return released, err
 }
 
 // lockSlotGrant locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot of the pool.

@@ -138,10 +138,8 @@ func (s session) endHawkbit(ctx context.Context, device string, last HawkbitActi
 
 // CloseHawkbit records that the device reported the end of an action. The next answers ask the device for its attributes.
 func (s hawkbit) CloseHawkbit(ctx context.Context, device string, id int64, state HawkbitState) error {
-	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, id, string(state))
-		return err
-	})
+	_, err := s.execInTx(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, id, string(state))
+	return err
 }
 
 // SettleHawkbitAttributes records that the device has sent its attributes.

@@ -79,14 +79,8 @@ type LeaseTask struct {
 // OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it keeps waiting for
 // at least request.WaitFor from now. OpenLease returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		task, err = tx.leases().open(ctx, request)
-		return err
-	})
-	if err != nil {
-		return LeaseTask{}, fmt.Errorf("opening a lease in pool %s: %w", request.Pool, err)
-	}
-	return task, nil
+	defer describe(&err, "opening a lease in pool %s", request.Pool)
+	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().open(ctx, request) })
 }
 
 // open does the work of OpenLease in one transaction.
@@ -203,14 +197,8 @@ const systemActor = "dispatcher"
 // DropLease deletes a lease that was opened for a single try, and subtracts it from the total of its batch. dropped is false if the lease
 // was granted, or requested again, after OpenLease returned lease; then nothing changes.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		dropped, err = tx.leases().drop(ctx, lease)
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("withdrawing lease %d: %w", lease.Task, err)
-	}
-	return dropped, nil
+	defer describe(&err, "withdrawing lease %d", lease.Task)
+	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().drop(ctx, lease) })
 }
 
 // drop does the work of DropLease in one transaction.
@@ -235,22 +223,18 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 
 // SetLeaseWait sets the end of the wait of a waiting lease to waitFor from now. If the lease was requested again after OpenLease returned
 // lease, nothing changes.
-func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) error {
-	err := s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
-			lease.Task, lease.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("extending the wait of lease %d: %w", lease.Task, err)
-	}
-	return nil
+func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
+	defer describe(&err, "extending the wait of lease %d", lease.Task)
+	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
+		lease.Task, lease.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
+	return err
 }
 
 // YieldPlace lets the callers behind a waiting lease go first. task is the task of the lease. yielded is true if the lease was ahead of
 // these callers before. The lease keeps its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until
 // OpenLease is called again.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
+	defer describe(&err, "yielding the place of lease %d", task)
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds())
@@ -263,15 +247,13 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("yielding the place of lease %d: %w", task, err)
-	}
-	return yielded, nil
+	return yielded, err
 }
 
 // GiveUpLease ends a waiting lease. task is the task that stores the lease. If the lease holds a slot, GiveUpLease changes nothing and
 // returns held = true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
+	defer describe(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
 			return err
@@ -283,10 +265,7 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 		held, err = queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("giving up lease %d: %w", task, err)
-	}
-	return held, nil
+	return held, err
 }
 
 // LeaseFilter selects leases of a pool.

@@ -21,13 +21,10 @@ func (c CallerBound) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c
 const maxCountedAhead = 1000
 
 // CallerBoundOf reads the CallerBound of the caller that waits with this task.
-func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (CallerBound, error) {
-	c, err := queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
+func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (_ CallerBound, err error) {
+	defer describe(&err, "counting the callers of pool %s", pool)
+	return queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
 		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
-	if err != nil {
-		return c, fmt.Errorf("counting the callers of pool %s: %w", pool, err)
-	}
-	return c, nil
 }
 
 // callerBoundSQL returns the statement of CallerBoundOf.

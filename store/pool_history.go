@@ -192,15 +192,13 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 
 // eventIDNear returns the approximate id of the first event that happened at moment or later. If there is no such event, it returns an id
 // above the last event. It uses a binary search, because ids increase almost in the order of times.
-func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (int64, error) {
+func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (_ int64, err error) {
+	defer describe(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("finding a time in the log: %w", err)
-	}
-	return id, nil
+	return id, err
 }
 
 // isBeforeTimeSQL is the condition of the binary search in eventIDNear. It is true if the first event with an id >= (low + high) / 2

@@ -14,8 +14,9 @@ type OpenPool struct {
 }
 
 // OpenPools returns all pools that have free slots and a batch with tasks that could start now, in one snapshot.
-func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
-	pools, err := collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
+func (s pools) OpenPools(ctx context.Context) (_ []OpenPool, err error) {
+	defer describe(&err, "reading pools with free slots")
+	return collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
 			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
 			WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0
@@ -23,10 +24,6 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 		WHERE free > 0 AND name IN (
 			SELECT b.pool FROM batches b JOIN pools p ON p.name = b.pool
 			WHERE `+isStartableSQL()+` AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending'))`)
-	if err != nil {
-		return nil, fmt.Errorf("reading pools with free slots: %w", err)
-	}
-	return pools, nil
 }
 
 // WaitingCount is the result of one call of CountWaitingDevices.
@@ -43,13 +40,10 @@ const maxDevicesChecked = 500
 // than seenWithin. The silence of a device begins at its Device.QuietUntil. One call checks the next maxDevicesChecked devices that have
 // tasks, in the order of their names. It begins behind the device named in the parameter after; an empty name is before all devices. The
 // call stops when it has counted limit devices.
-func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (WaitingCount, error) {
+func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
+	defer describe(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
-	count, err := queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
-	if err != nil {
-		return WaitingCount{}, fmt.Errorf("counting the waiters of pool %s: %w", pool, err)
-	}
-	return count, nil
+	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
 }
 
 // waitingDevicesSQL returns the statement of CountWaitingDevices. $1 is the pool, $2 the limit, $3 the period in milliseconds. The

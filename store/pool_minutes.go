@@ -45,6 +45,7 @@ const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'p
 // event up to the id lastEvent. It returns the number of counted events. All events up to lastEvent must be complete (see EventsComplete). Each
 // event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
+	defer describe(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
 		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted {lock}`)
 		if counted = 0; err != nil || from >= lastEvent {
@@ -60,10 +61,7 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 		}
 		return tx.pools().countMinutes(ctx, from, last)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("counting slot changes: %w", err)
-	}
-	return counted, nil
+	return counted, err
 }
 
 // countMinutes adds the events with after < id <= last to the counts per minute of their pools.

@@ -57,12 +57,6 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-// readClock reads the time of the database's clock.
-func (s poolsIn) readClock(ctx context.Context) (now time.Time, err error) {
-	err = s.scanRow(ctx, []any{&now}, `SELECT {now}`)
-	return now, err
-}
-
 // checkFits returns ErrNeverStarts if batch.FinishInside is true and the windows are never open for long enough, so that no task of the
 // batch could ever start. It accepts an unknown pool, because a later statement refuses it.
 func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {

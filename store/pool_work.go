@@ -1,18 +1,12 @@
 package store
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // PoolsWithWork returns each of the given pools that has pending tasks and may grant, with or without a free slot. A running task counts as
 // pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns no pools.
-func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
-	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
-	if err != nil {
-		return nil, fmt.Errorf("finding pools with work: %w", err)
-	}
-	return found, nil
+func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
+	defer describe(&err, "finding pools with work")
+	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
 // poolsWithWorkSQL returns the statement of PoolsWithWork. It reads one task per pool. It uses no EXISTS, because Postgres may evaluate
@@ -27,12 +21,9 @@ func poolsWithWorkSQL() string {
 }
 
 // PoolsWithUrgent returns each of the given pools that has an urgent batch with a waiting task, if tasks of this batch may start now.
-func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
-	found, err := collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
-	if err != nil {
-		return nil, fmt.Errorf("finding pools with urgent work: %w", err)
-	}
-	return found, nil
+func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
+	defer describe(&err, "finding pools with urgent work")
+	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 }
 
 // poolsWithUrgentSQL returns the statement of PoolsWithUrgent.

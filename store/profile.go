@@ -124,8 +124,9 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 }
 
 // deletePolicyList deletes the list of policies with this name from table, unless check returns an error.
-func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) error {
-	err := s.write(ctx, func(tx session) error {
+func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
+	defer describe(&err, "changing %s %s", table.noun, name)
+	return s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device locks the row of the profile first. So either this statement waits for that
 		// transaction, or that transaction finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "{lock}"); err != nil {
@@ -139,10 +140,6 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 		}
 		return tx.recordEvent(ctx, Event{Kind: table.deleted, Actor: actor, Detail: table.noun + "=" + name})
 	})
-	if err != nil {
-		return fmt.Errorf("changing %s %s: %w", table.noun, name, err)
-	}
-	return nil
 }
 
 // lockProfile locks a profile until the end of the transaction, so that it cannot be deleted. It returns ErrUnknownProfile if there is no

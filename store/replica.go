@@ -34,13 +34,14 @@ type Heartbeat struct {
 }
 
 // RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
-func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) error {
+func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) (err error) {
+	defer describe(&err, "storing the heartbeat of this replica")
 	var reaped *int64
 	if heartbeat.SinceReap != nil {
 		ms := heartbeat.SinceReap.Milliseconds()
 		reaped = &ms
 	}
-	err := s.write(ctx, func(tx session) error {
+	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM replicas WHERE seen_at < {now} - $1 * {ms}`, replicaKept.Milliseconds()); err != nil {
 			return err
 		}
@@ -51,18 +52,12 @@ func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) erro
 			heartbeat.ID, heartbeat.Host, heartbeat.Address, heartbeat.Version, heartbeat.Uptime.Milliseconds(), reaped, string(heartbeat.State), string(heartbeat.Tallies))
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("storing the heartbeat of this replica: %w", err)
-	}
-	return nil
 }
 
 // RemoveReplica deletes the row of a replica that is ending.
 func (s replicas) RemoveReplica(ctx context.Context, id string) error {
-	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
-		return err
-	})
+	_, err := s.execInTx(ctx, `DELETE FROM replicas WHERE id = $1`, id)
+	return err
 }
 
 // Replicas returns the replicas that sent a heartbeat within the last hour and have not ended, oldest first, and the ledger's time (now).

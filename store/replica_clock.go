@@ -50,16 +50,11 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 
 // StoreClockPair stores pair, and replaces the pair that was stored before. Replicas that start later read it. A pair has the times of the
 // ledger's clock and of the host's clock, read at the same moment.
-func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
-	err := s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `
-			INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})
-			ON CONFLICT (id) DO UPDATE SET ledger = excluded.ledger, wall = excluded.wall`,
-			pair.Ledger.UnixMilli(), pair.Wall.UnixMilli())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("storing a pair of clock readings: %w", err)
-	}
-	return nil
+func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) (err error) {
+	defer describe(&err, "storing a pair of clock readings")
+	_, err = s.execInTx(ctx, `
+		INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})
+		ON CONFLICT (id) DO UPDATE SET ledger = excluded.ledger, wall = excluded.wall`,
+		pair.Ledger.UnixMilli(), pair.Wall.UnixMilli())
+	return err
 }

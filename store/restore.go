@@ -56,14 +56,12 @@ func (s Standstill) String() string {
 // increased by a large number. The versions of all pools are increased, too, because the semaphore may know a later version than the
 // ledger. Replicas forget the tokens of devices and operators that they have cached.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
+	defer describe(&err, "preparing the ledger after a restore")
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.protectAfterRestore(ctx, actor, max(minDuration, minStandstill))
 		return err
 	})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("preparing the ledger after a restore: %w", err)
-	}
-	return until, nil
+	return until, err
 }
 
 // protectAfterRestore does the work of ProtectAfterRestore in one transaction.
@@ -103,7 +101,7 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 // of the shortest standstill. If an earlier restore set a later time for a pool, that time stays. Deleted pools are included, because a
 // pool may have been created again after the backup was made.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
-	now, err := s.pools().readClock(ctx)
+	now, err := s.readClock(ctx)
 	if err != nil {
 		return standstill, err
 	}

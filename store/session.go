@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"time"
 )
 
 // database is a connection pool or a transaction, with or without prepared statements.
@@ -113,6 +114,11 @@ func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query 
 	var t T
 	err := s.scanRow(ctx, dest(&t), query, args...)
 	return t, err
+}
+
+// readClock reads the time of the database's clock.
+func (s session) readClock(ctx context.Context) (time.Time, error) {
+	return queryOne(ctx, s, singleColumn[time.Time], `SELECT {now}`)
 }
 
 // singleColumn is the argument dest of collect and queryOne for a query with one column. It returns target as the only destination.

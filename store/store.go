@@ -293,7 +293,4 @@ func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error)
 }
 
 // Clock returns the time of the database's clock.
-func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
-	err = s.readSession().scanRow(ctx, []any{&now}, `SELECT {now}`)
-	return now, err
-}
+func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.readSession().readClock(ctx) }

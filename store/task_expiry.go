@@ -131,14 +131,8 @@ const overdueText = `
 
 // endWaiting ends at most limit waiting tasks that match the rule, in a transaction of its own, and returns the number of ended tasks.
 func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
-		ended, err = tx.tasks().endWaiting(ctx, rule, limit)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("ending tasks that are %s: %w", rule.state, err)
-	}
-	return ended, nil
+	defer describe(&err, "ending tasks that are %s", rule.state)
+	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaiting(ctx, rule, limit) })
 }
 
 // endWaiting ends at most limit waiting tasks that match the rule, and returns the number of ended tasks.

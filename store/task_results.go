@@ -76,29 +76,23 @@ func (f ResultFilter) resultsQuery() *query {
 
 // ResultSearchBound returns the id up to which one call of Results searches. If filter has Since or Until, one call searches 50,000
 // results; otherwise there is no bound.
-func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (SearchBound, error) {
+func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ SearchBound, err error) {
+	defer describe(&err, "searching results")
 	if !filter.timed() {
 		return SearchBound{}, nil
 	}
 	q := &query{}
 	ids := filter.candidateIDsSQL(q, filter.LastTask, searchLimit)
-	stretch, err := s.searchBound(ctx, q, ids, "")
-	if err != nil {
-		return SearchBound{}, fmt.Errorf("searching results: %w", err)
-	}
-	return stretch, nil
+	return s.searchBound(ctx, q, ids, "")
 }
 
 // Results returns the results that match filter, in the order of their tasks' ids.
-func (s tasks) Results(ctx context.Context, filter ResultFilter) ([]TaskResult, error) {
+func (s tasks) Results(ctx context.Context, filter ResultFilter) (_ []TaskResult, err error) {
+	defer describe(&err, "reading results")
 	q := filter.resultsQuery()
-	list, err := collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
+	return collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
 		return []any{&r.Task, &r.Device, &r.State, &r.Ended, &r.Granted, &r.Freed, &r.Output, &r.Dropped, &r.Error}
 	}, q.text, q.args...)
-	if err != nil {
-		return nil, fmt.Errorf("reading results: %w", err)
-	}
-	return list, nil
 }
 
 // SampledResult is one result of a sample.

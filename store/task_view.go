@@ -24,16 +24,14 @@ type TaskView struct {
 
 // TaskView reads the TaskView of one task. Its cost depends only on the open tasks of the device of the task and on the slots of the pool.
 // It returns ErrNotFound if there is no such task.
-func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
+func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
+	defer describe(&err, "reading task %d", id)
 	var v TaskView
-	err := s.withSnapshotSession(ctx, func(tx session) (err error) {
+	err = s.withSnapshotSession(ctx, func(tx session) (err error) {
 		v, err = tx.tasks().view(ctx, id)
 		return err
 	})
-	if err != nil {
-		return TaskView{}, fmt.Errorf("reading task %d: %w", id, err)
-	}
-	return v, nil
+	return v, err
 }
 
 // view reads the TaskView of one task.

@@ -48,6 +48,7 @@ func waitingTaskDest(task *waitingTask) []any {
 // spread evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or
 // batch.
 func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int) (found WaitingTasks, err error) {
+	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
 		if err != nil {
@@ -66,15 +67,13 @@ func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int)
 		found.Views, err = s.waitingViews(ctx, pool, list)
 		return err
 	})
-	if err != nil {
-		return WaitingTasks{}, fmt.Errorf("reading waiting tasks: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // NextWaiting reads at most limit waiting tasks of a pool or a batch (where), behind the position in the parameter after. It returns
 // ErrNotFound if there is no such pool or batch.
 func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
+	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, where)
 		if err != nil {
@@ -91,10 +90,7 @@ func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPo
 		found.Views, err = s.waitingViews(ctx, pool, list)
 		return err
 	})
-	if err != nil {
-		return WaitingTasks{}, fmt.Errorf("reading waiting tasks: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // inSnapshot runs read in the snapshot that ctx belongs to. If ctx belongs to no snapshot, it opens one.
