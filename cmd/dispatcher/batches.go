@@ -2,14 +2,12 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +18,7 @@ import (
 func newBatches() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
-	verbs := o.newListCommands(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind", "state", "sort"), columns: []column{
-		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"),
+	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(columns("ID", "NAME", "POOL"), []column{
 		{"STATE", func(e entry) string { return readProgress(e).ShownState() }},
 		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
@@ -32,8 +29,8 @@ func newBatches() *cobra.Command {
 			}
 			return e.text("eta")
 		}},
-		memberColumn("CREATED", "created_at"),
-	}}, "List batches, by default newest first", addBatchFilters)
+	}, columns("CREATED=created_at"))}
+	verbs := o.newListCommands(list, "List batches, by default newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
@@ -87,45 +84,22 @@ func getBatch(batches noun) *cobra.Command {
 	return command
 }
 
-// setBatch returns the command `batches set`, which changes the settings of a batch.
+// setBatch returns the command `batches set`.
 func setBatch(batches noun) *cobra.Command {
-	var priority, weight, attempts int
-	var notAfter, lane string
-	var opens windowsFlag
-	var policies limitsFlag
-	var always, never, noWait bool
-	var maxWait time.Duration
-	command := batches.objectCommand("set", "Change the settings of a batch that are given as flags; the others stay unchanged", func(s *session, batch string) error {
-		body := changedFields(s.cmd.Flags(), map[string]field{
-			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
-			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
-			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
-			"max-wait": {"max_wait_ms", maxWait.Milliseconds()}, "no-max-wait": {"max_wait_ms", nil},
-		})
-		if err := policies.addTo(body); err != nil {
-			return err
-		}
-		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --lane, --max-attempts, --not-after, --never-expires, --max-wait, --no-max-wait, --window, --always-open, --limits, --no-limits")}
-		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
-	})
+	command := batches.setCommand("Change the settings of a batch that are given as flags; the others stay unchanged")
 	flags := command.Flags()
-	flags.IntVar(&priority, "priority", 0, "priority of the tasks that have none of their own; higher first")
-	flags.IntVar(&weight, "weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000")
-	flags.StringVar(&lane, "lane", "", "urgent: before all other batches of the pool, up to a share of its slots; or normal")
-	flags.IntVar(&attempts, "max-attempts", 0, "maximum attempts of each task, 1 to 100; applies to attempts that end after the change")
-	flags.StringVar(&notAfter, "not-after", "", "tasks that still wait at this time expire: "+exampleTime)
-	flags.BoolVar(&never, "never-expires", false, "remove the time of --not-after")
-	flags.DurationVar(&maxWait, "max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
-	flags.BoolVar(&noWait, "no-max-wait", false, "remove the limit of --max-wait")
-	opens.add(flags)
-	flags.BoolVar(&always, "always-open", false, "remove all windows")
-	policies.addChange(command)
+	flags.Int("priority", 0, "priority of the tasks that have none of their own; higher first")
+	flags.Int("weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000")
+	flags.String("lane", "", "urgent: before all other batches of the pool, up to a share of its slots; or normal")
+	flags.Int("max-attempts", 0, "maximum attempts of each task, 1 to 100; applies to attempts that end after the change")
+	flags.String("not-after", "", "tasks that still wait at this time expire: "+exampleTime)
+	addClearFlag(command, "never-expires", "not-after", "remove the time of --not-after")
+	flags.Duration("max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
+	addClearFlag(command, "no-max-wait", "max-wait", "remove the limit of --max-wait")
+	addWindowFlag(flags)
+	addClearFlag(command, "always-open", "window", "remove all windows")
+	addLimitsFlags(command)
 	complete(command, "lane", "normal", "urgent")
-	command.MarkFlagsMutuallyExclusive("window", "always-open")
-	command.MarkFlagsMutuallyExclusive("not-after", "never-expires")
-	command.MarkFlagsMutuallyExclusive("max-wait", "no-max-wait")
 	return command
 }
 

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,33 +18,21 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batchFlags contains the flags for the fields of a batch and for the source of its tasks.
+// batchFlags contains the flags of the command that creates a batch.
 type batchFlags struct {
-	name, pool, kind, payload   string
-	priority, weight, attempts  int
-	notBefore, notAfter, onLost string
-	lane                        string
-	windows                     windowsFlag
-	finishInside                bool
-	retryOn                     []string
-	backoff, lease, maxRun      time.Duration
-	maxWait                     time.Duration
-	abortFailure                float64
-	abortMin                    int64
+	fields *pflag.FlagSet // each flag sets a field of the batch
 
+	abort        operators.Abort
 	file, format string
 	devices      []string
 	tags         map[string]string
-
-	limits       limitsFlag
-	duplicates   string
-	unknown      string
-	dryRun, wait bool
+	mode         operators.QueueMode
+	wait         bool
 }
 
 // createBatch returns the command `batches create`.
 func createBatch(operator *operatorFlags) *cobra.Command {
-	b := &batchFlags{}
+	b := &batchFlags{fields: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	command := &cobra.Command{
 		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: from a file, for named devices, or for all devices with certain tags",
 		Long: `Queue tasks: one for each line of a file, for each named device, or for each
@@ -64,7 +50,7 @@ unless every task succeeded.`,
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
 		RunE: operator.withSession(func(s *session, _ []string) error {
-			r, err := b.request(s.cmd.Flags(), s.console.in)
+			r, err := b.request(s.cmd, s.console.in)
 			if err != nil {
 				return err
 			}
@@ -73,14 +59,14 @@ unless every task succeeded.`,
 				return err
 			}
 			made.noteWarnings()
-			if b.dryRun || !b.wait {
-				return made.show(b.dryRun)
+			if b.mode.DryRun || !b.wait {
+				return made.show(b.mode.DryRun)
 			}
 			made.console.note("batch %d: %s%s", made.ID, countText(made.Tasks, "task", "tasks"), made.skippedText())
 			return newBatchWatch(s.Client, s.console, strconv.FormatInt(made.ID, 10)).requireSuccess(s.cmd.Context())
 		}),
 	}
-	b.add(command.Flags())
+	b.add(command)
 	operator.pools().completeFlag(command, "pool")
 	operator.devices().completeFlag(command, "device")
 	complete(command, "format", "csv", "ndjson")
@@ -95,114 +81,70 @@ unless every task succeeded.`,
 	return requireFlag(command, "pool")
 }
 
-// add adds the flags of a batch to flags.
-func (b *batchFlags) add(flags *pflag.FlagSet) {
+// add adds the flags to command.
+func (b *batchFlags) add(command *cobra.Command) {
+	fields, flags := b.fields, command.Flags()
+	fields.String("name", "", "name of the batch, for display and search")
+	fields.String("pool", "", "pool whose slots the tasks use; required")
+	fields.String("kind", "", "kind of work for the devices, such as speedtest")
+	fields.Var(new(jsonFlag), "payload", "JSON that all tasks share, or @FILE")
+	fields.Int("priority", 0, "priority of the tasks within the batch; higher first")
+	fields.Int("weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000 (default 1)")
+	fields.String("lane", "", "urgent: before all other batches of the pool, up to a share of its slots (default normal)")
+	fields.String("not-before", "", "no task starts before this time: "+exampleTime)
+	fields.String("not-after", "", "tasks that still wait at this time expire")
+	fields.Duration("max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
+	addWindowFlag(fields)
+	fields.Bool("finish-inside", true, "no task starts if less than its lease is left of the window")
+	fields.Int("max-attempts", 0, "maximum attempts of each task, 1 to 100 (default 3)")
+	fields.StringSlice("retry-on", nil, "outcomes that are retried: failed, timed_out (default both)")
+	fields.Duration("retry-backoff", 0, "pause before the second attempt; doubles with each further attempt (default 10s)")
+	fields.String("on-lost", "", "what to do if a lease ends without a result: retry or fail (default retry)")
+	fields.Duration("lease", 0, "lease of each task (default: the lease of the pool)")
+	fields.Duration("max-run", 0, "time after which a lease is not renewed (default 1h)")
+	fields.String("duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
+	addLimitsFlag(fields)
+	flags.AddFlagSet(fields)
 	flags.StringVarP(&b.file, "file", "f", "", "tasks as CSV or NDJSON; -: standard input")
 	flags.StringVar(&b.format, "format", "", "format of the file: csv or ndjson (default: from its name)")
 	flags.StringArrayVar(&b.devices, "device", nil, "a device that gets a task; may be repeated")
 	flags.StringToStringVar(&b.tags, "tag", nil, "all devices that have these tags now: area=330100,city=hz")
-	flags.StringVar(&b.name, "name", "", "name of the batch, for display and search")
-	flags.StringVar(&b.pool, "pool", "", "pool whose slots the tasks use; required")
-	flags.StringVar(&b.kind, "kind", "", "kind of work for the devices, such as speedtest")
-	flags.StringVar(&b.payload, "payload", "", "JSON that all tasks share, or @FILE")
-	flags.IntVar(&b.priority, "priority", 0, "priority of the tasks within the batch; higher first")
-	flags.IntVar(&b.weight, "weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000 (default 1)")
-	flags.StringVar(&b.lane, "lane", "", "urgent: before all other batches of the pool, up to a share of its slots (default normal)")
-	flags.StringVar(&b.notBefore, "not-before", "", "no task starts before this time: "+exampleTime)
-	flags.StringVar(&b.notAfter, "not-after", "", "tasks that still wait at this time expire")
-	flags.DurationVar(&b.maxWait, "max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
-	b.windows.add(flags)
-	flags.BoolVar(&b.finishInside, "finish-inside", true, "no task starts if less than its lease is left of the window")
-	flags.IntVar(&b.attempts, "max-attempts", 0, "maximum attempts of each task, 1 to 100 (default 3)")
-	flags.StringSliceVar(&b.retryOn, "retry-on", nil, "outcomes that are retried: failed, timed_out (default both)")
-	flags.DurationVar(&b.backoff, "retry-backoff", 0, "pause before the second attempt; doubles with each further attempt (default 10s)")
-	flags.StringVar(&b.onLost, "on-lost", "", "what to do if a lease ends without a result: retry or fail (default retry)")
-	flags.DurationVar(&b.lease, "lease", 0, "lease of each task (default: the lease of the pool)")
-	flags.DurationVar(&b.maxRun, "max-run", 0, "time after which a lease is not renewed (default 1h)")
-	flags.Float64Var(&b.abortFailure, "abort-failure", 0, "pause the batch if this share of the tried tasks failed: 0.2")
-	flags.Int64Var(&b.abortMin, "abort-min", 0, "number of tried tasks before --abort-failure applies (default 1)")
-	b.limits.add(flags)
-	flags.StringVar(&b.duplicates, "duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
-	flags.StringVar(&b.unknown, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
-	flags.BoolVar(&b.dryRun, "dry-run", false, "only check and count the tasks, queue nothing")
+	flags.Float64Var(&b.abort.Failure, "abort-failure", 0, "pause the batch if this share of the tried tasks failed: 0.2")
+	flags.Int64Var(&b.abort.Min, "abort-min", 0, "number of tried tasks before --abort-failure applies (default 1)")
+	flags.StringVar(&b.mode.UnknownDevices, "unknown-devices", "", "refuse: all devices must be registered (default allow)")
+	flags.BoolVar(&b.mode.DryRun, "dry-run", false, "only check and count the tasks, queue nothing")
 	flags.BoolVar(&b.wait, "wait", false, "wait until the batch has ended, and show its progress")
 }
 
-// fields returns the fields of the batch whose flags were given, by their names in the API.
-func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
-	fields := changedFields(flags, map[string]field{
-		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
-		"priority": {"priority", b.priority}, "weight": {"weight", b.weight}, "lane": {"lane", b.lane},
-		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "max-wait": {"max_wait_ms", b.maxWait.Milliseconds()}, "window": {"windows", b.windows},
-		"finish-inside": {"finish_inside", b.finishInside}, "max-attempts": {"max_attempts", b.attempts}, "retry-on": {"retry_on", b.retryOn},
-		"retry-backoff": {"retry_backoff_ms", b.backoff.Milliseconds()}, "on-lost": {"on_lost", b.onLost},
-		"lease": {"lease_ms", b.lease.Milliseconds()}, "max-run": {"max_run_ms", b.maxRun.Milliseconds()}, "duplicates": {"duplicates", b.duplicates},
-	})
-	if flags.Changed("abort-min") && !flags.Changed("abort-failure") {
-		return nil, usageError{errors.New("--abort-min: only together with --abort-failure")}
-	}
-	if flags.Changed("abort-failure") {
-		fields["abort"] = operators.Abort{Failure: b.abortFailure, Min: b.abortMin}
-	}
-	payload, err := readJSONFlag("payload", b.payload)
-	if payload != nil {
-		fields["payload"] = payload
-	}
-	return fields, errors.Join(err, b.limits.addTo(fields))
-}
-
-// readJSONFlag returns the JSON that a flag gives. text is the value of the flag: JSON, or @FILE for the JSON in a file. If text is empty,
-// readJSONFlag returns nil. flag is the name of the flag, for errors.
-func readJSONFlag(flag, text string) (json.RawMessage, error) {
-	value := []byte(text)
-	if file, ok := strings.CutPrefix(text, "@"); ok {
-		var err error
-		if value, err = os.ReadFile(file); err != nil {
-			return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
-		}
-	}
-	if len(value) == 0 {
-		return nil, nil
-	}
-	if !json.Valid(value) {
-		return nil, usageError{fmt.Errorf("--%s: not JSON; to name a file, put @ before it", flag)}
-	}
-	return value, nil
-}
-
 // request returns the request that creates the batch. It reads the tasks from stdin if the file is "-".
-func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.Request, error) {
-	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newIdempotencyKey()}
-	fields, err := b.fields(flags)
+func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators.Request, error) {
+	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: operators.Query("unknown_devices", b.mode.UnknownDevices), Key: newIdempotencyKey()}
+	if b.mode.DryRun {
+		r.Query.Set("dry_run", "true")
+	}
+	fields, err := requestBody(b.fields)
 	if err != nil {
 		return r, err
 	}
-	if b.dryRun {
-		r.Query.Set("dry_run", "true")
-	}
-	if b.unknown != "" {
-		r.Query.Set("unknown_devices", b.unknown)
+	switch hasShare := command.Flags().Changed("abort-failure"); {
+	case hasShare:
+		fields["abort"] = b.abort
+	case command.Flags().Changed("abort-min"):
+		return r, usageError{errors.New("--abort-min: only together with --abort-failure")}
 	}
 	switch {
 	case b.file != "":
-		err = b.stream(&r, fields, stdin)
+		if err := operators.AddToQuery(fields, r.Query); err != nil {
+			return r, err
+		}
+		return r, openFile(&r, b.file, b.format, stdin)
 	case len(b.devices) > 0:
-		fields["devices"], r.Body = b.devices, fields
+		fields["devices"] = b.devices
 	default:
-		fields["select"], r.Body = operators.Selection{Tags: b.tags}, fields
+		fields["select"] = operators.Selection{Tags: b.tags}
 	}
-	return r, err
-}
-
-// stream makes request send the file of tasks (stdin if the file is "-") unchanged in its body, and fields in its query.
-func (b *batchFlags) stream(request *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
-	if err := operators.AddToQuery(fields, request.Query); err != nil {
-		return err
-	}
-	if request.ContentType, err = mediaType(b.file, b.format); err != nil {
-		return err
-	}
-	return openFile(request, b.file, stdin)
+	r.Body = fields
+	return r, nil
 }
 
 // mediaType returns the media type of a file of tasks or devices. If format is empty, the extension of the file name determines the type.
@@ -219,9 +161,12 @@ func mediaType(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// openFile makes request send a file, or stdin if file is "-". A file is opened again each time the request is sent. Standard input can be
-// read only once, so a request with it is sent only once.
-func openFile(request *operators.Request, file string, stdin io.Reader) error {
+// openFile makes request send a file in this format unchanged, or stdin if file is "-". A file is opened again each time the request is
+// sent. Standard input can be read only once, so a request with it is sent only once.
+func openFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
+	if request.ContentType, err = mediaType(file, format); err != nil {
+		return err
+	}
 	if file == "-" {
 		request.NoRetry = true
 		request.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }

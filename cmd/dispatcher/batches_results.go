@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -57,7 +56,7 @@ func batchResults(batches noun) *cobra.Command {
 			r.Fields = firstFields(sum.Fields)
 		}
 		_, _ = fmt.Fprintln(s.console.out)
-		return s.writeList(listSpec{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
+		return s.writeList(listSpec{path: path, columns: resultColumns(r.Fields), query: r.tableQuery()}, r.limit)
 	})
 	flags := command.Flags()
 	flags.StringSliceVar(&r.Fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
@@ -74,8 +73,8 @@ func batchResults(batches noun) *cobra.Command {
 	return command
 }
 
-// filters returns the query for the table of results. The query asks for no summary, because the command has shown the summary before.
-func (r *resultFlags) filters(*pflag.FlagSet) url.Values {
+// tableQuery returns the query for the table of results. The query asks for no summary, because the command has shown the summary before.
+func (r *resultFlags) tableQuery() url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
@@ -92,15 +91,15 @@ func firstFields(fields []operators.OutputField) (names []string) {
 
 // resultColumns returns the columns of the table of results: the columns of every result, and one column for each of fields.
 func resultColumns(fields []string) []column {
-	columns := []column{memberColumn("TASK", "task"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"), memberColumn("ENDED", "ended_at"), memberColumn("RAN", "duration_ms")}
+	list := columns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
 	for _, name := range fields {
-		columns = append(columns, column{name, func(e entry) string {
+		list = append(list, column{name, func(e entry) string {
 			var output map[string]json.RawMessage
 			_ = json.Unmarshal(e["output"], &output) // if the output is null, output stays empty
 			return plainValue(output[name])
 		}})
 	}
-	return append(columns, memberColumn("ERROR", "error"))
+	return append(list, columns("ERROR")...)
 }
 
 // plainValue returns a JSON string without its quotes, "" for null, and any other value as JSON.

@@ -22,12 +22,8 @@ const (
 type progress struct{ operators.Batch }
 
 // readProgress decodes a batch of the API as its progress.
-func readProgress(batch entry) progress {
-	var p progress
-	text, err := json.Marshal(batch)
-	if err == nil {
-		_ = json.Unmarshal(text, &p) // fields that do not fit stay empty
-	}
+func readProgress(batch entry) (p progress) {
+	_ = batch.decode(&p) // fields that do not fit stay empty
 	return p
 }
 

@@ -4,14 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -20,13 +17,8 @@ import (
 func newDevices() *cobra.Command {
 	o := &operatorFlags{}
 	d := o.devices()
-	verbs := o.newListCommands(listSpec{
-		path: operators.Path("devices"), filters: deviceFilters,
-		columns: []column{
-			memberColumn("ID", "id"), memberColumn("LAST SEEN", "last_seen"), memberColumn("BLOCKED", "blocked"), memberColumn("OWN TOKEN", "own_token"),
-			memberColumn("TAGS", "tags"), memberColumn("ATTRIBUTES", "attributes"),
-		},
-	}, "List devices by id, or by their latest report", addDeviceFilters)
+	list := listSpec{path: operators.Path("devices"), columns: columns("ID", "LAST SEEN", "BLOCKED", "OWN TOKEN", "TAGS", "ATTRIBUTES")}
+	verbs := o.newListCommands(list, "List devices by id, or by their latest report", addDeviceFilters)
 	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), checkDevice(o), explainDevice(d), setDevice(d), retagDevices(o), newDeviceToken(d),
 		blockDevice(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
 		blockDevice(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
@@ -67,22 +59,6 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
 	complete(command, "blocked", "true", "false")
 	complete(command, "noisy", "true", "false")
-}
-
-// deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of them.
-func deviceFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "blocked", "noisy", "prefix", "part", "profile", "registered-by", "created-since")
-	if recent, _ := flags.GetInt("recent"); recent != 0 {
-		q.Set("recent", strconv.Itoa(recent))
-	}
-	if silent, _ := flags.Lookup("silent-for").Value.(*model.Duration); silent != nil && *silent != 0 {
-		q.Set("silent_for_ms", strconv.FormatInt(time.Duration(*silent).Milliseconds(), 10))
-	}
-	tags, _ := flags.GetStringToString("tag")
-	for name, value := range tags {
-		q.Add("tag", name+":"+value)
-	}
-	return q
 }
 
 // createDevice returns the command `devices create`.
@@ -146,13 +122,14 @@ func setDevice(devices noun) *cobra.Command {
 
 // newDeviceToken returns the command that makes a new token of a device.
 func newDeviceToken(devices noun) *cobra.Command {
-	overlap := 24 * time.Hour
 	command := devices.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
-		return s.sendAndShow(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(overlap.Milliseconds())},
-		})
+		body, err := requestBody(s.cmd.LocalNonPersistentFlags())
+		if err != nil {
+			return err
+		}
+		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: body})
 	})
-	command.Flags().DurationVar(&overlap, "overlap", overlap, "how long older tokens of the device stay valid; 0: they are revoked at once")
+	command.Flags().Duration("overlap", 24*time.Hour, "how long older tokens of the device stay valid; 0: they are revoked at once")
 	return command
 }
 
@@ -233,15 +210,11 @@ the profile. NDJSON has one line for each device, such as
 			if s.console.isJSON {
 				r.Accept = operators.TypeNDJSON
 			}
-			var err error
-			if r.ContentType, err = mediaType(file, format); err != nil {
-				return err
-			}
-			if err := openFile(&r, file, s.console.in); err != nil {
+			if err := openFile(&r, file, format, s.console.in); err != nil {
 				return err
 			}
 			r.NoRetry = true // a second answer would contain no tokens
-			err = s.Copy(s.cmd.Context(), r, s.console.out)
+			err := s.Copy(s.cmd.Context(), r, s.console.out)
 			if operators.IsResponseLost(err) {
 				return advisedError{err, "the devices may have been created, and their tokens are lost; to create new tokens for all: dispatcher devices import --existing rotate -f " + file}
 			}

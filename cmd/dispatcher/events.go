@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,9 +17,7 @@ import (
 // newEvents returns the command `events` with its subcommands.
 func newEvents() *cobra.Command {
 	o := &operatorFlags{}
-	l := listSpec{path: operators.Path("events"), filters: eventFilters, columns: []column{
-		memberColumn("ID", "id"), memberColumn("AT", "at"), memberColumn("KIND", "kind"), {"ACTOR", eventActor}, {"ABOUT", eventSubject}, memberColumn("DETAIL", "detail"),
-	}}
+	l := listSpec{path: operators.Path("events"), columns: slices.Concat(columns("ID", "AT", "KIND"), []column{{"ACTOR", eventActor}, {"ABOUT", eventSubject}}, columns("DETAIL"))}
 	verbs := o.newListCommands(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
 		c.Flags().String("order", "newest", "newest or oldest first")
@@ -69,18 +67,10 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	operator.devices().completeFlag(command, "device")
 }
 
-// eventFilters returns the query for the flags of addEventFilters. An event has to match all of them.
-func eventFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
-	if kind := flags.Lookup("actor-kind").Value.String(); kind != "" {
-		q.Set("actor_kind", kind)
-	}
-	return q
-}
-
 // watchEvents returns the command `events watch`, which writes events as they happen.
 func watchEvents(operator *operatorFlags) *cobra.Command {
 	after := ""
+	var filters *pflag.FlagSet
 	command := &cobra.Command{
 		Use: "watch", Short: "Show new events until Ctrl-C; no event is missed if the connection is lost", Args: cobra.NoArgs,
 		RunE: operator.withSession(func(s *session, _ []string) error {
@@ -88,7 +78,7 @@ func watchEvents(operator *operatorFlags) *cobra.Command {
 			if after == "" {
 				live.OnConnected = func() { s.console.note("Waiting for events.") }
 			}
-			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), live, eventLog{s.console}.writeEvent)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), requestQuery(filters), live, eventLog{s.console}.writeEvent)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}
@@ -96,6 +86,7 @@ func watchEvents(operator *operatorFlags) *cobra.Command {
 		}),
 	}
 	addEventFilters(operator, command)
+	filters = copyFlags(command)
 	command.Flags().StringVar(&after, "after", "", "also show the earlier events after this id; 0: all events")
 	return command
 }

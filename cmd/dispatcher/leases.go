@@ -24,26 +24,26 @@ func newLeases() *cobra.Command {
 
 // leaseList describes the list of the leases of a pool.
 func leaseList(pool string) listSpec {
-	return listSpec{path: operators.Path("pools", pool, "leases"), columns: []column{
-		memberColumn("LEASE", "lease"), memberColumn("CALLER", "caller"), memberColumn("HOLDER", "holder"), memberColumn("STATE", "state"),
-		memberColumn("SLOT", "slot"), memberColumn("TOKEN", "token"), memberColumn("SINCE", "granted_at"), memberColumn("LEASE UNTIL", "lease_until"),
-	}}
+	return listSpec{path: operators.Path("pools", pool, "leases"), columns: columns("LEASE", "CALLER", "HOLDER", "STATE", "SLOT", "TOKEN", "SINCE=granted_at", "LEASE UNTIL")}
 }
 
 // listLeases returns the command `leases list`.
 func listLeases(pools noun) *cobra.Command {
-	limit := 0
-	command := pools.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
-	command.Flags().IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
+	var limit *int
+	command := pools.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error {
+		return s.writeList(leaseList(pool), *limit)
+	})
+	limit = addLimitFlag(command)
 	return command
 }
 
 // exportLeases returns the command `leases export`.
 func exportLeases(pools noun) *cobra.Command {
-	format := "csv"
-	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leaseList(pool), format) })
-	command.Flags().StringVar(&format, "format", format, "csv or ndjson")
-	complete(command, "format", "csv", "ndjson")
+	var format *string
+	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
+		return s.export(leaseList(pool), *format)
+	})
+	format = listSpec{}.addFormatFlag(command)
 	return command
 }
 

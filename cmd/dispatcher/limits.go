@@ -21,9 +21,8 @@ import (
 func newLimits() *cobra.Command {
 	o := &operatorFlags{}
 	l := o.limitSets()
-	verbs := o.newListCommands(listSpec{path: operators.Path("limits"), columns: []column{
-		memberColumn("NAME", "name"), memberColumn("LIMITS", "limits"), memberColumn("UPDATED", "updated_at"),
-	}}, "List limit sets by name", nil)
+	list := listSpec{path: operators.Path("limits"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}
+	verbs := o.newListCommands(list, "List limit sets by name", nil)
 	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
 		takeFrom(l, "take", "Ask whether an action is allowed, and count it if it is"), takeFrom(l, "peek", "Show what take would answer, and count nothing"),
@@ -96,7 +95,11 @@ func takeFrom(limitSets noun, verb, short string) *cobra.Command {
 }
 
 // takeAnswer is the answer to a take or a peek.
-type takeAnswer operators.Taken
+type takeAnswer struct {
+	operators.Taken
+
+	Limits []entry
+}
 
 // show writes text, the answer as received. Without --output json it leaves out the members that contain no new information, and adds a
 // table of the policies.
@@ -111,11 +114,7 @@ func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	if err := output.show(text, without...); err != nil || output.isJSON || len(t.Limits) == 0 {
 		return err
 	}
-	table := terminal.NewTable(output.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
-	for _, l := range t.Limits {
-		table.AddRow(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), durationText(l.ResetMS))
-	}
-	return table.Flush()
+	return writeTable(output.out, t.Limits, append(columns("POLICY", "REMAINING", "MAX"), resetColumn()))
 }
 
 // refusal returns an error if the take is not allowed, else nil.
@@ -165,8 +164,7 @@ func showSetUsage(limitSets noun) *cobra.Command {
 		for name, value := range namedFacts {
 			query.Set("facts."+name, value)
 		}
-		var usage policyUsage
-		return s.getAndShow(operators.Path("limits", set, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
+		return s.showUsage(operators.Path("limits", set, "usage"), query)
 	})
 	addFacts(command.Flags(), &facts)
 	command.Flags().IntVar(&limit, "limit", 20, "number of subjects to show, highest usage first, 1 to 100")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -31,6 +30,18 @@ func readEntry(text json.RawMessage) (entry, error) {
 // text returns a member as text for display. The text of a member that is false, null or absent is empty.
 func (e entry) text(name string) string { return terminal.FormatValue(name, e[name]) }
 
+// decode decodes the object into target.
+func (e entry) decode(target any) error { return convertJSON(e, target) }
+
+// convertJSON decodes the JSON of value into target.
+func convertJSON(value, target any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, target)
+}
+
 // stringMember returns a member that is a JSON string. If the member has another type, it returns "".
 func (e entry) stringMember(name string) string {
 	var word string
@@ -44,78 +55,87 @@ type column struct {
 	cell func(entry) string
 }
 
-// memberColumn returns a column that shows one member.
-func memberColumn(head, name string) column {
-	return column{head, func(e entry) string { return e.text(name) }}
+// columns returns a column for each of heads. A head names the member that the column shows: TAGS shows tags, "LEASE=lease_ms" shows lease_ms.
+func columns(heads ...string) []column {
+	list := make([]column, len(heads))
+	for i, head := range heads {
+		head, name, isNamed := strings.Cut(head, "=")
+		if !isNamed {
+			name = strings.ReplaceAll(strings.ToLower(head), " ", "_")
+		}
+		list[i] = column{head, func(e entry) string { return e.text(name) }}
+	}
+	return list
 }
 
 // listSpec describes how the entries at a path of the API are listed.
 type listSpec struct {
-	path         string
-	columns      []column
-	filters      func(*pflag.FlagSet) url.Values // returns the query for the flags; nil means that the list has no filters
-	extraFormats map[string]func(*session) error // formats of the export in addition to CSV and NDJSON
+	path    string
+	columns []column
+	query   url.Values
+	// exportYAML writes the entries as YAML, a format of the export in addition to CSV and NDJSON. It may be nil.
+	exportYAML func(s *session, query url.Values) error
+}
+
+// newListCommands returns two commands about the entries of list: `list` and `export`, in this order. addFilters adds the flags that filter
+// the entries; both commands have them. It may be nil.
+func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters func(*cobra.Command)) []*cobra.Command {
+	listed := &cobra.Command{Use: "list", Short: short}
+	if addFilters != nil {
+		addFilters(listed)
+	}
+	filters := copyFlags(listed)
+	limit := addLimitFlag(listed)
+	listed.RunE = o.withSession(func(s *session, _ []string) error { return s.writeList(list.filtered(filters), *limit) })
+	exported := &cobra.Command{Use: "export", Short: "Write all matching entries to standard output"}
+	exported.Flags().AddFlagSet(filters)
+	format := list.addFormatFlag(exported)
+	exported.RunE = o.withSession(func(s *session, _ []string) error { return s.export(list.filtered(filters), *format) })
+	return []*cobra.Command{listed, exported}
+}
+
+// copyFlags returns a set of the flags that command has now. Flags that are added later are not in the set.
+func copyFlags(command *cobra.Command) *pflag.FlagSet {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.AddFlagSet(command.Flags())
+	return set
+}
+
+// addLimitFlag adds the flag --limit of a list.
+func addLimitFlag(command *cobra.Command) *int {
+	return command.Flags().Int("limit", 100, "maximum number of entries to show; 0: all")
+}
+
+// addFormatFlag adds the flag --format of an export.
+func (l listSpec) addFormatFlag(command *cobra.Command) *string {
+	format := command.Flags().String("format", "csv", strings.Join(l.formats(), " or "))
+	complete(command, "format", l.formats()...)
+	return format
 }
 
 // formats returns the names of the formats in which the list can be exported.
 func (l listSpec) formats() []string {
-	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.extraFormats))...)
-}
-
-// newListCommands returns two commands about the entries of list: `list` and `export`, in this order. It calls addFilters for each
-// command, to add the flags that list.filters reads. addFilters may be nil.
-func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters func(*cobra.Command)) []*cobra.Command {
-	var limit int
-	listed := &cobra.Command{Use: "list", Short: short, RunE: o.withSession(func(s *session, _ []string) error { return s.writeList(list, limit) })}
-	listed.Flags().IntVar(&limit, "limit", 100, "maximum number of entries to show; 0: all")
-	format := "csv"
-	exported := &cobra.Command{
-		Use: "export", Short: "Write all matching entries to standard output",
-		RunE: o.withSession(func(s *session, _ []string) error { return s.export(list, format) }),
+	if l.exportYAML != nil {
+		return []string{"csv", "ndjson", "yaml"}
 	}
-	exported.Flags().StringVar(&format, "format", format, strings.Join(list.formats(), " or "))
-	complete(exported, "format", list.formats()...)
-	if addFilters != nil {
-		addFilters(listed)
-		addFilters(exported)
-	}
-	return []*cobra.Command{listed, exported}
+	return []string{"csv", "ndjson"}
 }
 
-// query returns the query of the list for the flags of the command.
-func (l listSpec) query(flags *pflag.FlagSet) url.Values {
-	if l.filters == nil {
-		return nil
-	}
-	return l.filters(flags)
+// filtered returns the list of the entries that match the filters that were given.
+func (l listSpec) filtered(filters *pflag.FlagSet) listSpec {
+	l.query = requestQuery(filters)
+	return l
 }
 
-// filterByFlags returns a function for listSpec.filters: its query has one parameter for each flag in names, with the name of the flag.
-func filterByFlags(names ...string) func(*pflag.FlagSet) url.Values {
-	return func(flags *pflag.FlagSet) url.Values { return flagQuery(flags, names...) }
-}
-
-// flagQuery returns a query with the flags in names. It leaves out flags that the command does not have and flags that are empty.
-func flagQuery(flags *pflag.FlagSet, names ...string) url.Values {
-	q := url.Values{}
-	for _, name := range names {
-		if flag := flags.Lookup(name); flag != nil && flag.Value.String() != "" {
-			q.Set(strings.ReplaceAll(name, "-", "_"), flag.Value.String())
-		}
-	}
-	return q
-}
-
-// writeList writes at most limit entries of list that match the flags of the command. If limit is 0, it writes all of them.
+// writeList writes at most limit entries of list. If limit is 0, it writes all of them.
 func (s *session) writeList(list listSpec, limit int) error {
 	if limit < 0 {
 		return usageError{errors.New("--limit: must not be negative")}
 	}
-	q := list.query(s.cmd.Flags())
-	if q.Has("recent") {
+	if list.query.Has("recent") {
 		limit = 0 // the flag --recent limits the number of entries
 	}
-	entries, more := s.List(s.cmd.Context(), list.path, q, limit)
+	entries, more := s.List(s.cmd.Context(), list.path, list.query, limit)
 	writer := s.console.newListWriter(list.columns)
 	for text, err := range entries {
 		if err == nil {
@@ -134,16 +154,29 @@ func (s *session) writeList(list listSpec, limit int) error {
 	return nil
 }
 
-// export writes all entries of list that match the flags of the command, in this format.
+// export writes all entries of list in this format.
 func (s *session) export(list listSpec, format string) error {
-	if write := list.extraFormats[format]; write != nil {
-		return write(s)
-	}
-	accept := map[string]string{"csv": operators.TypeCSV, "ndjson": operators.TypeNDJSON}[format]
-	if accept == "" {
+	request := operators.Request{Method: http.MethodGet, Path: list.path, Query: list.query}
+	switch {
+	case !slices.Contains(list.formats(), format):
 		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(list.formats(), " or "))}
+	case format == "yaml":
+		return list.exportYAML(s, list.query)
+	case format == "csv":
+		request.Accept = operators.TypeCSV
+	default:
+		request.Accept = operators.TypeNDJSON
 	}
-	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: list.path, Query: list.query(s.cmd.Flags()), Accept: accept}, s.console.out)
+	return s.Copy(s.cmd.Context(), request, s.console.out)
+}
+
+// writeTable writes a table of entries with these columns.
+func writeTable(out io.Writer, entries []entry, columns []column) error {
+	writer := (&console{out: out}).newListWriter(columns)
+	for _, e := range entries {
+		writer.addRow(e)
+	}
+	return writer.finish()
 }
 
 // listWriter writes entries as a table, or as one JSON array with one entry per line.
@@ -182,12 +215,17 @@ func (w *listWriter) writeEntry(text json.RawMessage) error {
 	if err != nil {
 		return err
 	}
+	w.addRow(e)
+	return nil
+}
+
+// addRow adds the row of an entry to the table.
+func (w *listWriter) addRow(e entry) {
 	cells := make([]string, len(w.columns))
 	for i, c := range w.columns {
 		cells[i] = c.cell(e)
 	}
 	w.table.AddRow(cells...)
-	return nil
 }
 
 // finish writes the rest of the table, or the end of the JSON array.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -25,35 +24,28 @@ type noun struct {
 	idMember, descriptionMember string
 }
 
-// pools returns the kind of object for commands about one pool.
 func (o *operatorFlags) pools() noun {
 	return noun{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
-// batches returns the kind of object for commands about one batch.
 func (o *operatorFlags) batches() noun {
 	return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"}
 }
 
-// tasks returns the kind of object for commands about one task.
 func (o *operatorFlags) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
 
-// devices returns the kind of object for commands about one device.
 func (o *operatorFlags) devices() noun {
 	return noun{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
-// profiles returns the kind of object for commands about one profile.
 func (o *operatorFlags) profiles() noun {
 	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
-// limitSets returns the kind of object for commands about one limit set.
 func (o *operatorFlags) limitSets() noun {
 	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
 }
 
-// tokens returns the kind of object for commands about one operator token.
 func (o *operatorFlags) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
 
 // objectCommand returns a command about one object, such as one pool. verb is the name of the command and short its help. run is called
@@ -87,22 +79,16 @@ func (n noun) pauseCommand(short string, omitted ...string) *cobra.Command {
 	return command
 }
 
-// field is a field of a request: its name in the API, and its value.
-type field struct {
-	name  string
-	value any
-}
-
-// changedFields returns the values of the fields whose flags were given, by their names in the API.
-// The keys of the parameter fields are the names of the flags.
-func changedFields(flags *pflag.FlagSet, fields map[string]field) map[string]any {
-	body := map[string]any{}
-	for flag, f := range fields {
-		if flags.Changed(flag) {
-			body[f.name] = f.value
+// setCommand returns the command `set` with the help short. It changes the settings of an object for which flags are given. The caller adds
+// the flags.
+func (n noun) setCommand(short string) *cobra.Command {
+	return n.objectCommand("set", short, func(s *session, name string) error {
+		body, err := changeBody(s.cmd)
+		if err != nil {
+			return err
 		}
-	}
-	return body
+		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path(n.plural, name), Body: body})
+	})
 }
 
 const (

@@ -180,6 +180,20 @@ func (s *session) getAndShow(path string, query url.Values, answer any, writeTex
 	return writeText()
 }
 
+// showTable reads the object at a path, and shows the entries of its members lists as a table.
+func (s *session) showTable(path string, query url.Values, columns []column, lists ...string) error {
+	var answer map[string]json.RawMessage
+	return s.getAndShow(path, query, &answer, func() error {
+		var entries []entry
+		for _, name := range lists {
+			var part []entry
+			_ = json.Unmarshal(answer[name], &part) // an absent list has no entries
+			entries = append(entries, part...)
+		}
+		return writeTable(s.console.out, entries, columns)
+	})
+}
+
 // readAnswer sends request, decodes the answer into answer, and returns the answer as received.
 func readAnswer(ctx context.Context, client *operators.Client, request operators.Request, answer any) (json.RawMessage, error) {
 	text, err := client.Call(ctx, request)

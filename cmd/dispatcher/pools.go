@@ -2,12 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,17 +20,10 @@ import (
 func newPools() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
-	exportYAML := func(s *session) error {
-		q := poolFilters(s.cmd.Flags())
-		filter := operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), OnlyTrouble: q.Has("only_trouble")}
-		return writePoolFile(s.Pools.List(s.cmd.Context(), filter), s.console.out)
-	}
-	verbs := o.newListCommands(listSpec{path: operators.Path("pools"), filters: poolFilters, extraFormats: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
-		memberColumn("NAME", "name"), memberColumn("CAPACITY", "capacity"), memberColumn("HELD", "held"), memberColumn("TASKS WAIT", "pending_tasks"),
-		{"TROUBLE", troubleCodes},
-		memberColumn("LEASE", "lease_ms"), memberColumn("PAUSED", "paused"),
-		memberColumn("OPENS", "opens_at"), memberColumn("CLOSES", "closes_at"), memberColumn("UPDATED", "updated_at"),
-	}}, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
+	list := listSpec{path: operators.Path("pools"), exportYAML: exportPoolFile, columns: slices.Concat(
+		columns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []column{{"TROUBLE", troubleCodes}},
+		columns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
+	verbs := o.newListCommands(list, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
 	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
 		pausePool(p), resumePool(p),
@@ -57,81 +48,22 @@ func addPoolFilters(command *cobra.Command) {
 	complete(command, "sort", "name", "held", "waiting", "trouble")
 }
 
-// poolFilters returns the query for the flags of addPoolFilters.
-func poolFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "name", "sort")
-	if onlyTrouble, _ := flags.GetBool("only-trouble"); onlyTrouble {
-		q.Set("only_trouble", "true")
-	}
-	return q
-}
-
-// poolFlags contains the flags for the settings of a pool.
-type poolFlags struct {
-	capacity     int
-	lease        time.Duration
-	paused       bool
-	windows      windowsFlag
-	limits       limitsFlag
-	alwaysOpen   bool
-	callers      callersFlag
-	longestLease time.Duration
-	longestSleep time.Duration
-}
-
-// callersFlag is a flag for a maximum number of slots. A nil maxSlots means "all".
-type callersFlag struct{ maxSlots *int }
-
-// Set parses text, a number of slots or "all", and stores it as the value of the flag.
-func (f *callersFlag) Set(text string) error {
-	if f.maxSlots = nil; text == "all" {
-		return nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return errors.New("must be a number of slots, or all")
-	}
-	f.maxSlots = &n
-	return nil
-}
-
-// String returns an empty text, so that the help shows no default for the flag.
-func (f *callersFlag) String() string { return "" }
-
-// Type returns "number", the name of the value in the help of the flag.
-func (f *callersFlag) Type() string { return "number" }
-
-// add adds the flags of the settings of a pool to flags.
-func (p *poolFlags) add(flags *pflag.FlagSet) {
-	flags.IntVar(&p.capacity, "capacity", 0, "number of slots: how many devices and callers may hold one at once")
-	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
-	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
-	flags.Var(&p.callers, "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
-	flags.DurationVar(&p.longestLease, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
-	flags.DurationVar(&p.longestSleep, "longest-sleep", 0, "the longest time until a device far back in the queue is asked to report again (default 10m)")
-	p.windows.add(flags)
-}
-
-// body returns the fields of a request whose flags were given, by their names in the API.
-func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
-	body := changedFields(flags, map[string]field{
-		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
-		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.maxSlots},
-		"longest-lease": {"longest_lease_ms", p.longestLease.Milliseconds()},
-		"longest-sleep": {"longest_sleep_ms", p.longestSleep.Milliseconds()}, "window": {"windows", p.windows},
-	})
-	if p.alwaysOpen {
-		body["windows"] = nil // the default: no windows
-	}
-	return body, p.limits.addTo(body)
+// addPoolSettings adds the flags of the settings of a pool, except those of its policies.
+func addPoolSettings(flags *pflag.FlagSet) {
+	flags.Int("capacity", 0, "number of slots: how many devices and callers may hold one at once")
+	flags.Duration("lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
+	flags.Bool("paused", false, "grant nothing new")
+	flags.Var(new(callersFlag), "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
+	flags.Duration("longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
+	flags.Duration("longest-sleep", 0, "the longest time until a device far back in the queue is asked to report again (default 10m)")
+	addWindowFlag(flags)
 }
 
 // createPool returns the command `pools create`.
 func createPool(pools noun) *cobra.Command {
-	settings := &poolFlags{}
 	command := pools.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
-		body, err := settings.body(s.cmd.Flags())
+		body, err := requestBody(s.cmd.LocalNonPersistentFlags())
 		if err != nil {
 			return err
 		}
@@ -144,28 +76,17 @@ func createPool(pools noun) *cobra.Command {
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: path, Body: body})
 	})
-	settings.add(command.Flags())
-	settings.limits.add(command.Flags())
+	addPoolSettings(command.Flags())
+	addLimitsFlag(command.Flags())
 	return requireFlag(command, "capacity")
 }
 
-// setPool returns the command `pools set`, which changes the settings of a pool.
+// setPool returns the command `pools set`.
 func setPool(pools noun) *cobra.Command {
-	settings := &poolFlags{}
-	command := pools.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay unchanged", func(s *session, pool string) error {
-		body, err := settings.body(s.cmd.Flags())
-		if err != nil {
-			return err
-		}
-		if len(body) == 0 {
-			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --longest-lease, --longest-sleep, --window, --always-open, --limits, --no-limits")}
-		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
-	})
-	settings.add(command.Flags())
-	settings.limits.addChange(command)
-	command.Flags().BoolVar(&settings.alwaysOpen, "always-open", false, "remove all windows")
-	command.MarkFlagsMutuallyExclusive("window", "always-open")
+	command := pools.setCommand("Change the settings of a pool that are given as flags; the others stay unchanged")
+	addPoolSettings(command.Flags())
+	addClearFlag(command, "always-open", "window", "remove all windows")
+	addLimitsFlags(command)
 	return command
 }
 
@@ -194,13 +115,8 @@ func (l slotList) writeTable(out io.Writer, withFree bool) error {
 	if !withFree && l.Held+l.Reserved == 0 {
 		return nil
 	}
-	t := terminal.NewTable(out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
-	for _, e := range l.Slots {
-		if withFree || e.text("state") != "free" {
-			t.AddRow(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
-		}
-	}
-	return t.Flush()
+	shown := slices.DeleteFunc(l.Slots, func(e entry) bool { return !withFree && e.text("state") == "free" })
+	return writeTable(out, shown, slices.Concat(columns("SLOT"), []column{{"STATE", slotState}, {"DEVICE", slotHolder}}, columns("TASK", "TOKEN", "SINCE", "LEASE UNTIL")))
 }
 
 // slotHolder returns the name of the device or the caller that has the slot. It is empty for a free slot.

@@ -167,7 +167,7 @@ func TestApplyChecksAllFirst(t *testing.T) {
 	d := newOperatorDesk(t)
 	for text, want := range map[string][]string{
 		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                                                                            {"line 3", "capcity"},
-		"pools:\n- {name: good, capacity: 1}\n- {name: b, lease: 5}\n":                                                                 {"pool \"b\"", "lease", "5m"},
+		"pools:\n- {name: good, capacity: 1}\n- {name: b, lease: 5}\n":                                                                 {"line 3", "\"5\"", "5m"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: b, capacity: 10001}\n":                                                          {"pool b", "capacity", "10000", "nothing was changed"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: b}\n":                                                                           {"pool b", "capacity"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: b, capacity: }\n":                                                               {"pool b", "capacity"},

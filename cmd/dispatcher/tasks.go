@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,14 +23,9 @@ import (
 func newTasks() *cobra.Command {
 	o := &operatorFlags{}
 	t := o.tasks()
-	verbs := o.newListCommands(listSpec{
-		path: operators.Path("tasks"), filters: taskFilters,
-		columns: []column{
-			memberColumn("ID", "id"), memberColumn("BATCH", "batch"), memberColumn("POOL", "pool"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"),
-			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"),
-			{"ERROR", taskError},
-		},
-	}, "List tasks by number", func(c *cobra.Command) {
+	list := listSpec{path: operators.Path("tasks"), columns: slices.Concat(
+		columns("ID", "BATCH", "POOL", "DEVICE", "STATE", "ATTEMPTS=attempts_counted", "FINISHED=finished_at"), []column{{"ERROR", taskError}})}
+	verbs := o.newListCommands(list, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)
 		c.Flags().String("order", "oldest", "newest or oldest first, by number")
 		complete(c, "order", "newest", "oldest")
@@ -58,19 +54,10 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	complete(command, "state", operators.TaskStates()...)
 }
 
-// taskFilters returns the query for the flags of addTaskFilters. A task has to match all of them.
-func taskFilters(flags *pflag.FlagSet) url.Values {
-	q := flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "since", "until", "order")
-	if retrying, _ := flags.GetBool("retrying"); retrying {
-		q.Set("retrying", "true")
-	}
-	return q
-}
-
 // taskError returns the error of a task. For a task that will be tried again it returns the time of the next try and the last error.
 func taskError(e entry) string {
 	var t operators.Task
-	if text, err := json.Marshal(e); err != nil || json.Unmarshal(text, &t) != nil || !t.WillBeTriedAgain() {
+	if e.decode(&t) != nil || !t.WillBeTriedAgain() {
 		return e.text("error")
 	}
 	if at := e.text("retry_at"); at != "" {
@@ -115,12 +102,7 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 		return nil
 	}
 	_, _ = fmt.Fprintln(out, "\nAttempts that ended:")
-	t := terminal.NewTable(out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
-	for _, e := range d.Attempts {
-		t.AddRow(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
-			e.text("ended_by"), e.text("error"), outputOf(e))
-	}
-	return t.Flush()
+	return writeTable(out, d.Attempts, append(columns("ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED=granted_at", "ENDED=ended_at", "BY=ended_by", "ERROR"), column{"OUTPUT", outputOf}))
 }
 
 // outputOf returns the output of an attempt as text, or a note if the output was dropped.
@@ -177,10 +159,11 @@ func (w taskExplanation) writeReasons(out io.Writer, heading string) error {
 // match the filters.
 func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
+	var filters *pflag.FlagSet
 	command := &cobra.Command{
 		Use: verb + " [TASK]", Short: short,
 		RunE: operator.withSession(func(s *session, args []string) error {
-			q := taskFilters(s.cmd.Flags())
+			q := requestQuery(filters)
 			switch {
 			case len(args) == 1 && len(q) > 0:
 				return usageError{errors.New("give either a task or filters")}
@@ -199,6 +182,7 @@ func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 		return exactlyOneID(cmd, args)
 	}
 	addTaskFilters(operator, command)
+	filters = copyFlags(command)
 	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")
 	return command

@@ -19,9 +19,8 @@ import (
 // newTokens returns the command `tokens` with its subcommands.
 func newTokens() *cobra.Command {
 	o := &operatorFlags{}
-	verbs := o.newListCommands(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
-		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("ROLE", "role"), memberColumn("POOLS", "pools"), memberColumn("LIMIT SETS", "limit_sets"), memberColumn("CREATED", "created_at"), memberColumn("EXPIRES", "expires_at"), memberColumn("LAST USED", "last_used_at"), memberColumn("REQUESTS", "requests"),
-	}}, "List operator tokens", func(c *cobra.Command) {
+	list := listSpec{path: operators.Path("tokens"), columns: columns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}
+	verbs := o.newListCommands(list, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})

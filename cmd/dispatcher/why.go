@@ -27,9 +27,7 @@ func explainWaiting(owner noun, short string) *cobra.Command {
 	command := owner.objectCommand("why", short, func(s *session, name string) error {
 		path := operators.Path(owner.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
-			return s.writeList(listSpec{path: path + "/tasks", filters: filterByFlags("code"), columns: []column{
-				memberColumn("TASK", "id"), memberColumn("BATCH", "batch"), memberColumn("DEVICE", "device"), memberColumn("LAST SEEN", "last_seen"), memberColumn("CODE", "code"), memberColumn("UNTIL", "until"), memberColumn("DETAIL", "detail"),
-			}}, limit)
+			return s.writeList(listSpec{path: path + "/tasks", query: operators.Query("code", code), columns: columns("TASK=id", "BATCH", "DEVICE", "LAST SEEN", "CODE", "UNTIL", "DETAIL")}, limit)
 		}
 		var waiting waitingTasks
 		return s.getAndShow(path, nil, &waiting, func() error { return waiting.writeReasons(s.console) })

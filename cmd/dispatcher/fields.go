@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// fieldAnnotation is the key of an annotation of a flag: the name of the field of the API that the flag sets, if fieldName would not return
+// it. A boolean flag with this annotation sets its field to null.
+const fieldAnnotation = "field"
+
+// fieldName returns the name of the field, or of the query parameter, that the flag sets: --max-attempts sets max_attempts. The name for a
+// duration ends in _ms.
+func fieldName(flag *pflag.Flag) string {
+	if annotated := flag.Annotations[fieldAnnotation]; len(annotated) > 0 {
+		return annotated[0]
+	}
+	name := strings.ReplaceAll(flag.Name, "-", "_")
+	if flag.Value.Type() == "duration" {
+		name += "_ms"
+	}
+	return name
+}
+
+// fieldValue returns the value of the flag in a form that encodes to the JSON of the API. A duration becomes a number of ms.
+func fieldValue(flag *pflag.Flag) (any, error) {
+	text := flag.Value.String()
+	switch value := flag.Value.(type) {
+	case *jsonFlag:
+		return value.read(flag.Name)
+	case *model.Duration:
+		return time.Duration(*value).Milliseconds(), nil
+	case pflag.SliceValue:
+		return value.GetSlice(), nil
+	}
+	switch flag.Value.Type() {
+	case "bool":
+		if flag.Annotations[fieldAnnotation] != nil {
+			return nil, nil
+		}
+		return text == "true", nil
+	case "int":
+		return json.Number(text), nil
+	case "duration":
+		d, err := time.ParseDuration(text)
+		return d.Milliseconds(), err
+	case "string", "time":
+		return text, nil
+	}
+	return flag.Value, nil // a type with a JSON form of its own
+}
+
+// requestBody returns the values of the flags that were given, by the names of their fields. It leaves out JSON flags that are empty.
+func requestBody(flags *pflag.FlagSet) (body map[string]any, err error) {
+	body = map[string]any{}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if _, isJSON := flag.Value.(*jsonFlag); !flag.Changed || err != nil || isJSON && flag.Value.String() == "" {
+			return
+		}
+		body[fieldName(flag)], err = fieldValue(flag)
+	})
+	return body, err
+}
+
+// requestQuery returns a query with a parameter for each flag that was given and is not empty.
+func requestQuery(flags *pflag.FlagSet) url.Values {
+	q := url.Values{}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if !flag.Changed || flag.Value.String() == "" {
+			return
+		}
+		if flag.Value.Type() == "stringToString" {
+			pairs, _ := flags.GetStringToString(flag.Name)
+			for name, value := range pairs {
+				q.Add(flag.Name, name+":"+value)
+			}
+			return
+		}
+		switch value, _ := fieldValue(flag); value := value.(type) { // only reading the file of a JSON flag can fail
+		case []string:
+			q.Set(fieldName(flag), strings.Join(value, ","))
+		default:
+			q.Set(fieldName(flag), fmt.Sprint(value))
+		}
+	})
+	return q
+}
+
+// changeBody returns the body of a request that changes the settings for which the command has flags. It fails if no flag was given.
+func changeBody(command *cobra.Command) (map[string]any, error) {
+	flags := command.LocalNonPersistentFlags()
+	body, err := requestBody(flags)
+	if err == nil && len(body) == 0 {
+		var names []string
+		flags.VisitAll(func(flag *pflag.Flag) {
+			if flag.Name != "help" {
+				names = append(names, "--"+flag.Name)
+			}
+		})
+		err = usageError{fmt.Errorf("nothing to change: give at least one of %s", strings.Join(names, ", "))}
+	}
+	return body, err
+}
+
+// addClearFlag adds the boolean flag name with this help. It sets the field of another flag, setter, to null. Only one of the two flags may
+// be given.
+func addClearFlag(command *cobra.Command, name, setter, help string) {
+	flags := command.Flags()
+	flags.Bool(name, false, help)
+	_ = flags.SetAnnotation(name, fieldAnnotation, []string{fieldName(flags.Lookup(setter))}) // fails only for a flag that does not exist
+	command.MarkFlagsMutuallyExclusive(setter, name)
+}
+
+// jsonFlag is a flag for JSON, or for @FILE with the name of a file that contains JSON. The server validates what the JSON means.
+type jsonFlag string
+
+// String returns the flag as it was given.
+func (j *jsonFlag) String() string { return string(*j) }
+
+// Set stores text. It does not read a file yet.
+func (j *jsonFlag) Set(text string) error {
+	*j = jsonFlag(text)
+	return nil
+}
+
+// Type returns "string", the name of the value in the help of the flag.
+func (j *jsonFlag) Type() string { return "string" }
+
+// read returns the JSON, from the file if the flag names one. flag is the name of the flag, for errors.
+func (j *jsonFlag) read(flag string) (json.RawMessage, error) {
+	value := []byte(*j)
+	if file, ok := strings.CutPrefix(string(*j), "@"); ok {
+		var err error
+		if value, err = os.ReadFile(file); err != nil {
+			return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
+		}
+	}
+	if !json.Valid(value) {
+		return nil, usageError{fmt.Errorf("--%s: not JSON; to name a file, put @ before it", flag)}
+	}
+	return value, nil
+}
+
+// addLimitsFlag adds the flag --limits.
+func addLimitsFlag(flags *pflag.FlagSet) {
+	flags.Var(new(jsonFlag), "limits", "policies that limit how often tasks may start: a JSON list, or @FILE with one")
+}
+
+// addLimitsFlags adds the flag --limits, and the flag --no-limits, which removes all policies.
+func addLimitsFlags(command *cobra.Command) {
+	addLimitsFlag(command.Flags())
+	addClearFlag(command, "no-limits", "limits", "remove all policies")
+}
