@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 )
 
 const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, expires_at`
@@ -165,4 +166,70 @@ func Covers(patterns []string, name string) bool {
 		}
 	}
 	return false
+}
+
+// changesKept is the time for which the ledger keeps the record that a token was changed. A replica caches a valid token for some time;
+// changesKept must be longer than that time.
+const changesKept = 2 * time.Hour
+
+// TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
+type TokenChanges struct {
+	Tokens []TokenChange
+	Next   int64     // the argument since of the next call; lower than since only if the ledger was replaced by another one
+	Now    time.Time // time of the reading, by the database's clock
+}
+
+// TokenChange is the change of one token.
+type TokenChange struct {
+	Hash   []byte // SHA-256 of the secret; empty means all tokens
+	Device string // the device of the token; empty for the token of an operator
+}
+
+// ChangedTokens returns the tokens that were changed or deleted since an earlier call. The parameter since is the Next that the earlier
+// call returned. ChangedTokens misses no change. It may return a change several times while a transaction is open that began before the
+// change.
+func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
+	var changes TokenChanges
+	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {
+		return []any{&changes.Now, &changes.Next, &c.Hash, &c.Device}
+	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, since)
+	for _, c := range read {
+		if c.Hash != nil {
+			changes.Tokens = append(changes.Tokens, c)
+		}
+	}
+	return changes, err
+}
+
+// OpenSession stores a session of the dashboard, and deletes expired sessions. secretHash is the SHA-256 of the secret of the session.
+// tokenHash is the SHA-256 of the secret of the operator token that the session uses. lifetime is the duration of the session. OpenSession
+// records that actor, the owner of the token, signed in from the network address in the parameter from.
+func (s credentials) OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, `INSERT INTO web_sessions (hash, token_hash, expires_at) VALUES ($1, $2, {now} + $3 * {ms})`,
+			secretHash, tokenHash, lifetime.Milliseconds()); err != nil {
+			return err
+		}
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_in", Actor: actor, Detail: "from=" + from})
+	})
+}
+
+// Session returns the hash of the operator token that a session uses. It returns ErrNotFound if there is no such session or it has expired.
+// secretHash is the SHA-256 of the secret of the session. The token may have been revoked after the session was opened.
+func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) {
+	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
+}
+
+// CloseSession deletes the session whose secret has the SHA-256 secretHash, and records that actor signed out from the network address in
+// the parameter from. If there is no such session, it records nothing and returns no error.
+func (s credentials) CloseSession(ctx context.Context, actor, from string, secretHash []byte) error {
+	return s.write(ctx, func(tx session) error {
+		if deleted, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash); err != nil || deleted == 0 {
+			return err
+		}
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_out", Actor: actor, Detail: "from=" + from})
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 )
 
 // ChangeDevice calls change with the settings of a device and stores the settings that change altered. It returns the device with the new
@@ -72,4 +73,182 @@ func tagsText(tags map[string]string) (string, error) {
 		return "", fmt.Errorf("tags: %w", err)
 	}
 	return string(text), nil
+}
+
+// DeviceChange changes spec, which holds the settings of the device id. ChangeDevices calls it for each device, perhaps more than once. If
+// one call returns an error, no device is changed.
+type DeviceChange func(id string, spec *DeviceSpec) error
+
+// deviceRow holds the new settings of one changed device, in the form that a statement reads.
+type deviceRow struct {
+	N       int    `json:"n"`
+	Device  string `json:"device"`
+	Tags    string `json:"tags"`
+	Profile string `json:"profile"`
+	Detail  string `json:"detail"`
+}
+
+// ChangeDevices changes the settings of each registered device in ids, in one transaction, and returns how many devices it changed. It
+// calls change for each device, perhaps more than once. If dryRun is true, nothing is written. If a device would get a profile that does
+// not exist, ChangeDevices returns ErrUnknownProfile.
+func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (changedCount int, err error) {
+	err = s.write(ctx, func(tx session) error {
+		changed, err := tx.devices().changeAll(ctx, ids, change)
+		if changedCount = len(changed); err != nil || dryRun {
+			return err
+		}
+		return tx.devices().storeChanged(ctx, actor, changed)
+	})
+	return changedCount, err
+}
+
+// changeAll locks the devices ids and calls change for each of them. It returns a row for each device whose settings change altered.
+func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
+	list, err := collect(ctx, s.session, deviceDest,
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, namesInput(ids))
+	if err != nil {
+		return nil, fmt.Errorf("locking devices: %w", err)
+	}
+	held := map[string]bool{}
+	for _, d := range list {
+		spec, words, err := d.applyChange(func(spec *DeviceSpec) error { return change(d.ID, spec) })
+		if err != nil {
+			return nil, err
+		}
+		if words == "" {
+			continue
+		}
+		if spec.Profile != d.Profile && !held[spec.Profile] {
+			if err := s.profiles().lockProfile(ctx, spec.Profile); err != nil {
+				return nil, err
+			}
+			held[spec.Profile] = true
+		}
+		if spec.Profile != d.Profile {
+			s.pendingNews.addDevices(d.ID) // the policies of its new profile may apply to its tasks
+		}
+		tags, err := tagsText(spec.Tags)
+		if err != nil {
+			return nil, err
+		}
+		changed = append(changed, deviceRow{len(changed), d.ID, tags, spec.Profile, words})
+	}
+	return changed, nil
+}
+
+// storeChanged writes the new settings in rows, and an event for each row.
+func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if _, err := s.exec(ctx, `
+		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
+		return fmt.Errorf("changing devices: %w", err)
+	}
+	_, err := s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail)
+		SELECT {now}, 'device.changed', $2, 'operator', device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)
+	return err
+}
+
+// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. reason is shown to people; it may be
+// empty. A device that is already blocked keeps its reason. SetBlocked returns ErrNotFound if the device is not registered.
+func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error {
+	return s.write(ctx, func(tx session) error {
+		if _, err := tx.devices().byID(ctx, id); err != nil {
+			return err
+		}
+		changed, err := tx.devices().setBlocked(ctx, actor, []string{id}, blocked, reason, false)
+		if err != nil || changed > 0 {
+			return err
+		}
+		// The change of the account is recorded even if the device is already blocked or unblocked. So an operator can repeat the request
+		// to repair an account that somebody changed at the broker.
+		return tx.credentials().recordAccountChanges(ctx, accountStateOf(blocked), []string{id})
+	})
+}
+
+// SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. reason is as
+// in SetBlocked. If dryRun is true, it changes nothing and returns how many devices it would change.
+func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
+	return inTx(ctx, s.connection, func(tx session) (int, error) {
+		return tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
+	})
+}
+
+// setBlocked does the work of SetAllBlocked in one transaction.
+func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
+	ids, err = collect(ctx, s.session, singleColumn[string],
+		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id {lock}`, namesInput(ids), blocked)
+	if err != nil || dryRun || len(ids) == 0 {
+		return len(ids), err
+	}
+	kind, by, note := "device.unblocked", "", ""
+	if blocked {
+		kind, by, note = "device.blocked", actor, reason
+	}
+	if _, err := s.exec(ctx, `
+		UPDATE devices SET blocked = $2, blocked_by = $3, blocked_at = CASE WHEN $2 THEN {now} END, block_reason = $4
+		WHERE id IN (SELECT name FROM {names})`, namesInput(ids), blocked, by, note); err != nil {
+		return 0, fmt.Errorf("blocking or unblocking: %w", err)
+	}
+	if blocked {
+		if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
+			return 0, fmt.Errorf("stopping tasks: %w", err)
+		}
+	}
+	if err := s.credentials().recordAccountChanges(ctx, accountStateOf(blocked), ids); err != nil {
+		return 0, err
+	}
+	s.pendingNews.addDevices(ids...)
+	_, err = s.exec(ctx, `
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail) SELECT {now}, $2, $3, 'operator', name, $4 FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), kind, actor, reason)
+	return len(ids), err
+}
+
+// accountStateOf returns the state that the account of a device must have. blocked says whether the device is blocked.
+func accountStateOf(blocked bool) AccountState {
+	if blocked {
+		return AccountDisabled
+	}
+	return AccountEnabled
+}
+
+// NoisyFor is the time for which a device counts as noisy after it was last recorded as noisy. A device is noisy if it reports far more
+// often than it may.
+const NoisyFor = 5 * time.Minute
+
+// IsNoisy reports whether the device counts as noisy at the time now, by the clock of the ledger.
+func (d Device) IsNoisy(now time.Time) bool {
+	return d.NoisyAt != nil && now.Sub(*d.NoisyAt) < NoisyFor
+}
+
+// RecordNoisy records that a device is noisy now. isNew is true if the device did not count as noisy before; then RecordNoisy also writes
+// the event device.noisy with this detail. If the device is not registered, nothing is recorded.
+func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
+	defer describe(&err, "recording that device %s is noisy", device)
+	err = s.write(ctx, func(tx session) error {
+		changed, err := tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1 AND (noisy_at IS NULL OR noisy_at <= {now} - $2 * {ms})`, device, NoisyFor.Milliseconds())
+		if isNew = changed > 0; err != nil {
+			return err
+		}
+		if isNew {
+			return tx.recordEvent(ctx, Event{Kind: "device.noisy", Actor: "dispatcher", Device: device, Detail: detail})
+		}
+		_, err = tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1`, device)
+		return err
+	})
+	return isNew, err
+}
+
+// whereNoisy adds the condition of the field Noisy to q. The condition NOT NULL repeats the condition of the partial index devices_noisy,
+// because SQLite uses the index only if the statement repeats it.
+func (f DeviceFilter) whereNoisy(q *query) {
+	switch {
+	case f.Noisy == nil:
+	case *f.Noisy:
+		q.where("d.noisy_at IS NOT NULL AND d.noisy_at > {now} - %s * {ms}", NoisyFor.Milliseconds())
+	default:
+		q.where("(d.noisy_at IS NULL OR d.noisy_at <= {now} - %s * {ms})", NoisyFor.Milliseconds())
+	}
 }

@@ -14,15 +14,13 @@
 // means running.
 //
 // A Store combines several parts on one connection, one for each kind of row: pools, batches, tasks, grants, devices, profiles,
-// credentials, events, news and replicas. The names of the files of a part begin with the singular of its name. There are two exceptions:
-// the leases of callers (lease.go, lease_bound.go) belong to grants, and limit sets (limit_set.go) belong to profiles. The types Token and
-// Event are in device.go. Operations on the whole ledger are methods of Store, in store.go, warm.go, retain.go, restore.go and
-// postgres_state.go.
+// credentials, events, news and replicas. The names of the files of a part begin with the singular of its name. There is one exception: the
+// leases of callers (lease.go, lease_bound.go) belong to grants. The types Token and Event are in device.go. Operations on the whole ledger
+// are methods of Store, in store.go, warm.go, retain.go, restore.go and postgres_state.go.
 //
-// The layers below these parts: connection.go begins and ends sessions. session.go runs statements. The statements of a part are methods of
-// a type such as tasksIn, which a session returns by the name of the part, as in tx.tasks().cancelAll. Their helpers are in dialect.go,
-// translate.go, prepared.go, once.go, snapshot.go, step.go, query.go, search_bound.go and scan.go. dialer.go and ping.go handle the
-// network, disk.go a full disk.
+// The layers below these parts: connection.go begins and ends sessions and snapshots. session.go runs statements. The statements of a part
+// are methods of a type such as tasksIn, which a session returns by the name of the part, as in tx.tasks().cancelAll. Their helpers are in
+// dialect.go, prepared.go, once.go, query.go and scan.go. dialer.go and ping.go handle the network.
 //
 // Limits: SQLite serves one process (one writer). Only Postgres is supported for production. Both databases run the same code path; the
 // differences are in dialect.go.

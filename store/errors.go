@@ -3,6 +3,13 @@ package store
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 var (
@@ -45,3 +52,64 @@ func describe(err *error, format string, args ...any) {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
 	}
 }
+
+// fullFor is the time for which the ledger counts as full after the disk refused a write. It is longer than the interval between the writes
+// of the background passes. So while the disk is full, these writes fail again and again and the ledger counts as full all the time.
+const fullFor = 15 * time.Second
+
+// fullDisk stores the time at which the disk last refused a write. A successful write does not reset this time, because Postgres can find
+// room for small rows in existing pages of a full disk.
+type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
+
+// recordDiskFull returns err. If err means that the disk was full, it stores now as the time of the refusal, and wraps err with
+// ErrDiskFull.
+func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
+	if !isDiskFull(err) {
+		return err
+	}
+	f.refusedAt.Store(&now)
+	return fmt.Errorf("%w: %w", ErrDiskFull, err)
+}
+
+// check returns ErrDiskFull if the disk refused a write less than fullFor ago.
+func (f *fullDisk) check(now time.Time) error {
+	if at := f.refusedAt.Load(); at != nil && now.Sub(*at) < fullFor {
+		return ErrDiskFull
+	}
+	return nil
+}
+
+// isDiskFull reports whether err means that the disk refused a write because it is full.
+func isDiskFull(err error) bool {
+	if e, ok := errors.AsType[*pq.Error](err); ok {
+		return e.Code == pqerror.DiskFull
+	}
+	return sqliteCode(err) == sqlite3.SQLITE_FULL
+}
+
+// isDamaged reports whether the error means that a file is not an SQLite database, or a corrupt one.
+func isDamaged(err error) bool {
+	code := sqliteCode(err)
+	return code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT
+}
+
+// sqliteCode returns the primary result code of an SQLite error. It returns 0 for any other error.
+func sqliteCode(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// sqliteFileError adds the name of the file to an SQLite error, and a remedy if the file is damaged.
+func sqliteFileError(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isDamaged(err):
+		return fmt.Errorf("the ledger %s is damaged (%w): %s", path, err, remedyOfDamage)
+	}
+	return fmt.Errorf("opening %s: %w", path, err)
+}
+
+const remedyOfDamage = "restore it from a backup; or, to start with an empty ledger, move it away together with its files -wal and -shm"
