@@ -175,11 +175,11 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
 			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, is_deployment, created_at)
-		SELECT $1, p.name, $3, $4{json}, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			$18{json}, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23{json}, $24,
+		SELECT $1, p.name, $3, $4::json, $5, $6, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+			$18::json, $19, {epoch} + $20 * {ms}, {epoch} + $21 * {ms}, {epoch} + $22 * {ms}, $23::json, $24,
 			CAST($25 AS bigint), CASE WHEN CAST($25 AS bigint) > 0 THEN
 				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, $26, {now}
-		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL {share p}
+		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL FOR KEY SHARE OF p
 		RETURNING id`, batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter), max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(), batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits), cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, batch.Pool)

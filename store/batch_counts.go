@@ -200,7 +200,7 @@ func (s batchesIn) applyAbortRules(ctx context.Context, batches []int64) ([]int6
 		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+endedAndFailedSQL+`
 		FROM batches b
 		WHERE b.id IN (SELECT id FROM {ids}) AND b.abort_min > 0 AND b.paused IS FALSE AND b.cancelled_at IS NULL
-		ORDER BY b.id {lock b}`, idsInput(batches...))
+		ORDER BY b.id FOR UPDATE OF b`, idsInput(batches...))
 	if err != nil {
 		return nil, fmt.Errorf("reading abort rules: %w", err)
 	}

@@ -92,8 +92,8 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 		}
 		if _, err := tx.exec(ctx, `
 			UPDATE batches SET priority = $2, weight = $3, not_after = {epoch} + $4 * {ms}, max_attempts = $5,
-				windows = $6{json}, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms},
-				limits = $10{json}, lane = $11, max_wait_ms = CAST($12 AS bigint),
+				windows = $6::json, opens_at = {epoch} + $7 * {ms}, closes_at = {epoch} + $8 * {ms}, windows_due = {epoch} + $9 * {ms},
+				limits = $10::json, lane = $11, max_wait_ms = CAST($12 AS bigint),
 				wait_until = CASE WHEN CAST($12 AS bigint) > 0 THEN
 					CASE WHEN not_before > created_at THEN not_before ELSE created_at END + CAST($12 AS bigint) * {ms} END
 			WHERE id = $1`,
@@ -143,7 +143,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err := tx.pools().lockName(ctx, pool); err != nil {
 			return err
 		}
-		b, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
+		b, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 FOR UPDATE`, id)
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
-		ORDER BY g.task {lock}`)
+		ORDER BY g.task FOR UPDATE`)
 	if err != nil || len(held) == 0 {
 		return err
 	}

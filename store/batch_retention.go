@@ -49,7 +49,7 @@ func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Dur
 			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
 			AND (SELECT count(*) FROM (
 				SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.finished_at >= (SELECT {now}) - $2 * {ms} LIMIT 1) AS late) = 0
-		ORDER BY b.id LIMIT 1 {lock b}`, firstID, keepFor.Milliseconds())
+		ORDER BY b.id LIMIT 1 FOR UPDATE OF b`, firstID, keepFor.Milliseconds())
 }
 
 // removeTasks deletes at most limit ended tasks of the batch and returns their number. If no task is left, it also deletes the batch and
@@ -58,7 +58,7 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
-		ORDER BY t.id {lock t}`, batch, limit)
+		ORDER BY t.id FOR UPDATE OF t`, batch, limit)
 	if err != nil {
 		return 0, false, err
 	}

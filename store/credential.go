@@ -32,7 +32,7 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 // rotate adds a token with this hash to the device id. The older tokens of the device expire after overlap. rotate returns this time as
 // olderUntil.
 func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
-	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, id, overlap.Milliseconds())
+	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, id, overlap.Milliseconds())
 	if err != nil {
 		return olderUntil, err
 	}
@@ -58,7 +58,7 @@ const enrolledTokenName = "enrolled"
 // own, or if an operator gave it one; then only an operator can add a token. It returns ErrNotFound if the device is not registered.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
-		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
+		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 FOR UPDATE`, id)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error
 		// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 		marked, err := collect(ctx, tx, singleColumn[string], `
 			UPDATE devices SET own_token = TRUE WHERE id IN (
-				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
+				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id FOR UPDATE OF d)
 			RETURNING id`, namesInput(devices))
 		tx.pendingNews.addDevices(marked...)
 		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token

@@ -78,7 +78,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 				return err
 			}
 			// The lock of the row makes a later change of the account wait until the account is disabled.
-			_, err := queryOne(ctx, tx, singleColumn[string], `SELECT device FROM account_changes WHERE device = $1 AND wanted = 'enabled' AND changed_at > {now} {lock}`, device)
+			_, err := queryOne(ctx, tx, singleColumn[string], `SELECT device FROM account_changes WHERE device = $1 AND wanted = 'enabled' AND changed_at > {now} FOR UPDATE`, device)
 			if errors.Is(err, ErrNotFound) { // an operator changed the account in the meantime
 				recorded = 0
 				return nil
@@ -104,7 +104,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 	}
 	changes, err := collect(ctx, s.session, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
 		`SELECT t.device, t.wanted FROM account_changes t WHERE t.changed_at <= (SELECT {now})
-		ORDER BY t.stage <> 0, t.changed_at, t.device LIMIT $1 {skip t}`, limit)
+		ORDER BY t.stage <> 0, t.changed_at, t.device LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
 	if err != nil {
 		return 0, nil, err
 	}

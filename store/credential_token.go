@@ -147,7 +147,7 @@ func (s credentials) RotateToken(ctx context.Context, actor string, id int64, se
 func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
-		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6{json}, $7{json}) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
+		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6::json, $7::json) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
 		token.Name, token.Device, token.Role, secretHash, nullMillis(token.ExpiresAt), nullList(token.Pools), nullList(token.LimitSets))
 	if err != nil {
 		return Token{}, err

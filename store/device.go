@@ -185,9 +185,7 @@ func (f DeviceFilter) where(q *query) error {
 // sift adds to q the conditions of the filter's fields that have no index. q selects from the columns of a search (searchDevices).
 func (f DeviceFilter) sift(q *query) {
 	whereSet(q, "registered_by = %s", f.RegisteredBy)
-	if !f.CreatedSince.IsZero() {
-		q.where("created_at >= {epoch} + %s * {ms}", f.CreatedSince.UnixMilli())
-	}
+	q.whereTime("created_at", f.CreatedSince, time.Time{})
 }
 
 // DevicesByID returns the devices in ids that are registered, in ascending order of ids.
@@ -240,14 +238,14 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
-		if err := tx.scanRow(ctx, []any{&old}, `SELECT attributes FROM devices WHERE id = $1 {lock}`, id); err != nil {
+		if err := tx.scanRow(ctx, []any{&old}, `SELECT attributes FROM devices WHERE id = $1 FOR UPDATE`, id); err != nil {
 			return err
 		}
 		merged, changed, err := mergeAttributes(old, patch)
 		if err != nil || !changed {
 			return err
 		}
-		_, err = tx.exec(ctx, `UPDATE devices SET attributes = $2{json} WHERE id = $1`, id, string(merged))
+		_, err = tx.exec(ctx, `UPDATE devices SET attributes = $2::json WHERE id = $1`, id, string(merged))
 		return err
 	})
 }

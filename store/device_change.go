@@ -15,7 +15,7 @@ import (
 // error, the transaction is rolled back. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
-		device, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
+		device, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 FOR UPDATE`, id)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 // changeAll locks the devices ids and calls change for each of them. It returns a row for each device whose settings change altered.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
-		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, namesInput(ids))
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesInput(ids))
 	if err != nil {
 		return nil, fmt.Errorf("locking devices: %w", err)
 	}
@@ -142,7 +142,7 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 		return nil
 	}
 	if _, err := s.exec(ctx, `
-		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
+		UPDATE devices SET tags = changed.tags::json, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
 		return fmt.Errorf("changing devices: %w", err)
 	}
 	_, err := s.exec(ctx, `
@@ -179,7 +179,7 @@ func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, 
 // setBlocked does the work of SetAllBlocked in one transaction.
 func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string],
-		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id {lock}`, namesInput(ids), blocked)
+		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id FOR UPDATE`, namesInput(ids), blocked)
 	if err != nil || dryRun || len(ids) == 0 {
 		return len(ids), err
 	}

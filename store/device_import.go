@@ -209,7 +209,7 @@ func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap tim
 func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
-		SELECT device, tags{json}, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n
+		SELECT device, tags::json, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n
 		ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(p.rows), p.actor)
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
@@ -245,7 +245,7 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 // device that was deleted concurrently gets no token.
 func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
-		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(registered))
+		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, toJSONInput(registered))
 	if err != nil {
 		return fmt.Errorf("locking devices: %w", err)
 	}

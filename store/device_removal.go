@@ -42,7 +42,7 @@ func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, 
 
 // delete does the work of DeleteDevices in one transaction.
 func (s devicesIn) delete(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id {lock}`, namesInput(ids))
+	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesInput(ids))
 	if err != nil {
 		return removed, err
 	}
@@ -86,7 +86,7 @@ func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []
 		device string
 	}
 	open, err := collect(ctx, s.session, func(t *openTask) []any { return []any{&t.id, &t.device} }, `
-		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id {lock t}`, namesInput(devices))
+		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id FOR UPDATE OF t`, namesInput(devices))
 	if err != nil {
 		return nil, err
 	}

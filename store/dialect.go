@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// dialect holds all differences between the two databases. SQL texts are written for Postgres, except for words in braces, which each
-// database replaces:
+// dialect holds all differences between the two databases. SQL texts are written for Postgres. SQLite leaves out clauses such as FOR UPDATE,
+// because it has only one writer and needs no row locks. Both databases replace the words in braces:
 //
 //	{now}        the database's clock at this moment, not at the start of the transaction
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
@@ -30,18 +31,7 @@ import (
 //	             (batch, state, id), because otherwise it may read along the primary key. SQLite gets plain conditions, because it
 //	             uses only the first column for such a range
 //	{pending of ids}  task t is pending and in the batch ids.id; it is written in the same two forms
-//	{least}      the smaller of two arguments
 //	{first word} the detail of the event e up to its first space
-//	{greatest}   the greater of two arguments
-//	{json}       casts the text before it to the type of payload and output
-//	{lock}       FOR UPDATE; SQLite has only one writer and needs no row locks
-//	{lock t}     FOR UPDATE OF t
-//	{lock b}     FOR UPDATE OF b
-//	{lock d}     FOR UPDATE OF d
-//	{share p}    FOR KEY SHARE OF p: keeps p from being deleted
-//	{share}      FOR SHARE: keeps rows from being changed
-//	{skip t}     FOR UPDATE OF t SKIP LOCKED
-//	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
 //	{best (} {) o}  encloses a query for tasks, runs it for each row before it, and left-joins its tasks as o
 //	{columns of best}  the columns that this query must select
 //	{shown and held}   maximum number of tasks in one group of a batch (viewsText): it is higher if policies apply
@@ -132,20 +122,9 @@ func postgresWords() []string {
 		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
-		"{least}", "least",
 		"{first word}", "split_part(e.detail, ' ', 1)",
 		"{pending of points}", "(t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch",
 		"{pending of ids}", "(t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807)",
-		"{greatest}", "greatest",
-		"{json}", "::json",
-		"{lock}", "FOR UPDATE",
-		"{lock t}", "FOR UPDATE OF t",
-		"{lock b}", "FOR UPDATE OF b",
-		"{lock d}", "FOR UPDATE OF d",
-		"{share p}", "FOR KEY SHARE OF p",
-		"{share}", "FOR SHARE",
-		"{skip t}", "FOR UPDATE OF t SKIP LOCKED",
-		"{skip t, g}", "FOR UPDATE OF t, g SKIP LOCKED",
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms, t.not_after",
@@ -187,7 +166,7 @@ func postgres() dialect {
 	const foldLock = "(20062, 0)"
 	return dialect{
 		name:               migrations.Postgres,
-		sqlTranslator:      newSQLTranslator(words),
+		sqlTranslator:      newSQLTranslator(words, nil),
 		forbidden:          forbiddenSettings(),
 		lockShared:         `SELECT name FROM {names} WHERE pg_advisory_xact_lock_shared` + poolLock + `name)) IS NOT NULL`,
 		tryShared:          `SELECT name FROM {names} WHERE pg_try_advisory_xact_lock_shared` + poolLock + `name))`,
@@ -232,9 +211,10 @@ func lookUps() []string {
 	}
 }
 
-// sqliteWords returns the words in braces, each followed by its replacement for SQLite.
+// sqliteWords returns the words in braces and the names of Postgres, each followed by its replacement for SQLite.
 func sqliteWords() []string {
 	return []string{
+		"least(", "min(", "greatest(", "max(", "::json", "",
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
 		"{ms}", "1",
 		"{epoch}", "0",
@@ -242,20 +222,9 @@ func sqliteWords() []string {
 		"{minute of at}", "(at / 60000)",
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{since began}", "(at - began)",
-		"{least}", "min",
 		"{first word}", "substr(e.detail, 1, instr(e.detail || ' ', ' ') - 1)",
 		"{pending of points}", "t.batch = points.batch AND t.state = 'pending' AND t.id >= points.at",
 		"{pending of ids}", "t.batch = ids.id AND t.state = 'pending'",
-		"{greatest}", "max",
-		"{json}", "",
-		"{lock}", "",
-		"{lock t}", "",
-		"{lock b}", "",
-		"{lock d}", "",
-		"{share p}", "",
-		"{share}", "",
-		"{skip t}", "",
-		"{skip t, g}", "",
 		"{batch of t}", "JOIN batches b ON b.id = t.batch",
 		"{batch of d}", "JOIN batches b ON b.id = d.batch",
 		"{batch c of w}", "LEFT JOIN batches c ON c.id = w.batch",
@@ -300,7 +269,7 @@ func sqliteDialect() dialect {
 		JOIN grants g ON g.task = endings.task AND g.token = endings.token) AS ended`)
 	return dialect{
 		name:          migrations.SQLite,
-		sqlTranslator: newSQLTranslator(words),
+		sqlTranslator: newSQLTranslator(words, regexp.MustCompile(`FOR (KEY )?(UPDATE|SHARE)( OF [a-z](, [a-z])*)?( SKIP LOCKED)?`)),
 		advanceNumbers: advanceStatements(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at)
@@ -380,18 +349,19 @@ func isCommitFailure(err error) bool {
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL
 }
 
-// sqlTranslator replaces the words in braces (see dialect) in statements. It translates each text once and caches the result, because
-// translating takes longer than a lookup. The cache stays small, because only this package has such texts.
+// sqlTranslator turns SQL texts into statements of one database. It translates each text once and caches the result, because translating
+// takes longer than a lookup. The cache stays small, because only this package has such texts.
 type sqlTranslator struct {
-	words *strings.Replacer
+	words   *strings.Replacer
+	omitted *regexp.Regexp // clauses that the database does not know; nil means none
 
 	mu    sync.RWMutex
 	texts map[string]string // key: text with words in braces; value: translated text
 }
 
 // newSQLTranslator returns a translator. words are words in braces, each followed by its replacement.
-func newSQLTranslator(words []string) *sqlTranslator {
-	return &sqlTranslator{words: strings.NewReplacer(words...), texts: map[string]string{}}
+func newSQLTranslator(words []string, omitted *regexp.Regexp) *sqlTranslator {
+	return &sqlTranslator{words: strings.NewReplacer(words...), omitted: omitted, texts: map[string]string{}}
 }
 
 // translate returns the query with its words in braces replaced for the database.
@@ -403,6 +373,9 @@ func (w *sqlTranslator) translate(query string) string {
 		return text
 	}
 	text = w.words.Replace(query)
+	if w.omitted != nil {
+		text = w.omitted.ReplaceAllString(text, "")
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.texts[query] = text

@@ -55,12 +55,7 @@ func (f EventFilter) where(q *query) {
 	whereSet(q, "e.batch = %s", f.Batch)
 	whereSet(q, "e.task = %s", f.Task)
 	whereSet(q, "e.device = %s", f.Device)
-	if !f.Since.IsZero() {
-		q.where("e.at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
-	}
-	if !f.Until.IsZero() {
-		q.where("e.at < {epoch} + %s * {ms}", f.Until.UnixMilli())
-	}
+	q.whereTime("e.at", f.Since, f.Until)
 }
 
 // WithIDRange returns filter with additional bounds on the event ids (After and Before), computed from filter.Since and filter.Until. With
@@ -79,7 +74,7 @@ func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilte
 			return filter, err
 		}
 		if filter.Before == 0 || filter.Before > beyond {
-			filter.Before = beyond
+			filter.Before = max(beyond, 1)
 		}
 	}
 	return filter, nil

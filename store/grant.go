@@ -85,11 +85,11 @@ type DeviceView struct {
 
 // Claim is a request to grant a task on a slot that the semaphore gave. LeaseID is the id under which the semaphore holds the slot.
 type Claim struct {
-	Task    int64
-	Device  string
-	Pool    string
-	Slot    int
-	LeaseID string
+	Task    int64  `json:"task"`
+	Device  string `json:"device"`
+	Pool    string `json:"pool"`
+	Slot    int    `json:"slot"`
+	LeaseID string `json:"lease"`
 }
 
 // ClaimStatus is the ledger's answer to a Claim: whether the task was granted, or why not.

@@ -8,12 +8,8 @@ import (
 
 // claimRow is a claim in the form that a statement reads. N is the index of the claim.
 type claimRow struct {
-	N       int    `json:"n"`
-	Task    int64  `json:"task"`
-	Device  string `json:"device"`
-	Pool    string `json:"pool"`
-	Slot    int    `json:"slot"`
-	LeaseID string `json:"lease"`
+	N int `json:"n"`
+	Claim
 }
 
 // slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim. After a decrease of the capacity, grants on slots
@@ -43,7 +39,7 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []Claim
 	}
 	rows := make([]claimRow, len(claims))
 	for i, c := range claims {
-		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, LeaseID: c.LeaseID}
+		rows[i] = claimRow{i, c}
 	}
 	claim := func(onTakenSlot string) ([]ClaimOutcome, error) {
 		return inTx(ctx, s.connection, func(tx session) ([]ClaimOutcome, error) {
@@ -154,7 +150,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 		WHERE t.state = `+hiddenPending+` AND `+isEligibleSQL()+` AND `+slotFitsSQL+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
-		{skip t}
+		FOR UPDATE OF t SKIP LOCKED
 		`+onTakenSlot+`
 		RETURNING task`, claims)
 }

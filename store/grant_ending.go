@@ -137,13 +137,13 @@ const (
 			attempts = t.attempts + coalesce(endings.counted, 0), returned = t.returned + coalesce(endings.returned, 0),
 			retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
 			finished_at = CASE WHEN endings.state <> 'pending' THEN {now} END,
-			output = CASE WHEN endings.state <> 'pending' THEN endings.output{json} END,
+			output = CASE WHEN endings.state <> 'pending' THEN endings.output::json END,
 			output_dropped = endings.state <> 'pending' AND endings.dropped IS NOT NULL,
 			error = CASE WHEN endings.state <> 'pending' THEN coalesce(endings.error, '') ELSE '' END
 		FROM {endings} WHERE t.id = endings.task`
 	insertAttempts = `
 		INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
-		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output{json}, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
+		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output::json, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
 	insertEndEvents = `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
 		SELECT {now}, event, coalesce(actor, device), coalesce(actor_kind, 'device'), pool, batch, task, device, token,

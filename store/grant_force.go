@@ -42,12 +42,12 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 // lockSlotGrant locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot of the pool.
 func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
 	lockedTask, err := queryOne(ctx, s.session, endingTaskDest,
-		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
+		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 	if err != nil {
 		return grantEnding{}, err
 	}
 	grant, err := queryOne(ctx, s.session, grantDest,
-		`SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 AND g.pool = $2 AND g.slot = $3 {lock}`, task, pool, slot)
+		`SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 AND g.pool = $2 AND g.slot = $3 FOR UPDATE`, task, pool, slot)
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 

@@ -85,7 +85,7 @@ func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, s
 func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
-		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, idsInput(tasks...))
+		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsInput(tasks...))
 	if err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
@@ -95,7 +95,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCu
 		byID[task.id], locked[i] = task, task.id
 	}
 	grants, err := collect(ctx, s.session, grantDest, `
-		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, idsInput(locked...))
+		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsInput(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)
 	}

@@ -24,7 +24,7 @@ const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_
 // time until max_until. The reason is the safety margin in the answer to the device: it is computed from the length, and would be too large
 // for a lease that ends at max_until.
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
-	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
+	ELSE least(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
 // Renew extends the leases that are due for a renewal, and returns one outcome per renewal, in the order of renewals. It never makes a
 // lease end earlier, because the holder may rely on an earlier answer. The length of a lease changes only together with its end.
@@ -64,13 +64,13 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	for i, r := range rows {
 		tasks[i] = r.Task
 	}
-	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, idsInput(tasks...)); err != nil {
+	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsInput(tasks...)); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `
-		UPDATE grants AS g SET lease_until = {least}({now} + coalesce(reported.lease_ms, g.lease_ms) * {ms}, g.max_until),
+		UPDATE grants AS g SET lease_until = least({now} + coalesce(reported.lease_ms, g.lease_ms) * {ms}, g.max_until),
 			lease_ms = `+renewedLengthSQL+`,
-			longest_ms = {greatest}(`+longestLease+`, `+renewedLengthSQL+`)
+			longest_ms = greatest(`+longestLease+`, `+renewedLengthSQL+`)
 		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+shouldRenewSQL, toJSONInput(rows))
 	return err
 }

@@ -80,7 +80,7 @@ func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
 			JOIN tasks t ON t.id = g.task {batch of t} {device of t}
-		ORDER BY t.id {skip t, g}`, toJSONInput(firsts))
+		ORDER BY t.id FOR UPDATE OF t, g SKIP LOCKED`, toJSONInput(firsts))
 	if err != nil || len(endings) == 0 {
 		return nil, err
 	}
@@ -132,12 +132,12 @@ func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle
 // lockTask locks a task and returns it with the rules of its batch, or ErrNotFound.
 func (s grantsIn) lockTask(ctx context.Context, task int64) (endingTask, error) {
 	return queryOne(ctx, s.session, endingTaskDest,
-		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
+		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 }
 
 // lockGrant locks the grant of a task and returns it, or ErrNotFound.
 func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
-	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
+	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
 }
 
 // endByResult ends grant (the grant of task) because of result. settle decides the state of the task.
@@ -187,7 +187,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 		return ResultOutcome{Kind: ResultLate, State: state}, nil
 	}
 	if _, err := s.exec(ctx, `
-		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2{json}, error = $3, output_dropped = $4 WHERE id = $1`,
+		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2::json, error = $3, output_dropped = $4 WHERE id = $1`,
 		result.Task, nullText(result.Output), result.Error, result.Dropped); err != nil {
 		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
 	}
@@ -226,7 +226,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate boo
 	}
 	n, err := s.exec(ctx, `
 		INSERT INTO late_results (device, task, token, known, cause, output, error, received_at)
-		SELECT $1, $2, $3, $4, $5, $6{json}, $7, {now}
+		SELECT $1, $2, $3, $4, $5, $6::json, $7, {now}
 		WHERE (SELECT count(*) FROM late_results WHERE device = $1 AND known = $4) < $8
 		ON CONFLICT DO NOTHING`,
 		result.Device, result.Task, result.Token, isLate, string(result.Cause), nullText(result.Output), result.Error, maxLateResults)

@@ -260,8 +260,8 @@ const (
 
 	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
 	// expiresAtSQL is the earliest of three times; times that are NULL are ignored. Each time is the first argument of one coalesce,
-	// because {least} of SQLite returns NULL if one of its arguments is NULL.
-	expiresAtSQL   = `{least}(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
+	// because least of SQLite returns NULL if one of its arguments is NULL.
+	expiresAtSQL   = `least(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `
 		WITH RECURSIVE clock AS (SELECT {now} AS now),

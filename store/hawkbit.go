@@ -85,7 +85,7 @@ func (s session) followHawkbit(ctx context.Context, device string, task, token i
 		return HawkbitAction{}, false, err
 	}
 	last := HawkbitAction{}
-	if err := s.scanRow(ctx, []any{&last.Task, &last.Token, &last.State}, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 {lock}`, device); err != nil {
+	if err := s.scanRow(ctx, []any{&last.Task, &last.Token, &last.State}, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 FOR UPDATE`, device); err != nil {
 		return HawkbitAction{}, false, fmt.Errorf("locking the action: %w", err)
 	}
 	if last.State == HawkbitOpen && last.Token != token {

@@ -91,7 +91,7 @@ func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error)
 	}
 	var now time.Time
 	var bounded bool
-	err := s.scanRow(ctx, []any{&now, &bounded}, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, request.Pool)
+	err := s.scanRow(ctx, []any{&now, &bounded}, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL FOR KEY SHARE OF p`, request.Pool)
 	if errors.Is(err, ErrNotFound) {
 		return LeaseTask{}, ErrUnknownPool
 	}
@@ -110,7 +110,7 @@ func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error)
 	}
 	task, err := queryOne(ctx, s.session, singleColumn[int64], `
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
-		VALUES ($1, $2, $3, FALSE, $4{json}, $5, {epoch} + $6 * {ms}) RETURNING id`,
+		VALUES ($1, $2, $3, FALSE, $4::json, $5, {epoch} + $6 * {ms}) RETURNING id`,
 		batch, request.Pool, request.Holder, nullText(request.Metadata), nullLease(request.Lease), until.UnixMilli())
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
@@ -134,7 +134,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 	}
 	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, &r.WaitsUntil, &r.held} }, `
 		SELECT t.id, t.pool, t.not_after, EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
-		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 {lock t}`, request.Holder)
+		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 FOR UPDATE OF t`, request.Holder)
 	switch {
 	case err != nil:
 		return LeaseTask{}, err
@@ -204,7 +204,7 @@ func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, e
 // drop does the work of DropLease in one transaction.
 func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
-		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} {lock t}`, lease.Task, lease.WaitsUntil.UnixMilli())
+		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} FOR UPDATE OF t`, lease.Task, lease.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -255,7 +255,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
 	defer describe(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
-		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
+		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
 			return err
 		}
 		ended, err := tx.tasks().endLocked(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})

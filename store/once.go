@@ -123,7 +123,7 @@ func (s session) storeAnswer(ctx context.Context, once *Once, result any) error 
 	}
 	// An existing answer is older than answersKept, so it can be replaced.
 	_, err = s.exec(ctx, `
-		INSERT INTO answers (owner, key, request, answer, answered_at) VALUES ($1, $2, $3, $4{json}, {now})
+		INSERT INTO answers (owner, key, request, answer, answered_at) VALUES ($1, $2, $3, $4::json, {now})
 		ON CONFLICT (owner, key) DO UPDATE SET request = excluded.request, answer = excluded.answer, answered_at = excluded.answered_at`,
 		once.Owner, once.Key, digest, string(answer))
 	return err

@@ -129,7 +129,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		}
 		// A transaction that creates a batch locks the row of its pool. This statement waits for such transactions. A transaction that
 		// creates a batch later finds the pool deleted.
-		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
+		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 FOR UPDATE`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
 		open, err := queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE pool = $1 AND state = 'pending')`, name)
@@ -269,8 +269,8 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
 			paused_by, paused_at, pause_reason, limits, callers, longest_ms, sleep_ms, stands_until)
-		VALUES ($1, $2, $3, $4, $5{json}, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
-			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13{json}, $14, $15, $16, (SELECT max(r.until) FROM restores r))
+		VALUES ($1, $2, $3, $4, $5::json, {epoch} + $6 * {ms}, {epoch} + $7 * {ms}, {epoch} + $8 * {ms}, 1, {now}, {now},
+			$9, CASE WHEN $10 THEN {now} ELSE {epoch} + $11 * {ms} END, $12, $13::json, $14, $15, $16, (SELECT max(r.until) FROM restores r))
 		ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity, lease_ms = excluded.lease_ms, paused = excluded.paused,
 			windows = excluded.windows, opens_at = excluded.opens_at, closes_at = excluded.closes_at, windows_due = excluded.windows_due,
 			created_at = CASE WHEN pools.deleted_at IS NULL THEN pools.created_at ELSE excluded.created_at END, deleted_at = NULL,

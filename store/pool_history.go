@@ -30,8 +30,8 @@ type HoldingFilter struct {
 	Pool   string
 	Device string
 	Slots  *SlotRange // nil means all slots
-	From   *time.Time // only holdings that ended at that time or later, or are in force
-	To     *time.Time // only holdings that ended before that time; nil includes holdings in force
+	From   time.Time  // only holdings that ended at that time or later, or are in force; zero means no bound
+	To     time.Time  // only holdings that ended before that time; zero also includes holdings in force
 	Newest bool       // order by the latest end first
 	After  int64      // only ids > After; ignored if Newest is true
 	Before int64      // only ids < Before; 0 means no bound
@@ -113,7 +113,7 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 	if filter.Before > 0 {
 		before = filter.Before
 	}
-	if filter.To != nil || filter.Newest && before <= inForceIDBase {
+	if !filter.To.IsZero() || filter.Newest && before <= inForceIDBase {
 		return nil, nil
 	}
 	slots, order := filter.slots(), EventFilter{Newest: filter.Newest}.direction()
@@ -147,23 +147,11 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 // endEventSearch returns the search for the events that ended holdings. stretch is the part of these events that one call may search;
 // search is limited to it.
 func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
-	search = eventSearch{EventFilter: EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase)}, pool: filter.Pool, device: filter.Device}
-	if filter.From != nil {
-		id, err := s.eventIDNear(ctx, filter.From.Add(-clockSlack))
-		if err != nil {
-			return search, stretch, err
-		}
-		search.After = max(search.After, id-1)
+	bounds := EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase), Since: filter.From, Until: filter.To}
+	if bounds, err = events(s).WithIDRange(ctx, bounds); err != nil {
+		return search, stretch, err
 	}
-	if filter.To != nil {
-		id, err := s.eventIDNear(ctx, filter.To.Add(clockSlack))
-		if err != nil {
-			return search, stretch, err
-		}
-		if search.Before == 0 || search.Before > id {
-			search.Before = max(id, 1)
-		}
-	}
+	search = eventSearch{EventFilter: bounds, pool: filter.Pool, device: filter.Device}
 	q := &query{}
 	stretch, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.direction(), holdingsSearchLimit)
 	search.LimitTo(stretch)
@@ -181,12 +169,7 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 		q.where("a.slot >= %s", f.Slots.First)
 		q.where("a.slot <= %s", f.Slots.Last)
 	}
-	if f.From != nil {
-		q.where("a.ended_at >= {epoch} + %s * {ms}", f.From.UnixMilli())
-	}
-	if f.To != nil {
-		q.where("a.ended_at < {epoch} + %s * {ms}", f.To.UnixMilli())
-	}
+	q.whereTime("a.ended_at", f.From, f.To)
 	return q.build(" ORDER BY e."+column+" "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 

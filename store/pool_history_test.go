@@ -98,11 +98,11 @@ func TestHistoryHasEveryHolding(t *testing.T) {
 			}
 		}
 		all, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 100})
-		since := all[3].EndedAt
-		if late, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, From: since}); len(late) < 4 || late[0].EndedAt.Before(*since) {
+		since := *all[3].EndedAt
+		if late, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, From: since}); len(late) < 4 || late[0].EndedAt.Before(since) {
 			l.Errorf("since %v: %v", since, holdingTexts(late))
 		}
-		if early, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, To: since}); len(early) < 2 || len(early) > 3 || !early[len(early)-1].EndedAt.Before(*since) {
+		if early, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, To: since}); len(early) < 2 || len(early) > 3 || !early[len(early)-1].EndedAt.Before(since) {
 			l.Errorf("before %v: %v", since, holdingTexts(early))
 		}
 		for slot, list := range groupBySlot(all) {
@@ -176,7 +176,7 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 			rows   int
 		}{
 			"all":        {store.HoldingFilter{Pool: "p1", Limit: 100}, 300},
-			"newest":     {store.HoldingFilter{Pool: "p1", Limit: 100, Newest: true, From: &hour}, 300},
+			"newest":     {store.HoldingFilter{Pool: "p1", Limit: 100, Newest: true, From: hour}, 300},
 			"of a slot":  {store.HoldingFilter{Pool: "p1", Limit: 100, Newest: true, Slots: &store.SlotRange{First: 17, Last: 17}}, 10_500},
 			"of nowhere": {store.HoldingFilter{Pool: "p1", Limit: 100, Slots: &store.SlotRange{First: 99, Last: 99}}, store.MaxExaminedEvents},
 		} {

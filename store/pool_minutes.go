@@ -47,7 +47,7 @@ const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'p
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
 	defer describe(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
-		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted {lock}`)
+		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted FOR UPDATE`)
 		if counted = 0; err != nil || from >= lastEvent {
 			return err
 		}

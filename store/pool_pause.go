@@ -78,7 +78,7 @@ func (s grantsIn) stopForPause(ctx context.Context, pools []string) (asked []str
 	}
 	held, err := collect(ctx, s.session, func(h *holding) []any { return []any{&h.task, &h.pool} }, `
 		SELECT g.task, g.pool FROM grants g WHERE g.pool IN (SELECT name FROM {names}) AND g.cancel_why = '' AND g.device NOT LIKE '`+callerPrefix+`%'
-		ORDER BY g.task {lock}`, namesInput(pools))
+		ORDER BY g.task FOR UPDATE`, namesInput(pools))
 	tasks := make([]int64, len(held))
 	for i, h := range held {
 		tasks[i], asked = h.task, append(asked, h.pool)

@@ -140,7 +140,7 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn s
 		now     time.Time
 	}
 	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, &r.windows, &r.now} },
-		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 {skip t}`, limit)
+		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err
 	}

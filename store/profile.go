@@ -85,7 +85,7 @@ func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, n
 
 // putPolicyList creates or replaces the list of policies with this name in table and records the event.
 func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage) (list Profile, created bool, err error) {
-	list, err = s.readPolicyList(ctx, table, name, "{lock}")
+	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")
 	if err == nil && bytes.Equal(list.Limits, policies) {
 		return list, false, nil
 	}
@@ -94,7 +94,7 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor,
 		return list, false, err
 	}
 	if _, err := s.exec(ctx, `
-		INSERT INTO `+table.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2{json}, 1, {now}, {now})
+		INSERT INTO `+table.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2::json, 1, {now}, {now})
 		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+table.table+`.version + 1, updated_at = excluded.updated_at`,
 		name, nullText(policies)); err != nil {
 		return list, false, fmt.Errorf("writing the policies: %w", err)
@@ -129,7 +129,7 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 	return s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device locks the row of the profile first. So either this statement waits for that
 		// transaction, or that transaction finds the profile deleted.
-		if _, err := tx.profiles().readPolicyList(ctx, table, name, "{lock}"); err != nil {
+		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
 			return err
 		}
 		if err := check(tx); err != nil {
@@ -148,7 +148,7 @@ func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
-	_, err := s.readPolicyList(ctx, profileTable(), name, "{share p}")
+	_, err := s.readPolicyList(ctx, profileTable(), name, "FOR KEY SHARE OF p")
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s", ErrUnknownProfile, name)
 	}

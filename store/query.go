@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // These are the numbers of rows that lists return: defaultLimit if no limit is given, and never more than maxLimit.
@@ -35,6 +36,16 @@ func (q *query) where(cond string, value any) {
 func whereSet[T comparable](q *query, cond string, value T) {
 	if value != *new(T) {
 		q.where(cond, value)
+	}
+}
+
+// whereTime adds the condition that the time in column is at or after since and before until. A zero time is no bound.
+func (q *query) whereTime(column string, since, until time.Time) {
+	if !since.IsZero() {
+		q.where(column+" >= {epoch} + %s * {ms}", since.UnixMilli())
+	}
+	if !until.IsZero() {
+		q.where(column+" < {epoch} + %s * {ms}", until.UnixMilli())
 	}
 }
 

@@ -114,8 +114,8 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 		return standstill, err
 	}
 	_, err = s.exec(ctx, `
-		UPDATE pools AS p SET stands_until = {greatest}(coalesce(p.stands_until, {epoch}),
-			{epoch} + (CAST($2 AS bigint) + {greatest}(CAST($3 AS bigint), p.lease_ms,
+		UPDATE pools AS p SET stands_until = greatest(coalesce(p.stands_until, {epoch}),
+			{epoch} + (CAST($2 AS bigint) + greatest(CAST($3 AS bigint), p.lease_ms,
 				CASE WHEN p.name IN (SELECT name FROM {names}) OR EXISTS (SELECT 1 FROM batches b WHERE b.pool = p.name AND b.system) THEN p.longest_ms ELSE 0 END,
 				coalesce((SELECT max(`+longestLease+`) FROM grants g WHERE g.pool = p.name), 0),
 				coalesce((SELECT max(b.lease_ms) FROM batches b WHERE b.pool = p.name AND b.lease_ms > 0

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -50,10 +51,7 @@ func newStore(shared *connection) *Store {
 
 // Options are the limits of a Postgres connection. A zero value means the default. If the DSN names a timeout, that value is used instead.
 type Options struct {
-	MaxOpenConns int           // default 20; 5 for batches and 1 for pings are added. All replicas together must stay below max_connections
-	MaxIdleConns int           // default MaxOpenConns
-	ConnLifetime time.Duration // default 20 min
-	ConnIdleTime time.Duration // default 5 min
+	MaxOpenConns int // default 20; 5 for batches and 1 for pings are added. All replicas together must stay below max_connections
 
 	StatementTimeout time.Duration // default 10 s
 	LockTimeout      time.Duration // default 3 s
@@ -62,26 +60,10 @@ type Options struct {
 
 // withDefaults returns the options with the defaults of the fields that are zero.
 func (o Options) withDefaults() Options {
-	if o.MaxOpenConns == 0 {
-		o.MaxOpenConns = 20
-	}
-	if o.MaxIdleConns == 0 {
-		o.MaxIdleConns = o.MaxOpenConns
-	}
-	for _, d := range []struct {
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{&o.ConnLifetime, 20 * time.Minute},
-		{&o.ConnIdleTime, 5 * time.Minute},
-		{&o.StatementTimeout, 10 * time.Second},
-		{&o.LockTimeout, 3 * time.Second},
-		{&o.IdleTimeout, 10 * time.Second},
-	} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
+	o.MaxOpenConns = cmp.Or(o.MaxOpenConns, 20)
+	o.StatementTimeout = cmp.Or(o.StatementTimeout, 10*time.Second)
+	o.LockTimeout = cmp.Or(o.LockTimeout, 3*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 10*time.Second)
 	return o
 }
 
@@ -104,11 +86,11 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
-	db, err := openPool(config, options, options.MaxOpenConns, mainDialer)
+	db, err := openPool(config, options.MaxOpenConns, mainDialer)
 	// The reads and writes of the connections in slow have no time limit. The reason is that a COPY waits for the rows that the client
 	// sends, and that a migration waits for locks on tables.
-	slow, slowErr := openPool(config, options, slowConns, &dialer{})
-	beating, beatingErr := openPool(config, options, 1, pingDialer)
+	slow, slowErr := openPool(config, slowConns, &dialer{})
+	beating, beatingErr := openPool(config, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
@@ -118,7 +100,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 }
 
 // openPool returns a pool of at most maxConns connections, which connDialer opens.
-func openPool(config pq.Config, options Options, maxConns int, connDialer *dialer) (*sqlx.DB, error) {
+func openPool(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
@@ -126,9 +108,9 @@ func openPool(config pq.Config, options Options, maxConns int, connDialer *diale
 	connector.Dialer(connDialer)
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
 	db.SetMaxOpenConns(maxConns)
-	db.SetMaxIdleConns(min(maxConns, options.MaxIdleConns))
-	db.SetConnMaxLifetime(options.ConnLifetime)
-	db.SetConnMaxIdleTime(options.ConnIdleTime)
+	db.SetMaxIdleConns(maxConns)
+	db.SetConnMaxLifetime(20 * time.Minute)
+	db.SetConnMaxIdleTime(5 * time.Minute)
 	return db, nil
 }
 

@@ -130,7 +130,7 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, cond string, 
 // cancelAll ends those of the tasks that wait, and asks the devices of the granted ones to stop. It adds both numbers to done. It locks the
 // tasks, so their grants cannot change concurrently.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
-	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id {lock t}`, idsInput(tasks...))
+	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
@@ -165,8 +165,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := idsInput(tasks...)
 	for _, query := range []string{
-		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name {share}`,
-		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id {share}`,
+		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name FOR SHARE`,
+		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id FOR SHARE`,
 	} {
 		if _, err := s.exec(ctx, query, in); err != nil {
 			return nil, fmt.Errorf("locking pools and batches: %w", err)
@@ -174,7 +174,7 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 	}
 	return collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id JOIN batches b ON b.id = t.batch
-		WHERE `+isRetriableSQL+` ORDER BY t.id {lock t}`, in)
+		WHERE `+isRetriableSQL+` ORDER BY t.id FOR UPDATE OF t`, in)
 }
 
 // retryAll makes those of the tasks pending again for which this is allowed, and adds their number to done. Earlier attempts of a task stay

@@ -25,7 +25,7 @@ const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM gran
 
 // findSQL returns the query that finds the tasks of the rule. Its last argument is the maximum number of tasks.
 func (e waitingEndRule) findSQL() string {
-	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
+	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d FOR UPDATE OF t SKIP LOCKED`, len(e.args)+1)
 }
 
 // reaperActor is the actor in the events of leases that ended and of tasks that expired.
@@ -210,7 +210,7 @@ func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[
 		}
 		named[one.Task] = true
 	}
-	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id {lock t}`, toJSONInput(ends)); err != nil {
+	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id FOR UPDATE OF t`, toJSONInput(ends)); err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
 	endedIDs, err := s.endLocked(ctx, waitingEndRule{state: Suppressed, actor: systemActor}, ends)

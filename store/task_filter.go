@@ -182,12 +182,7 @@ func (f TaskFilter) where(q *query) {
 	if f.Retrying {
 		q.conds = append(q.conds, "t.attempts > 0 AND t.state = 'pending' AND g.task IS NULL")
 	}
-	if !f.EndedSince.IsZero() {
-		q.where("t.finished_at >= {epoch} + %s * {ms}", f.EndedSince.UnixMilli())
-	}
-	if !f.EndedBefore.IsZero() {
-		q.where("t.finished_at < {epoch} + %s * {ms}", f.EndedBefore.UnixMilli())
-	}
+	q.whereTime("t.finished_at", f.EndedSince, f.EndedBefore)
 	if start, isPrefix := strings.CutSuffix(f.Error, "*"); isPrefix {
 		q.where("t.error <> '' AND substr(t.error, 1, length(CAST(%[1]s AS text))) = %[1]s", start)
 		return

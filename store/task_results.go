@@ -35,16 +35,6 @@ type ResultFilter struct {
 // timed reports whether the filter has Since or Until. No index supports these two fields.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
-// where adds to q, a query of tasks t, the conditions for Since and Until.
-func (f ResultFilter) where(q *query) {
-	if !f.Since.IsZero() {
-		q.where("t.finished_at >= {epoch} + %s * {ms}", f.Since.UnixMilli())
-	}
-	if !f.Until.IsZero() {
-		q.where("t.finished_at < {epoch} + %s * {ms}", f.Until.UnixMilli())
-	}
-}
-
 // endedStates returns the states of ended tasks. Only such tasks have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
@@ -69,7 +59,7 @@ func (f ResultFilter) resultsQuery() *query {
 	}
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
 		t.output, t.output_dropped, t.error FROM (` + f.candidateIDsSQL(q, f.LastTask, maxRows) + `) AS w {task w}`
-	f.where(q)
+	q.whereTime("t.finished_at", f.Since, f.Until)
 	q.text = q.withoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
 	return q
 }

@@ -32,17 +32,17 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 	if err != nil {
 		return page, err
 	}
-	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: timeOrNil(in.From), To: timeOrNil(in.To)}
+	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: in.From, To: in.To}
 	if f.Slots, err = readSlots(in.Slot); err != nil {
 		return page, err
 	}
 	switch {
-	case isOutsideYears(f.From):
+	case isOutsideYears(&f.From):
 		return page, invalid("from: %s", yearsMessage)
-	case isOutsideYears(f.To):
+	case isOutsideYears(&f.To):
 		return page, invalid("to: %s", yearsMessage)
 	}
-	if f.From != nil && f.To != nil && !f.From.Before(*f.To) {
+	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
 		return page, invalid("from: must be before to")
 	}
 	if f.Newest {
@@ -55,14 +55,6 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 	}
 	found, bound, err := p.ledger.Holdings(ctx, f)
 	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
-}
-
-// timeOrNil returns a pointer to the parameter at. If the time is zero, it returns nil.
-func timeOrNil(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return &at
 }
 
 // readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
