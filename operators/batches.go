@@ -184,7 +184,7 @@ type Batches struct{ client *Client }
 
 // List yields the batches that match the filter, by default newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listEntries[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind, "state", filter.State, "sort", filter.Sort))
+	return listEntries[Batch](ctx, c.client, Path("batches"), queryOf(filter))
 }
 
 // Get returns a batch and its counts.
@@ -207,26 +207,17 @@ func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.S
 // Create queues a batch completely or not at all. mode says how it is queued. The batch is queued once even if the request is sent several
 // times; see WithKey.
 func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (BatchCreated, error) {
-	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: batch, Key: idempotencyKey(ctx)})
+	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: queryOf(mode), Body: batch, Key: idempotencyKey(ctx)})
 }
 
 // Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent, Stream calls
 // open, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
 func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryOf(mode), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
 	if err := AddToQuery(batch, r.Query); err != nil {
 		return BatchCreated{}, err
 	}
 	return callJSON[BatchCreated](ctx, c.client, r)
-}
-
-// query returns the query parameters of the mode.
-func (m QueueMode) query() url.Values {
-	q := Query("unknown_devices", m.UnknownDevices)
-	if m.DryRun {
-		q.Set("dry_run", "true")
-	}
-	return q
 }
 
 // AddToQuery adds the fields of batch to query in the format of the streamed requests: strings without quotes, all other values as JSON.

@@ -115,6 +115,41 @@ func TestListGoesThroughThePages(t *testing.T) {
 	}
 }
 
+// TestFiltersAreSent checks that each field of a filter is sent as the query parameter of its tag, and that fields without a value are left
+// out.
+func TestFiltersAreSent(t *testing.T) {
+	t.Parallel()
+	var got string
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		query.Del("page_size")
+		got = query.Encode()
+		_, _ = io.WriteString(w, `{"devices":[],"tasks":[]}`)
+	})
+	at := time.Date(2026, 11, 21, 15, 0, 0, 1, time.FixedZone("CET", 3600))
+	for want, list := range map[string]func(){
+		"created_since=2026-11-21T14%3A00%3A00.000000001Z&noisy=true&recent=5&silent_for_ms=7&tag=a%3A1&tag=b%3A2": func() {
+			for range c.Devices.List(t.Context(), DeviceFilter{Tags: []string{"a:1", "b:2"}, Noisy: "true", SilentMS: 7, Recent: 5, CreatedSince: at}) {
+			}
+		},
+		"batch=3&error=x%2A&retrying=true&until=2026-11-21T14%3A00%3A00.000000001Z": func() {
+			for range c.Tasks.List(t.Context(), TaskFilter{Batch: 3, Error: "x*", Retrying: true, Until: at}) {
+			}
+		},
+		"": func() {
+			for range c.Tasks.List(t.Context(), TaskFilter{}) {
+			}
+		},
+	} {
+		if list(); got != want {
+			t.Errorf("sent %s, want %s", got, want)
+		}
+	}
+	if got := (ResultQuery{Fields: []string{"a", "b"}, Sample: 2}).Values().Encode(); got != "fields=a%2Cb&sample=2" {
+		t.Error(got)
+	}
+}
+
 // TestAListGoesOnBehindAnEmptyPage checks that a list ends only with a page that has no page token. An empty page
 // does not end it, because a server may examine many entries without a match.
 func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {

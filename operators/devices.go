@@ -143,25 +143,15 @@ type DeviceFilter struct {
 	Recent int `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
 }
 
-// query returns the query parameters of the filter.
-func (f DeviceFilter) query() url.Values {
-	q := Query("profile", f.Profile, "blocked", f.Blocked, "noisy", f.Noisy, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS),
-		"registered_by", f.RegisteredBy, "created_since", timeOrEmpty(f.CreatedSince), "recent", decimalOrEmpty(int64(f.Recent)))
-	if len(f.Tags) > 0 {
-		q["tag"] = f.Tags
-	}
-	return q
-}
-
 // IsEmpty reports whether the filter selects all devices.
-func (f DeviceFilter) IsEmpty() bool { return len(f.query()) == 0 }
+func (f DeviceFilter) IsEmpty() bool { return len(queryOf(f)) == 0 }
 
 // Devices has the calls about devices.
 type Devices struct{ client *Client }
 
 // List yields all devices that match filter, ordered by id.
 func (c Devices) List(ctx context.Context, filter DeviceFilter) iter.Seq2[Device, error] {
-	return listEntries[Device](ctx, c.client, Path("devices"), filter.query())
+	return listEntries[Device](ctx, c.client, Path("devices"), queryOf(filter))
 }
 
 // Get returns a device.
@@ -200,7 +190,7 @@ func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, d
 // DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. It returns the number of deleted
 // devices and of devices that it kept, even if it returns an error. If dryRun is true, it only counts them.
 func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, options Deletion, dryRun bool) (DevicesChanged, error) {
-	return c.changeMatching(ctx, "delete", filter, Query("cancel", strconv.FormatBool(options.Cancel), "refuse", strconv.FormatBool(options.Refuse)), nil, dryRun)
+	return c.changeMatching(ctx, "delete", filter, queryOf(options), nil, dryRun)
 }
 
 // SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown to
@@ -216,7 +206,7 @@ func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, bl
 // changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
 // results. options are more query parameters; body may be nil.
 func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
-	q := filter.query()
+	q := queryOf(filter)
 	maps.Copy(q, options)
 	q.Set("page_size", "1000")
 	if dryRun {

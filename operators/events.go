@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
-	"net/url"
 	"strconv"
 	"time"
 )
@@ -46,29 +45,18 @@ type EventFilter struct {
 	Until time.Time `query:"until" doc:"Only events before this time"`
 }
 
-// query returns the query parameters of the filter.
-func (f EventFilter) query() url.Values {
-	q := Query("kind", f.Kind, "actor", f.Actor, "actor_kind", f.ActorKind, "pool", f.Pool, "batch", decimalOrEmpty(f.Batch), "task", decimalOrEmpty(f.Task), "device", f.Device)
-	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
-		if !at.IsZero() {
-			q.Set(name, at.Format(time.RFC3339Nano))
-		}
-	}
-	return q
-}
-
 // Events has the calls about the audit log.
 type Events struct{ client *Client }
 
 // List yields all events that match the filter, newest first.
 func (c Events) List(ctx context.Context, filter EventFilter) iter.Seq2[Event, error] {
-	return listEntries[Event](ctx, c.client, Path("events"), filter.query())
+	return listEntries[Event](ctx, c.client, Path("events"), queryOf(filter))
 }
 
 // Follow calls handle with every event after position that matches filter, once and in order, as the events happen. It resumes after a lost
 // connection like Client.Follow. An error of handle ends Follow.
 func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePosition, handle func(Event) error) error {
-	return c.client.Follow(ctx, Path("events"), filter.query(), position, func(text json.RawMessage) error {
+	return c.client.Follow(ctx, Path("events"), queryOf(filter), position, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err

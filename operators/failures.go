@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"net/url"
-	"strings"
 	"time"
 )
 
@@ -14,9 +13,7 @@ type FailureQuery struct {
 }
 
 // Values returns the query parameters of the query.
-func (q FailureQuery) Values() url.Values {
-	return Query("by", strings.Join(q.By, ","), "since", timeOrEmpty(q.Since))
-}
+func (q FailureQuery) Values() url.Values { return queryOf(q) }
 
 // Failures counts the attempts of a pool or of a batch that ended, and those that failed, in groups of devices.
 type Failures struct {

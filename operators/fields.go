@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -56,7 +59,6 @@ func (c *Change[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &c.Value)
 }
 
-// decimal returns n as text for a path.
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // decimalOrEmpty returns n as text for a query, or an empty string if n is 0.
@@ -78,7 +80,28 @@ func Query(pairs ...string) url.Values {
 	return q
 }
 
-// keyOfContext is the key under which a context holds the Idempotency-Key.
+// queryOf returns the query parameters of filter, a struct whose fields have the tag query. It leaves out fields with the zero value.
+func queryOf(filter any) url.Values {
+	query, fields := url.Values{}, reflect.ValueOf(filter)
+	for field, value := range fields.Fields() {
+		name, repeats := strings.CutSuffix(field.Tag.Get("query"), ",explode")
+		if value.IsZero() {
+			continue
+		}
+		switch v := value.Interface().(type) {
+		case time.Time:
+			query.Set(name, v.UTC().Format(time.RFC3339Nano))
+		case []string:
+			if query.Set(name, strings.Join(v, ",")); repeats {
+				query[name] = v
+			}
+		default:
+			query.Set(name, fmt.Sprint(v))
+		}
+	}
+	return query
+}
+
 type keyOfContext struct{}
 
 // WithKey returns a context with an Idempotency-Key of 1 to 255 visible ASCII characters for a call that creates
@@ -96,18 +119,15 @@ func idempotencyKey(ctx context.Context) string {
 	return rand.Text()
 }
 
-// callJSON sends a request and decodes the body of the response into a T.
 func callJSON[T any](ctx context.Context, client *Client, request Request) (answer T, err error) {
 	err = client.Do(ctx, request, &answer)
 	return answer, err
 }
 
-// getJSON sends a GET request and decodes the body of the response into a T.
 func getJSON[T any](ctx context.Context, client *Client, path string, query url.Values) (T, error) {
 	return callJSON[T](ctx, client, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-// sendJSON sends body as JSON and decodes the body of the response into a T.
 func sendJSON[T any](ctx context.Context, client *Client, method, path string, body any) (T, error) {
 	return callJSON[T](ctx, client, Request{Method: method, Path: path, Body: body})
 }

@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"iter"
-	"net/url"
 	"time"
 )
 
@@ -42,19 +41,6 @@ type HistoryFilter struct {
 	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest"`
 }
 
-// query returns the query parameters of the filter.
-func (f HistoryFilter) query() url.Values {
-	return Query("slot", f.Slot, "from", timeOrEmpty(f.From), "to", timeOrEmpty(f.To), "order", f.Order)
-}
-
-// timeOrEmpty formats the parameter at for a query. If the time is zero, it returns an empty string.
-func timeOrEmpty(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return at.UTC().Format(time.RFC3339Nano)
-}
-
 // Series is the number of held slots of a pool over time, in steps of equal length. The last step is still in progress.
 type Series struct {
 	Pool   string        `json:"pool"`
@@ -83,7 +69,7 @@ type SeriesPoint struct {
 // History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that
 // have not ended come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
-	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), filter.query())
+	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), queryOf(filter))
 }
 
 // History yields the attempts of a device: those of a pool's history that the device made.

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 )
 
@@ -104,11 +105,8 @@ func (c LimitSets) Take(ctx context.Context, set string, take Take) (Taken, erro
 // TakeEach sends at most 100 takes, which are decided independently. It returns one response for each take, in the same order. If all takes
 // have an ID and the response is lost, the request is sent again; each take is counted once.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
-	idempotent := true
-	for _, t := range takes {
-		idempotent = idempotent && t.ID != ""
-	}
-	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(set, "take", Takes{takes}, idempotent))
+	hasNoID := func(t Take) bool { return t.ID == "" }
+	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(set, "take", Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))
 	return answer.Takes, err
 }
 

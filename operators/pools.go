@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"net/http"
-	"net/url"
 	"strconv"
 )
 
@@ -66,15 +65,6 @@ type PoolFilter struct {
 	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the name; case is ignored"`
 	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"name: by name; held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first"`
 	OnlyTrouble bool   `query:"only_trouble" doc:"true: only pools with trouble"`
-}
-
-// query returns the query parameters of the filter.
-func (f PoolFilter) query() url.Values {
-	q := Query("name", f.Name, "sort", f.Sort)
-	if f.OnlyTrouble {
-		q.Set("only_trouble", "true")
-	}
-	return q
 }
 
 // PoolTotals has the sums over all pools, from one snapshot.
@@ -206,7 +196,7 @@ type Pools struct{ client *Client }
 
 // List yields all pools that match filter, in the order of its field Sort.
 func (c Pools) List(ctx context.Context, filter PoolFilter) iter.Seq2[PoolState, error] {
-	return listEntries[PoolState](ctx, c.client, Path("pools"), filter.query())
+	return listEntries[PoolState](ctx, c.client, Path("pools"), queryOf(filter))
 }
 
 // Totals returns the sums over all pools.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -21,13 +19,7 @@ type ResultQuery struct {
 }
 
 // Values returns the query parameters of a request for the results that q selects.
-func (q ResultQuery) Values() url.Values {
-	sample := ""
-	if q.Sample != 0 {
-		sample = strconv.Itoa(q.Sample)
-	}
-	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "since", timeOrEmpty(q.Since), "until", timeOrEmpty(q.Until), "sample", sample)
-}
+func (q ResultQuery) Values() url.Values { return queryOf(q) }
 
 // Results is a page of the results of a batch.
 type Results struct {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"iter"
 	"net/http"
-	"net/url"
 	"time"
 )
 
@@ -114,16 +113,6 @@ type TaskFilter struct {
 	Until time.Time `query:"until" doc:"Only tasks that ended before this time"`
 }
 
-// query returns the query parameters of the filter.
-func (f TaskFilter) query() url.Values {
-	retrying := ""
-	if f.Retrying {
-		retrying = "true"
-	}
-	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error, "retrying", retrying,
-		"since", timeOrEmpty(f.Since), "until", timeOrEmpty(f.Until))
-}
-
 // Bulk is the result of one operation on many tasks.
 type Bulk struct {
 	Tasks       int64 `json:"tasks" doc:"Number of tasks that were changed; in a dry run, that would be, including running tasks"`
@@ -162,7 +151,7 @@ type Tasks struct{ client *Client }
 
 // List yields all tasks that match filter, ordered by id.
 func (c Tasks) List(ctx context.Context, filter TaskFilter) iter.Seq2[Task, error] {
-	return listEntries[Task](ctx, c.client, Path("tasks"), filter.query())
+	return listEntries[Task](ctx, c.client, Path("tasks"), queryOf(filter))
 }
 
 // Get returns a task and its attempts.
@@ -199,7 +188,7 @@ func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bu
 
 // changeTasks sends the request for an action (cancel or retry) on all tasks that match filter.
 func (c Tasks) changeTasks(ctx context.Context, action string, filter TaskFilter, dryRun bool) (Bulk, error) {
-	q := filter.query()
+	q := queryOf(filter)
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
