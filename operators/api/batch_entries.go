@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/limits"
@@ -14,87 +17,75 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// readQueue returns the tasks that a request adds to a new batch. For a long body, list is its list of tasks. For a short body, list is
-// nil, and the tasks are in batch, the decoded request.
-func readQueue(batch operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
-	kinds := 0
-	for _, given := range []bool{len(batch.Devices) > 0, len(batch.Tasks) > 0, list != nil && list.name != "", batch.Select != nil} {
-		if given {
-			kinds++
-		}
-	}
-	switch {
-	case kinds != 1:
-		return store.NewBatchTasks{}, taskSourceProblem()
-	case batch.Select != nil:
-		return store.NewBatchTasks{Tags: batch.Select.Tags}, nil
-	case list != nil:
-		return store.NewBatchTasks{Tasks: checkedTasks(batch, jsonEntries(list.name, list.entries()), limits)}, nil
-	}
-	name, tasks := "tasks", batch.Tasks
+// taskList is the list of tasks of a new batch. Its tasks are checked one after the other, while the ledger stores them.
+type taskList struct {
+	place   string // format of the position of a task in the request: line %d, tasks[%d] or devices[%d]
+	entries iter.Seq[line[operators.NewTask]]
+}
+
+// linePlace is the place of a task in CSV or NDJSON.
+const linePlace = "line %d"
+
+// decodedTasks returns the tasks in the fields devices and tasks of a batch.
+func decodedTasks(batch operators.NewBatch) taskList {
+	place, tasks := "tasks[%d]", batch.Tasks
 	for _, device := range batch.Devices {
-		name, tasks = "devices", append(tasks, operators.NewTask{Device: device})
+		place, tasks = "devices[%d]", append(tasks, operators.NewTask{Device: device})
 	}
-	return store.NewBatchTasks{Tasks: checkedTasks(batch, jsonEntries(name, func(yield func(operators.NewTask, error) bool) {
-		for _, task := range tasks {
-			if !yield(task, nil) {
+	return taskList{place, func(yield func(line[operators.NewTask]) bool) {
+		for i, task := range tasks {
+			if !yield(line[operators.NewTask]{entry: task, number: i}) {
 				return
 			}
 		}
-	}), limits)}, nil
+	}}
 }
 
-// entryList has the entries of a new batch. Its other fields serve error messages: they give the position of an entry in the request, which
-// is an index or a line number.
-type entryList struct {
-	entries        iter.Seq2[operators.NewTask, error]
-	positionFormat string                          // format of a position, such as line %d
-	position       func(i int) int                 // position of entry i, which must be the entry that was read last
-	entryError     func(number int, e error) error // adds the position number to e, the error of an entry; nil if e is nil
-}
-
-// jsonEntries returns the entries of the JSON list with this name in a request.
-func jsonEntries(listName string, entries iter.Seq2[operators.NewTask, error]) entryList {
-	return entryList{entries, listName + "[%d]", func(i int) int { return i }, func(i int, err error) error { return entryProblem(listName, i, err) }}
-}
-
-// checkedTasks yields the task of each entry in list. batch has the settings of these tasks. If an entry is invalid, it yields an error,
-// which refuses the whole batch.
-func checkedTasks(batch operators.NewBatch, list entryList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
+// checkedTasks yields each task of list. batch has the settings of these tasks. If an entry is invalid, it yields an error, which refuses
+// the whole batch.
+func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
 	shared, repeats := newOverlay(batch.Payload), newDuplicates(batch)
 	return func(yield func(store.NewTask, error) bool) {
-		i := 0
-		for entry, err := range list.entries {
-			var task store.NewTask
-			if err == nil {
-				task, err = newTask(entry, batch, shared)
-			}
-			if err == nil {
-				err = limits.checkCount(i + 1)
-			}
-			if err == nil {
-				err = repeats.check(&task, list.positionFormat, list.position(i))
-			}
-			if !yield(task, list.entryError(list.position(i), err)) {
+		count := 0
+		for l := range list.entries {
+			if errors.Is(l.err, io.EOF) {
 				return
 			}
-			i++
+			var task store.NewTask
+			err := l.err
+			if err == nil {
+				task, err = newTask(l.entry, batch, shared)
+			}
+			if count++; err == nil && count > limits.MaxTasks {
+				err = fmt.Errorf("at most %d tasks in a batch", limits.MaxTasks)
+			}
+			if err == nil {
+				err = repeats.check(&task, list.place, l.number)
+			}
+			if !yield(task, entryProblem(list.place, l.number, err)) {
+				return
+			}
 		}
 	}
 }
 
-// entryProblem returns the problem for err, an error about the entry of list with this index. It returns nil if err is nil.
-func entryProblem(list string, index int, err error) error {
-	if err == nil {
+// entryProblem returns the problem for err, an error about the entry of a list at the position number; place is the format of a position,
+// such as linePlace. It returns nil if err is nil.
+func entryProblem(place string, number int, err error) error {
+	status, code := http.StatusUnprocessableEntity, codeInvalidField
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, errDuplicate):
+		code = codeDuplicateTask
+	case place == linePlace:
+		code = codeInvalidLine
+	case isUnknownField(err):
+		status, code = http.StatusBadRequest, codeUnknownField
 	}
-	if isUnknownField(err) {
-		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, index, err))
-	}
-	return problem(http.StatusUnprocessableEntity, entryCode(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, index, err))
+	return problem(status, code, fmt.Sprintf(place+": %v", number, err)).withCause(err)
 }
 
-// checkPayload returns a problem if payload is too long.
 func checkPayload(payload json.RawMessage) error {
 	if len(payload) > maxPayload {
 		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
@@ -199,20 +190,11 @@ func (d *duplicates) check(task *store.NewTask, positionFormat string, number in
 	return nil
 }
 
-// entryCode returns the problem code for the error of one entry of a list. If err has no code, it returns defaultCode.
-func entryCode(err error, defaultCode string) string {
-	if errors.Is(err, errDuplicate) {
-		return codeDuplicateTask
-	}
-	return defaultCode
-}
-
 // overlay computes the payload of a task from the payload that its batch shares and the task's own payload.
 type overlay struct {
 	shared json.RawMessage // nil means that there is no shared payload, or that it is not an object
 }
 
-// newOverlay returns the overlay for the payload that a batch shares.
 func newOverlay(shared json.RawMessage) overlay {
 	if _, ok := objectMembers(shared); !ok {
 		return overlay{}
@@ -256,4 +238,41 @@ func mergePatch(target, patch json.RawMessage) json.RawMessage {
 // objectMembers returns the members of an object. ok is false if text is not an object.
 func objectMembers(text json.RawMessage) (members map[string]json.RawMessage, ok bool) {
 	return members, json.Unmarshal(text, &members) == nil && members != nil
+}
+
+// taskMembers lists the members of a task, for error messages.
+const taskMembers = "device, payload, priority, not_before and not_after"
+
+// taskCSV returns the format of tasks as CSV, with a column for each member of their payloads.
+func taskCSV() csvFormat[operators.NewTask] {
+	return csvFormat[operators.NewTask]{
+		members:  "the members of the payload",
+		newEntry: func(device string) operators.NewTask { return operators.NewTask{Device: device} },
+		fields: map[string]func(*operators.NewTask, string) error{
+			":priority": func(t *operators.NewTask, cell string) error {
+				n, err := strconv.Atoi(cell)
+				if err != nil {
+					return errors.New("must be a whole number")
+				}
+				t.Priority = &n
+				return nil
+			},
+			":not_before": func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotBefore) },
+			":not_after":  func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotAfter) },
+		},
+		setMembers: func(t *operators.NewTask, object json.RawMessage) error {
+			t.Payload = object
+			return nil
+		},
+	}
+}
+
+// readTime stores the time in cell, in RFC 3339, in field.
+func readTime(cell string, field **time.Time) error {
+	at, err := time.Parse(time.RFC3339, cell)
+	if err != nil {
+		return errors.New("must be " + exampleTime)
+	}
+	*field = &at
+	return nil
 }

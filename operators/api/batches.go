@@ -53,7 +53,7 @@ func (b *batches) register(r *routes) {
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
-	create.Middlewares = r.newMiddlewares(b.handleStreamed(r), b.handleLong)
+	create.Middlewares = r.newMiddlewares(b.separateTasks(r))
 	describeStreams(r, &create)
 	registerResponse(r, create, b.create)
 	registerList(r, newOperation("GET", "/v1/batches", "listBatches", "List batches, by default newest first", roleViewer, 200), b.list,
@@ -77,19 +77,12 @@ func (b *batches) create(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	list := bodyListFrom(ctx)
-	q, err := readQueue(in.Body, list, b.limits)
+	tasks, release, err := b.readTasks(ctx, in.Body)
 	if err != nil {
 		return nil, err
 	}
-	if list != nil {
-		leave, err := b.awaitDuplicateTurn(ctx, in.Body)
-		if err != nil {
-			return nil, err
-		}
-		defer leave()
-	}
-	return b.queueBatch(ctx, in.Body, batch, q, in.QueueMode)
+	defer release()
+	return b.queueBatch(ctx, in.Body, batch, tasks, in.QueueMode)
 }
 
 // queueBatch queues newTasks as the batch, or only checks them in a dry run. request has the fields as sent, and batch the same fields in

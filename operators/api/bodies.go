@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,23 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/fair"
 )
+
+// BodyLimits are the limits for a long body. A zero field means the value of DefaultBodyLimits.
+type BodyLimits struct {
+	MaxStreamBytes int64         // maximum bytes of a streamed batch
+	MaxTasks       int           // maximum number of tasks in one batch
+	MaxPause       time.Duration // maximum time in which a client may send nothing
+}
+
+// DefaultBodyLimits returns the limits that docs/protocol.md promises.
+func DefaultBodyLimits() BodyLimits {
+	return BodyLimits{MaxStreamBytes: 2 << 30, MaxTasks: 1_000_000, MaxPause: 30 * time.Second}
+}
+
+func (l BodyLimits) withDefaults() BodyLimits {
+	d := DefaultBodyLimits()
+	return BodyLimits{cmp.Or(l.MaxStreamBytes, d.MaxStreamBytes), cmp.Or(l.MaxTasks, d.MaxTasks), cmp.Or(l.MaxPause, d.MaxPause)}
+}
 
 // longBodyReader reads a long body. Its time limit applies to each pause, not to the whole body, and its size is limited.
 type longBodyReader struct {
@@ -154,7 +172,6 @@ func (r spoolWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// noRoomProblem returns the problem for a body that cannot be stored because of err.
 func noRoomProblem(err error) error {
 	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
 }

@@ -71,10 +71,10 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 		return nil, nil, problem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
 			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", read.lines[bad.Entry], bad))
 	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
-		return nil, nil, lineProblem(read.lines[bad.Entry], fmt.Errorf(
+		return nil, nil, entryProblem(linePlace, read.lines[bad.Entry], fmt.Errorf(
 			"%w; existing=skip leaves such devices as they are, existing=update changes their tags, existing=rotate gives them one more token", bad))
 	case errors.As(err, &bad):
-		return nil, nil, lineProblem(read.lines[bad.Entry], bad)
+		return nil, nil, entryProblem(linePlace, read.lines[bad.Entry], bad)
 	}
 	return read.list, tokens, err
 }
@@ -95,36 +95,18 @@ func readExisting(query url.Values) (store.OnExisting, error) {
 	return "", invalid("existing: must be refuse, skip, update or rotate")
 }
 
-// profileColumn is the column of the profile. It cannot be the name of a tag, because tag names have no colon.
-const profileColumn = ":profile"
-
-// deviceCSV reads a CSV file with a column for each tag, and optionally one for the profile.
-type deviceCSV struct{ *csvLines }
-
-// newDeviceCSV reads the header line of body, a CSV file of devices, and returns a reader of the devices.
-func newDeviceCSV(body io.Reader) (deviceCSV, error) {
-	l, err := newCSV(body, "tags")
-	for _, c := range l.columns {
-		if err == nil && c.isJSON {
-			err = lineProblem(1, errors.New("tags are strings: no column name may end in :json"))
-		}
+// deviceCSV returns the format of devices as CSV, with a column for each tag. The column of the profile cannot be the name of a tag, because
+// tag names have no colon.
+func deviceCSV() csvFormat[operators.NewDevice] {
+	return csvFormat[operators.NewDevice]{
+		members: "tags", textOnly: true,
+		newEntry: func(id string) operators.NewDevice { return operators.NewDevice{ID: id} },
+		fields: map[string]func(*operators.NewDevice, string) error{":profile": func(d *operators.NewDevice, cell string) error {
+			d.Profile = cell
+			return nil
+		}},
+		setMembers: func(d *operators.NewDevice, object json.RawMessage) error { return json.Unmarshal(object, &d.Tags) },
 	}
-	return deviceCSV{l}, err
-}
-
-// next returns the device in the next line, or io.EOF after the last line.
-func (l deviceCSV) next() (operators.NewDevice, error) {
-	entry, err := l.csvLines.next()
-	if err != nil || entry.Payload == nil {
-		return operators.NewDevice{ID: entry.Device}, err
-	}
-	device := operators.NewDevice{ID: entry.Device}
-	if err := json.Unmarshal(entry.Payload, &device.Tags); err != nil {
-		return device, err
-	}
-	device.Profile = device.Tags[profileColumn]
-	delete(device.Tags, profileColumn)
-	return device, nil
 }
 
 // imported has the devices that were read from the body of an import.
@@ -135,33 +117,27 @@ type imported struct {
 
 // readDevices reads all devices of body, which has the media type contentType.
 func readDevices(body io.Reader, contentType string) (all imported, err error) {
-	var from lineReader[operators.NewDevice] = newNDJSON[operators.NewDevice](body, "id, tags and profile")
-	if contentType == operators.TypeCSV {
-		if from, err = newDeviceCSV(body); err != nil {
-			return all, err
-		}
-	}
 	seen := map[string]int{}
-	for {
-		entry, err := from.next()
-		if errors.Is(err, io.EOF) && len(all.list) > 0 {
+	for l := range readLines(body, contentType, "id, tags and profile", deviceCSV()) {
+		err := l.err
+		switch {
+		case errors.Is(err, io.EOF) && len(all.list) > 0:
 			return all, nil
-		}
-		if errors.Is(err, io.EOF) {
+		case errors.Is(err, io.EOF):
 			err = errors.New("no devices")
+		case err == nil && len(all.list) == maxImportDevices:
+			err = fmt.Errorf("at most %d devices in an import", maxImportDevices)
 		}
 		var device store.NewDevice
 		if err == nil {
-			device, err = checkDevice(entry, seen, from.lineNumber())
-		}
-		if err == nil && len(all.list) == maxImportDevices {
-			err = fmt.Errorf("at most %d devices in an import", maxImportDevices)
+			device, err = checkDevice(l.entry, seen, l.number)
 		}
 		if err != nil {
-			return all, lineProblem(from.lineNumber(), err)
+			return all, entryProblem(linePlace, l.number, err)
 		}
-		all.list, all.lines = append(all.list, device), append(all.lines, from.lineNumber())
+		all.list, all.lines = append(all.list, device), append(all.lines, l.number)
 	}
+	return all, nil
 }
 
 // checkDevice checks one entry of an import, and returns an error if an earlier line has the same id. firstLines has the line of each id
@@ -191,35 +167,20 @@ func writeTokens(ctx huma.Context, mediaType string, imported []store.NewDevice,
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
 	out := bufio.NewWriter(ctx.BodyWriter())
-	write := writeJSONToken
+	format := `{"id":"%s","token":"%s"}` + "\n" // no id and no token has a character that JSON or CSV must escape
 	if mediaType == operators.TypeCSV {
-		write = writeCSVToken
+		format = "%s,%s\n"
 		_, _ = out.WriteString("device,token\n")
 	}
 	for i, d := range imported {
 		if i%exportPageSize == 0 {
 			_ = connection.SetWriteDeadline(time.Now().Add(exportPageTimeout)) // the ResponseWriter of a test has no deadlines
 		}
-		if err := write(out, d.ID, tokens[i]); err != nil { // fails only if the client has disconnected
+		if _, err := fmt.Fprintf(out, format, d.ID, tokens[i]); err != nil { // fails only if the client has disconnected
 			return
 		}
 	}
 	_ = out.Flush()
-}
-
-// writeCSVToken writes a CSV line with the id and the token of a device. It writes no quotes,
-// because neither contains a character that needs them.
-func writeCSVToken(out io.Writer, device, token string) error {
-	_, err := fmt.Fprintf(out, "%s,%s\n", device, token)
-	return err
-}
-
-// writeJSONToken writes a line of JSON with the id and the token of a device.
-func writeJSONToken(out io.Writer, device, token string) error {
-	return json.NewEncoder(out).Encode(struct {
-		ID    string `json:"id"`
-		Token string `json:"token"`
-	}{device, token})
 }
 
 // describeImport adds the forms of an import to the documentation of the operation for one device.

@@ -143,6 +143,8 @@ func showSeal(s store.CheckedSeal) operators.EventSeal {
 }
 
 const (
+	typeEvents = "text/event-stream"
+
 	livePollInterval  = 500 * time.Millisecond
 	heartbeatInterval = 15 * time.Second // interval of heartbeats while there are no events
 	liveWriteTimeout  = 15 * time.Second // maximum time that a client may take to receive what was written

@@ -8,56 +8,85 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
+	"mime"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// lineReader reads the tasks or devices of a body one after the other.
-type lineReader[T any] interface {
-	// next returns the next entry, or io.EOF after the last line. The caller adds the line number to the error of a bad line.
-	next() (T, error)
-	// lineNumber returns the number of the line that was read last, counted from 1.
-	lineNumber() int
+const maxLine = 128 << 10 // bytes of one line; more than maxPayload, because the payload may be escaped
+
+// line is one entry of a list that is too long to be in memory.
+type line[T any] struct {
+	entry  T
+	number int   // number of the line, counted from 1; for an entry of a JSON list, its index
+	err    error // if it is set, entry is invalid and no line follows. It is io.EOF after the last line of CSV or NDJSON
 }
 
-// ndjson reads one JSON object from each line. It skips empty lines.
-type ndjson[T any] struct {
-	scanner *bufio.Scanner
-	members string // names of the members of an entry, for error messages
-	number  int
+// streamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
+func streamType(ctx huma.Context) string {
+	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
+	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {
+		return ""
+	}
+	return contentType
 }
 
-// newNDJSON returns a reader of body, which has a JSON object in each line. members names the members of an entry, for error messages.
-func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
-	scanner := bufio.NewScanner(body)
-	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
-	return &ndjson[T]{scanner: scanner, members: members}
-}
-
-// lineNumber returns the number of the line that was read last, counted from 1.
-func (n *ndjson[T]) lineNumber() int { return n.number }
-
-// next returns the entry in the next line that is not empty, or io.EOF after the last line.
-func (n *ndjson[T]) next() (entry T, err error) {
-	for n.scanner.Scan() {
-		n.number++
-		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
-			err = readLine(text, &entry, n.members)
-			return entry, err
+// readLines yields the entries in the lines of body, which has the media type contentType, CSV or NDJSON. members names the members of an
+// entry in NDJSON, for error messages.
+func readLines[T any](body io.Reader, contentType, members string, format csvFormat[T]) iter.Seq[line[T]] {
+	next := (&ndjsonReader[T]{scanner: newLineScanner(body), members: members}).next
+	if contentType == operators.TypeCSV {
+		next = newCSVReader(body, format).next
+	}
+	return func(yield func(line[T]) bool) {
+		for l := next(); yield(l) && l.err == nil; {
+			l = next()
 		}
 	}
-	if err = n.scanner.Err(); err == nil {
-		return entry, io.EOF
-	}
-	n.number++
-	if errors.Is(err, bufio.ErrTooLong) {
-		err = errLongLine
-	}
-	return entry, err
 }
 
 var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
+
+// ndjsonReader reads one JSON object from each line. It skips empty lines.
+type ndjsonReader[T any] struct {
+	scanner *bufio.Scanner
+	members string
+	number  int
+}
+
+func newLineScanner(body io.Reader) *bufio.Scanner {
+	scanner := bufio.NewScanner(body)
+	scanner.Buffer(make([]byte, 0, 4<<10), maxLine)
+	return scanner
+}
+
+// next returns the next line that is not empty.
+func (n *ndjsonReader[T]) next() (l line[T]) {
+	for n.scanner.Scan() {
+		n.number++
+		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
+			l.number, l.err = n.number, readLine(text, &l.entry, n.members)
+			return l
+		}
+	}
+	switch err := n.scanner.Err(); {
+	case err == nil:
+		return line[T]{number: n.number, err: io.EOF}
+	case errors.Is(err, bufio.ErrTooLong):
+		return line[T]{number: n.number + 1, err: errLongLine}
+	default:
+		return line[T]{number: n.number + 1, err: err}
+	}
+}
+
+const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
 // readLine decodes text, a JSON object, into entry with strict checks. members names its members, for error messages.
 func readLine(text []byte, entry any, members string) error {
@@ -78,113 +107,153 @@ func readLine(text []byte, entry any, members string) error {
 	return nil
 }
 
+// invalidTimeField returns the name of the first member of a task entry that must be a time and is not. If all times are valid, it returns
+// an empty string.
+func invalidTimeField(text []byte) string {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object
+	for _, name := range []string{"not_before", "not_after"} {
+		if value := members[name]; value != nil && json.Unmarshal(value, &time.Time{}) != nil {
+			return name
+		}
+	}
+	return ""
+}
+
 // jsonColumn is the suffix of the name of a column whose cells are JSON instead of text.
 const jsonColumn = ":json"
 
-// csvLines reads a CSV file. Its first line names the columns: device, then the members of an object. For a batch,
-// this object is the payload of the line's task.
-type csvLines struct {
-	reader  *csv.Reader
-	guard   *limitedReader
-	columns []csvColumn // the columns after device
-	number  int
+// csvFormat describes a CSV file. Its first line names the columns: device, then the columns in fields, which set a field of an entry, and
+// the members of an object.
+type csvFormat[T any] struct {
+	members    string // names the members of the object, for error messages
+	textOnly   bool   // no cell is JSON
+	newEntry   func(device string) T
+	fields     map[string]func(entry *T, cell string) error
+	setMembers func(entry *T, object json.RawMessage) error
 }
 
-// csvColumn is a column of a CSV file for one member of an object.
-type csvColumn struct {
+// csvReader reads a CSV file in a format.
+type csvReader[T any] struct {
+	csvFormat[T]
+
+	reader  *csv.Reader
+	guard   *limitedReader
+	columns []csvColumn[T] // the columns after device; nil until the header line is read
+	number  int            // number of the line that was read last
+}
+
+// csvColumn is a column of a CSV file.
+type csvColumn[T any] struct {
 	name   string
-	key    string // name of the member as JSON, followed by a colon
+	key    string                            // name as JSON, followed by a colon
+	set    func(entry *T, cell string) error // nil: the column has a member of the object
 	isJSON bool
 }
 
-// newCSV reads the header line of a CSV body. members names the columns that are allowed besides device, for error messages.
-func newCSV(body io.Reader, members string) (*csvLines, error) {
+func newCSVReader[T any](body io.Reader, format csvFormat[T]) *csvReader[T] {
 	from := bufio.NewReaderSize(body, 4<<10)
 	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // byte order mark that Excel writes
 		_, _ = from.Discard(len(mark))
 	}
 	guard := &limitedReader{from: from, limitErr: errLongLine}
-	l := &csvLines{reader: csv.NewReader(guard), guard: guard}
-	l.reader.ReuseRecord = true
-	header, err := l.record()
-	if errors.Is(err, io.EOF) {
-		err = errors.New("no header: must be device, then " + members)
-	}
-	if err == nil {
-		err = l.readHeader(header)
-	}
-	return l, lineProblem(max(l.number, 1), err)
+	r := &csvReader[T]{csvFormat: format, reader: csv.NewReader(guard), guard: guard}
+	r.reader.ReuseRecord = true
+	return r
 }
 
-// readHeader stores the columns that header, the cells of the first line, names.
-func (l *csvLines) readHeader(header []string) error {
-	if header[0] != "device" {
+// next returns the next line after the header line.
+func (r *csvReader[T]) next() (l line[T]) {
+	if r.columns == nil {
+		l.err = r.readHeader()
+	}
+	if l.err == nil {
+		l.entry, l.err = r.readEntry()
+	}
+	l.number = r.number
+	return l
+}
+
+// readHeader reads the header line.
+func (r *csvReader[T]) readHeader() error {
+	header, err := r.record()
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("no header: must be device, then " + r.members)
+	case err != nil:
+		return err
+	case header[0] != "device":
 		return errors.New("the first column must be device")
 	}
+	r.columns = make([]csvColumn[T], 0, len(header))
 	seen := map[string]bool{}
 	for _, name := range header[1:] {
 		plain, isJSON := strings.CutSuffix(name, jsonColumn)
-		if plain == "" || seen[plain] || !isStorable(plain) {
+		set := r.fields[name]
+		switch {
+		case plain == "" || seen[plain] || !isStorable(plain):
 			return fmt.Errorf("column %q: each column must have a unique name", name)
+		case isJSON && r.textOnly:
+			return fmt.Errorf("%s are strings: no column name may end in %s", r.members, jsonColumn)
+		case strings.HasPrefix(name, ":") && set == nil:
+			return fmt.Errorf("column %q: the only names with a colon at the start are %s", name, strings.Join(slices.Sorted(maps.Keys(r.fields)), ", "))
 		}
 		seen[plain] = true
-		key, _ := json.Marshal(plain) // a string always marshals
-		l.columns = append(l.columns, csvColumn{name: plain, key: string(key) + ":", isJSON: isJSON})
+		r.columns = append(r.columns, csvColumn[T]{plain, quoteJSON(plain) + ":", set, isJSON})
 	}
 	return nil
 }
 
-// lineNumber returns the number of the line that was read last, counted from 1.
-func (l *csvLines) lineNumber() int { return l.number }
-
 // record returns the cells of the next line, or io.EOF after the last line.
-func (l *csvLines) record() ([]string, error) {
-	l.guard.left = maxLine
-	record, err := l.reader.Read()
+func (r *csvReader[T]) record() ([]string, error) {
+	r.guard.left = maxLine
+	record, err := r.reader.Read()
 	var bad *csv.ParseError
 	switch {
 	case errors.As(err, &bad):
-		l.number = bad.StartLine
+		r.number = bad.StartLine
 		return nil, bad.Err
 	case err != nil:
-		l.number++
+		r.number++
 		return nil, err
 	}
-	l.number, _ = l.reader.FieldPos(0)
+	r.number, _ = r.reader.FieldPos(0)
 	return record, nil
 }
 
-// next returns the next line as a task: its first cell is the device, and its other cells are the payload. deviceCSV reads the devices of
-// an import in the same way, and takes their tags from the payload.
-func (l *csvLines) next() (operators.NewTask, error) {
-	record, err := l.record()
+// readEntry reads the next line as an entry. Empty cells are left out.
+func (r *csvReader[T]) readEntry() (entry T, err error) {
+	record, err := r.record()
 	if err != nil {
-		return operators.NewTask{}, err
+		return entry, err
 	}
-	payload, err := l.payload(record[1:])
-	return operators.NewTask{Device: record[0], Payload: payload}, err
-}
-
-// payload returns an object of the cells that are not empty, or nil if all cells are empty.
-func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
+	entry = r.newEntry(record[0])
 	var members []string
-	for i, cell := range cells {
-		if cell == "" {
-			continue
+	for i, cell := range record[1:] {
+		column := r.columns[i]
+		switch {
+		case cell == "":
+		case !isStorable(cell) || column.isJSON && strings.Contains(cell, `\u0000`):
+			return entry, errUnstorableText
+		case column.set != nil:
+			if err := column.set(&entry, cell); err != nil {
+				return entry, fmt.Errorf("%s: %w", strings.TrimPrefix(column.name, ":"), err)
+			}
+		case column.isJSON && !json.Valid([]byte(cell)):
+			return entry, fmt.Errorf("column %d: not JSON", i+2)
+		case column.isJSON:
+			members = append(members, column.key+cell)
+		default:
+			members = append(members, column.key+quoteJSON(cell))
 		}
-		if !isStorable(cell) || l.columns[i].isJSON && strings.Contains(cell, `\u0000`) {
-			return nil, errUnstorableText
-		}
-		value := []byte(cell)
-		if !l.columns[i].isJSON {
-			value, _ = json.Marshal(cell) // a string always marshals
-		} else if !json.Valid(value) {
-			return nil, fmt.Errorf("column %d: not JSON", i+2)
-		}
-		members = append(members, l.columns[i].key+string(value))
 	}
 	if members == nil {
-		return nil, nil
+		return entry, nil
 	}
-	return json.RawMessage("{" + strings.Join(members, ",") + "}"), nil
+	return entry, r.setMembers(&entry, json.RawMessage("{"+strings.Join(members, ",")+"}"))
+}
+
+func quoteJSON(text string) string {
+	quoted, _ := json.Marshal(text) // a string always marshals
+	return string(quoted)
 }

@@ -31,7 +31,6 @@ type Problem struct { //nolint:errname // the word of RFC 9457
 	cause error
 }
 
-// problem returns a problem with this HTTP status, code and detail.
 func problem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
@@ -183,17 +182,23 @@ func (c *problemContext) SetStatus(status int) {
 
 // shapeProblem converts body to a problem if it is one of huma's own errors. It returns any other body unchanged.
 func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
+	context, _ := ctx.(*problemContext)
 	var p *Problem
 	switch e := body.(type) {
 	case *Problem:
 		p = e
 	case *huma.ErrorModel:
+		if context != nil {
+			if replaced, ok := context.humaContext.(*bodyContext); ok {
+				replaced.locate(e)
+			}
+		}
 		p = problemFromHuma(e)
 	default:
 		return body, nil
 	}
-	if c, ok := ctx.(*problemContext); ok {
-		c.status = p.Status
+	if context != nil {
+		context.status = p.Status
 	}
 	p.setHeaders(ctx.SetHeader)
 	return p, nil
@@ -251,4 +256,8 @@ func (p *Problem) summary() string {
 		parts[i] = strings.TrimPrefix(e.Field, "body.") + ": " + e.Detail
 	}
 	return strings.Join(parts, "; ")
+}
+
+func isUnknownField(err error) bool {
+	return strings.Contains(err.Error(), "json: unknown field") || strings.HasSuffix(err.Error(), unexpectedProperty)
 }
