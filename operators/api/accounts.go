@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// profileStore stores profiles. *store.Store implements it.
 type profileStore interface {
 	PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile store.Profile, created bool, err error)
 	Profile(ctx context.Context, name string) (store.Profile, error)
@@ -26,7 +25,7 @@ type ReadOnlyFields struct {
 	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
 }
 
-// profilePut is the body of a PUT. It also accepts the read-only fields that a GET returned.
+// profilePut also accepts the read-only fields that a GET returned.
 type profilePut struct {
 	operators.ProfileSettings
 	ReadOnlyFields
@@ -39,13 +38,11 @@ type ProfilePath struct {
 	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// profiles has the operations on profiles.
 type profiles struct {
 	ledger profileStore
 	warner limitWarner
 }
 
-// register adds the operations on profiles to r.
 func (p *profiles) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
 		func(p listPage[operators.Profile]) operators.ProfileList {
@@ -56,7 +53,6 @@ func (p *profiles) register(r *routes) {
 	registerResponse(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
 }
 
-// list answers a request for a page of profiles, ordered by name.
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -66,13 +62,11 @@ func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.
 	return newPage(found, in.isFull(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
 }
 
-// get answers a request for one profile.
 func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
 	found, err := p.ledger.Profile(ctx, in.Profile)
 	return showProfile(found), err
 }
 
-// put creates a profile or replaces its policies.
 func (p *profiles) put(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
@@ -90,19 +84,16 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), WarningList: warned}}, err
 }
 
-// delete deletes a profile that no device has.
 func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
 	return &struct{}{}, p.ledger.DeleteProfile(ctx, actor(ctx), in.Profile)
 }
 
-// showProfile converts a profile of the ledger to the form of the API.
 func showProfile(profile store.Profile) operators.Profile {
 	return operators.Profile{
 		Name: profile.Name, Limits: showLimits(profile.Limits), Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
 	}
 }
 
-// tokenStore stores operator tokens. *store.Store implements it.
 type tokenStore interface {
 	OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]store.Token, error)
 	CreateToken(ctx context.Context, actor string, token store.Token, secretHash []byte) (store.Token, error)
@@ -110,10 +101,8 @@ type tokenStore interface {
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
 
-// tokens has the operations on operator tokens.
 type tokens struct{ ledger tokenStore }
 
-// register adds the operations on operator tokens to r.
 func (t *tokens) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
 		func(p listPage[operators.Token]) operators.TokenList {
@@ -124,13 +113,11 @@ func (t *tokens) register(r *routes) {
 	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
-// tokenQuery is a request for a page of operator tokens.
 type tokenQuery struct {
 	Page
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
-// list answers a request for a page of operator tokens.
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
@@ -140,7 +127,6 @@ func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showToken, func(t store.Token) string { return decimal(t.ID) }), err
 }
 
-// create makes an operator token and returns it with its secret.
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
 	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
 	if err := credentials.CheckToken(token); err != nil {
@@ -152,7 +138,6 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	return operators.TokenCreated{Token: showToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
-// rotate replaces the secret of an operator token and returns the token with its new secret.
 func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
@@ -160,13 +145,11 @@ func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated
 	return operators.TokenCreated{Token: showToken(rotated), Secret: secret}, err
 }
 
-// revoke revokes an operator token and returns it.
 func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
 	gone, err := t.ledger.RevokeToken(ctx, actor(ctx), in.ID)
 	return showToken(gone), err
 }
 
-// showToken converts an operator token of the ledger to the form of the API.
 func showToken(token store.Token) operators.Token {
 	return operators.Token{
 		ID: token.ID, Name: token.Name, Role: token.Role, Pools: token.Pools, LimitSets: token.LimitSets,

@@ -46,7 +46,6 @@ func (a *aggregate) add(value json.RawMessage) {
 	}
 }
 
-// addText counts a text, cut to maxTextChars characters.
 func (a *aggregate) addText(text string) {
 	if a.texts == nil {
 		a.texts = map[string]int64{}
@@ -65,7 +64,6 @@ func truncateText(text string) string {
 	return text
 }
 
-// summarize returns the summary of the added values.
 func (a *aggregate) summarize() *operators.Aggregate {
 	sum := &operators.Aggregate{Field: a.field, Other: a.other, Tasks: a.other + int64(len(a.numbers))}
 	names := slices.SortedFunc(maps.Keys(a.texts), func(x, y string) int { return cmp.Or(cmp.Compare(a.texts[y], a.texts[x]), cmp.Compare(x, y)) })

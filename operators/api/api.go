@@ -96,7 +96,6 @@ func (a *API) DeviceHandler() http.Handler {
 // FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests before the listener closes.
 func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
-// registerDevices adds the report operation of devices to mux.
 func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 	if a.options.Hawkbit != nil {

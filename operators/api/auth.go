@@ -23,7 +23,6 @@ import (
 // operatorKey is the context key of the Operator of a request. A client cannot set it over the network.
 type operatorKey struct{}
 
-// operatorOf returns the operator of the request with this context.
 func operatorOf(ctx context.Context) Operator {
 	o, _ := ctx.Value(operatorKey{}).(Operator)
 	return o
@@ -41,7 +40,6 @@ func awaitTurn(ctx context.Context, turns *fair.Shares) (endTurn func(), err err
 	return turns.StartWhenFree(ctx, key, admin)
 }
 
-// actor returns the name of the operator of the request, for the audit log.
 func actor(ctx context.Context) string { return operatorOf(ctx).Name }
 
 // authenticator finds the operator of a request by its token.

@@ -23,7 +23,6 @@ const (
 	maxTagsInError = 200 // maximum length of the tags that an error message contains, in bytes
 )
 
-// batchStore stores batches. *store.Store implements it.
 type batchStore interface {
 	CreateBatch(ctx context.Context, actor string, batch store.Batch, newTasks store.NewBatchTasks) (store.Batch, error)
 	Batch(ctx context.Context, id int64) (store.Batch, error)
@@ -35,7 +34,6 @@ type batchStore interface {
 	ChangeBatch(ctx context.Context, actor string, id int64, change func(*store.Batch) error) (store.Batch, error)
 }
 
-// batches has the operations on batches.
 type batches struct {
 	ledger         batchStore
 	waiters        *waiters.Notifier
@@ -47,7 +45,6 @@ type batches struct {
 	duplicateTurns *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
 }
 
-// register adds the operations on batches to r.
 func (b *batches) register(r *routes) {
 	create := withIdempotencyKey(newOperation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
@@ -67,7 +64,6 @@ func (b *batches) register(r *routes) {
 	register(r, newOperation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "Cancel a batch; devices that run one of its tasks are asked to stop", roleOperator, 200), b.cancel)
 }
 
-// create queues a batch, or only checks it in a dry run.
 func (b *batches) create(ctx context.Context, in *struct {
 	operators.QueueMode
 	Body operators.NewBatch
@@ -164,7 +160,6 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 	}, nil
 }
 
-// get answers a request for one batch.
 func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
 	shown := showBatch(found)
@@ -172,13 +167,11 @@ func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) 
 	return shown, err
 }
 
-// batchQuery is a request for a page of the batches that match a filter.
 type batchQuery struct {
 	operators.BatchFilter
 	Page
 }
 
-// list answers a request for a page of batches that match.
 func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
 	before, err := in.afterNumber()
 	if err == nil {
@@ -211,7 +204,6 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	return newPage(found, more, showBatch, func(b store.Batch) string { return decimal(b.ID) }), err
 }
 
-// showBatch converts a batch of the ledger to the form of the API.
 func showBatch(batch store.Batch) operators.Batch {
 	counts := make(map[string]int64)
 	for _, state := range store.TaskStates() {
@@ -230,7 +222,6 @@ func showBatch(batch store.Batch) operators.Batch {
 	}
 }
 
-// patch changes settings of a batch and returns the batch.
 func (b *batches) patch(ctx context.Context, in *struct {
 	IDPath
 	Body operators.BatchPatch
@@ -266,7 +257,6 @@ func applyPatch(patch operators.BatchPatch, batch *store.Batch) error {
 	return checkSpan(batch.NotBefore, batch.NotAfter)
 }
 
-// pause stops new starts of tasks of a batch.
 func (b *batches) pause(ctx context.Context, in *struct {
 	IDPath
 	Body *operators.PauseReason
@@ -275,7 +265,6 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	return b.dequeue(b.ledger.PauseBatch(ctx, actor(ctx), in.ID, reasonOf(in.Body)))
 }
 
-// resume ends the pause of a batch.
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	batch, err := b.ledger.ResumeBatch(ctx, actor(ctx), in.ID)
 	if err == nil {
@@ -284,7 +273,6 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 	return b.offerSlots(batch, err)
 }
 
-// cancel cancels a batch.
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	return b.dequeue(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
 }

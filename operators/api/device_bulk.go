@@ -34,13 +34,11 @@ func (d *deviceOperations) matching(ctx context.Context, in *DeviceSelection) (i
 	return ids, page.next, err
 }
 
-// deletion has the options of a deletion of devices.
 type deletion struct {
 	DeviceSelection
 	operators.Deletion
 }
 
-// deleteMatching deletes a page of the devices that match.
 func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (operators.DevicesChanged, error) {
 	ids, next, err := d.matching(ctx, &in.DeviceSelection)
 	if err != nil {
@@ -50,7 +48,6 @@ func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (op
 	return operators.DevicesChanged{Devices: removed.Deleted, Kept: removed.Kept, NextPageToken: next}, err
 }
 
-// bulkBlock is a request to block or unblock a page of the devices that match.
 type bulkBlock struct {
 	DeviceSelection
 	Body *blockReason

@@ -15,13 +15,11 @@ type RecentDevices interface {
 	Newest(ctx context.Context) ([]seen.Sighting, error)
 }
 
-// deviceQuery is a request for a page of the devices that match a filter.
 type deviceQuery struct {
 	Page
 	operators.DeviceFilter
 }
 
-// filter converts the query to a filter of the ledger.
 func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	after, err := q.afterName()
 	if err != nil {
@@ -73,7 +71,6 @@ func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (pag
 	return newPage(found, false, showDevice, nil), err
 }
 
-// deviceIDs returns the ids of the devices of sightings, in the same order.
 func deviceIDs(sightings []seen.Sighting) []string {
 	ids := make([]string, len(sightings))
 	for i, s := range sightings {

@@ -40,14 +40,12 @@ func withDeviceID(id string, err error) error {
 	return err
 }
 
-// retagQuery is a request to change the tags of a page of the devices that match.
 type retagQuery struct {
 	DeviceSelection
 
 	Body operators.Retag
 }
 
-// check refuses a request that neither sets nor removes a tag.
 func (q *retagQuery) check() error {
 	if len(q.Body.Set) == 0 && len(q.Body.Unset) == 0 {
 		return invalid("set, unset: at least one is required")
@@ -60,7 +58,6 @@ func (q *retagQuery) check() error {
 	return checkTags(q.Body.Set)
 }
 
-// retag changes the tags of a page of the devices that match.
 func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged operators.DevicesChanged, err error) {
 	if err := in.check(); err != nil {
 		return retagged, err

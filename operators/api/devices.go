@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// deviceStore reads and changes devices. *store.Store implements it.
 type deviceStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Devices(ctx context.Context, filter store.DeviceFilter) ([]store.Device, error)
@@ -32,13 +31,11 @@ type DevicePath struct {
 	ID devices.ID `path:"id"`
 }
 
-// checkName refuses an invalid device id.
 func (d DevicePath) checkName() error {
 	_, err := devices.ParseID(string(d.ID))
 	return err
 }
 
-// deviceOperations has the operations on devices.
 type deviceOperations struct {
 	ledger         deviceStore
 	recentAttempts recentAttemptsReader
@@ -50,7 +47,6 @@ type deviceOperations struct {
 	imports        *fair.Shares // limits concurrent imports
 }
 
-// register adds the operations on devices to r.
 func (d *deviceOperations) register(r *routes) {
 	create := withIdempotencyKey(newOperation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
 	create.Middlewares = r.newMiddlewares(d.handleImport)
@@ -77,7 +73,6 @@ func (d *deviceOperations) register(r *routes) {
 	register(r, newOperation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), d.blockHandler(false))
 }
 
-// create registers a device and returns it with its token.
 func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operators.NewDevice }) (operators.DeviceCreated, error) {
 	id, err := devices.ParseID(in.Body.ID)
 	if err == nil {
@@ -90,7 +85,6 @@ func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operator
 	return operators.DeviceCreated{Device: showDevice(made), Token: secretUnlessReplay(ctx, token)}, err
 }
 
-// list answers a request for a page of devices that match.
 func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	if in.Recent > 0 {
 		return d.listRecent(ctx, in)
@@ -136,7 +130,6 @@ func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQue
 // deviceBytes returns the approximate size of a device in a response.
 func deviceBytes(device store.Device) int { return len(device.Attributes) + 128*len(device.Tags) }
 
-// get answers a request for one device, with its mark in Redis.
 func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
 	found, err := d.ledger.Device(ctx, string(in.ID))
 	shown := showDevice(found)
@@ -146,7 +139,6 @@ func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.D
 	return shown, err
 }
 
-// why answers why a device gets no task.
 func (d *deviceOperations) why(ctx context.Context, in *DevicePath) (operators.DeviceWhy, error) {
 	task, e, err := d.explain(ctx, in.ID)
 	if err != nil {
@@ -160,13 +152,11 @@ func (d *deviceOperations) why(ctx context.Context, in *DevicePath) (operators.D
 	return shown, err
 }
 
-// deviceHistoryQuery is a request for a page of the attempts of a device.
 type deviceHistoryQuery struct {
 	DevicePath
 	Page
 }
 
-// history answers a request for a page of the attempts of a device.
 func (d *deviceOperations) history(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
 	before, err := in.afterNumber()
 	if err == nil {
@@ -179,7 +169,6 @@ func (d *deviceOperations) history(ctx context.Context, in *deviceHistoryQuery) 
 	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
 }
 
-// showDevice converts a device of the ledger to the form of the API.
 func showDevice(device store.Device) operators.Device {
 	tags := device.Tags
 	if tags == nil {
@@ -203,14 +192,12 @@ const (
 	maxTagName  = 64      // length in bytes
 )
 
-// devicePatch is the body of a request that changes a device.
 type devicePatch struct {
 	operators.DevicePatch
 
 	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // accepted only so that the error is better than "unknown field"
 }
 
-// patch changes the tags and the profile of a device.
 func (d *deviceOperations) patch(ctx context.Context, in *struct {
 	DevicePath
 	Body devicePatch
@@ -245,7 +232,6 @@ func (p devicePatch) mergeTags(tags map[string]string) error {
 	return checkTags(tags)
 }
 
-// checkTags returns an error if a name of a tag is invalid, or if there are too many tags.
 func checkTags(tags map[string]string) error {
 	for name := range tags {
 		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
@@ -265,7 +251,6 @@ func checkTags(tags map[string]string) error {
 // new token.
 const defaultOverlap = 24 * time.Hour
 
-// rotateToken makes a new token of a device.
 func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	DevicePath
 	Body *operators.Rotation
@@ -288,7 +273,6 @@ type blockReason struct {
 	operators.PauseReason
 }
 
-// text returns the reason. It is empty if there is no body.
 func (b *blockReason) text() string {
 	if b == nil {
 		return ""
@@ -296,7 +280,6 @@ func (b *blockReason) text() string {
 	return b.Reason
 }
 
-// blockRequest is a request to block or unblock a device.
 type blockRequest struct {
 	DevicePath
 	Body *blockReason
@@ -312,7 +295,6 @@ func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *blo
 	}
 }
 
-// delete deletes a device and its tokens.
 func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	DevicePath
 	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`

@@ -70,7 +70,6 @@ func oneOf(r *routes, types []any) map[string]*huma.MediaType {
 // factsPrefix is the prefix of query parameters that are facts.
 const factsPrefix = "facts."
 
-// checkQueryNames refuses query parameters that the operation does not have.
 func checkQueryNames(ctx huma.Context) error {
 	requestURL := ctx.URL()
 	if requestURL.RawQuery == "" {
@@ -124,7 +123,6 @@ func decodeProblem(err error) error {
 	return problem(http.StatusBadRequest, code, "body: "+err.Error())
 }
 
-// writeDirect sends a response with answer as JSON.
 func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// eventStore reads the audit log. *store.Store implements it.
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
 	WithIDRange(ctx context.Context, filter store.EventFilter) (store.EventFilter, error)
@@ -28,21 +27,18 @@ type eventStore interface {
 	CheckSeals(ctx context.Context, after int64, limit int) ([]store.CheckedSeal, bool, error)
 }
 
-// events has the operations on the audit log.
 type events struct {
 	ledger   eventStore
 	auth     *authenticator
 	stopping *atomic.Bool
 }
 
-// eventQuery is a request for a page of events, or for a live stream of them.
 type eventQuery struct {
 	Page
 	operators.EventFilter
 	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order; a live stream is always oldest first"`
 }
 
-// register adds the operations on the audit log to r.
 func (e *events) register(r *routes) {
 	registerLive(r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list,
 		func(p listPage[operators.Event]) operators.EventList {
@@ -54,7 +50,6 @@ func (e *events) register(r *routes) {
 		})
 }
 
-// list answers a request for a page of events that match.
 func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
@@ -111,7 +106,6 @@ func checkPeriod(since, until time.Time) error {
 	return nil
 }
 
-// showEvent converts an event of the ledger to the form of the API.
 func showEvent(event store.Event) operators.Event {
 	return operators.Event{
 		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
@@ -119,13 +113,11 @@ func showEvent(event store.Event) operators.Event {
 	}
 }
 
-// sealQuery is a request for a page of seals.
 type sealQuery struct {
 	Page
 	After int64 `query:"after" minimum:"-1" maximum:"9007199254740991" default:"-1" doc:"Only seals whose last is above this event id; -1: all"`
 }
 
-// listSeals answers a request for a page of seals, compared with their events.
 func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
 	after := in.After
 	if in.Token != "" {
@@ -137,7 +129,6 @@ func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[op
 	return newPage(found, more, showSeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err
 }
 
-// showSeal converts a seal of the ledger to the form of the API.
 func showSeal(s store.CheckedSeal) operators.EventSeal {
 	return operators.EventSeal{After: s.After, Last: s.Last, Events: s.Events, SealedAt: apiTimeIfSet(s.At), Hash: s.Hash, Found: s.Found, Computed: s.Computed}
 }

@@ -48,7 +48,6 @@ func streamForm(accept string) string {
 	return ""
 }
 
-// pagedQuery is the query of a list.
 type pagedQuery[I any] interface {
 	*I
 	paging() *Page
@@ -97,7 +96,6 @@ func registerLive[I, T, O any, P pagedQuery[I]](
 	})
 }
 
-// listResponses documents a response that is JSON, CSV or NDJSON.
 func listResponses() map[string]*huma.Response {
 	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
 		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
@@ -119,7 +117,6 @@ func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-// textMedia documents a response that is text.
 func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
@@ -158,7 +155,6 @@ func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, err
 	}
 }
 
-// entryEncoder writes entries as CSV or NDJSON.
 type entryEncoder[T any] struct {
 	csv    bool
 	header []string // the columns; nil until the header line is written

@@ -19,16 +19,13 @@ const (
 	maxOfferedKeys   = 100
 )
 
-// attemptStore reads the attempts of devices. *store.Store implements it.
 type attemptStore interface {
 	recentAttemptsReader
 	AttemptsByDevice(ctx context.Context, scope store.TaskScope, since time.Time, handle func(store.DeviceAttempts)) (isSample bool, err error)
 }
 
-// failures has the operations on the attempts that failed, in groups of devices.
 type failures struct{ ledger attemptStore }
 
-// register adds the operations on failures to r.
 func (f *failures) register(r *routes) {
 	ofPool := newOperation("GET", "/v1/pools/{pool}/failures", "getPoolFailures", "Count the attempts of a pool that failed, by tags and attributes of their devices", roleViewer, 200)
 	ofBatch := newOperation("GET", "/v1/batches/{id}/failures", "getBatchFailures", "Count the attempts of a batch that failed, by tags and attributes of their devices", roleViewer, 200)
@@ -72,7 +69,6 @@ type failureGroups struct {
 	byKey map[string]map[string]*operators.FailureCount // by key and value, to find out by which keys the failures differ. A key with too many values has no entry for some of them
 }
 
-// add adds the attempts of one device.
 func (g *failureGroups) add(of store.DeviceAttempts) {
 	values := deviceValues(of)
 	group := &operators.FailureGroup{Values: make([]*string, len(g.by))}
@@ -101,7 +97,6 @@ func (g *failureGroups) add(of store.DeviceAttempts) {
 	addAttempts(&g.total, of)
 }
 
-// addAttempts adds the attempts of a device to count.
 func addAttempts(count *operators.FailureCount, of store.DeviceAttempts) {
 	count.Ended += of.Ended
 	count.Failed += of.Failed

@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// apiTime converts a time of the ledger to the form of the API.
 func apiTime(at time.Time) operators.Time { return operators.Time{Time: at} }
 
 // apiTimePointer converts a time of the ledger to the form of the API. It returns nil if at is nil.
@@ -53,7 +52,6 @@ type Page struct {
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the previous page"`
 }
 
-// paging returns the paging parameters of a list's query.
 func (p *Page) paging() *Page { return p }
 
 // afterName returns the name after which the page starts, in a list ordered by name.
@@ -122,13 +120,10 @@ type IDPath struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
-// decimal returns n as text.
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// milliseconds converts a number of milliseconds, as sent over the API, to a Duration.
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// bodyResponse is a response with only a body.
 type bodyResponse[T any] struct{ Body T }
 
 // createdResponse is a response with the status 201 if something was created.
@@ -137,7 +132,6 @@ type createdResponse[T any] struct {
 	Body   T
 }
 
-// createdStatus returns the HTTP status 201 if something was created (isNew), else 200.
 func createdStatus(isNew bool) int {
 	if isNew {
 		return http.StatusCreated

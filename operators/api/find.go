@@ -18,7 +18,6 @@ import (
 // maxHits is the maximum number of hits in one part of a result.
 const maxHits = 10
 
-// findStore reads the objects that a search can find. *store.Store implements it.
 type findStore interface {
 	poolStore
 	batchStore
@@ -27,22 +26,18 @@ type findStore interface {
 	TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]store.Task, error)
 }
 
-// finder finds the pools, batches, tasks and devices that a text may refer to.
 type finder struct{ ledger findStore }
 
-// findQuery is a request to search for a text.
 type findQuery struct {
 	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of the name of a pool or batch, part of the id of a device, a number, a tag as name:value, or the beginning of an error"`
 }
 
-// register adds the search operation to r.
 func (f *finder) register(r *routes) {
 	find := newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)
 	find.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, find, f.find)
 }
 
-// find answers a search for a text with the hits of each kind.
 func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" {
@@ -69,7 +64,6 @@ func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, erro
 	return found, nil
 }
 
-// capHits returns found with at most maxHits hits.
 func capHits(found operators.FoundPart) operators.FoundPart {
 	if found.Hits == nil {
 		found.Hits = []operators.Hit{}
@@ -187,18 +181,15 @@ func (f *finder) findFailed(ctx context.Context, text string) (hits operators.Fo
 	return hits, err
 }
 
-// isDeviceID reports whether text is a valid id of a device.
 func isDeviceID(text string) bool {
 	_, err := devices.ParseID(text)
 	return err == nil
 }
 
-// batchHit returns a batch as a hit of a search.
 func batchHit(batch store.Batch) operators.Hit {
 	return operators.Hit{Kind: "batch", ID: decimal(batch.ID), Text: batch.Name}
 }
 
-// deviceHit returns a device as a hit of a search, with its tags as text.
 func deviceHit(device store.Device) operators.Hit {
 	return operators.Hit{Kind: "device", ID: device.ID, Text: strings.Join(tagPairs(device.Tags), " ")}
 }

@@ -95,7 +95,6 @@ type Dependency struct {
 // IsUnhealthy reports whether the dependency does not answer, or answers slowly.
 func (d Dependency) IsUnhealthy() bool { return !d.Since.IsZero() }
 
-// register adds the paths /healthz and /readyz to mux.
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
@@ -125,7 +124,6 @@ func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 	writeStatus(w, status, body)
 }
 
-// probeResult is the result of the checks.
 type probeResult struct {
 	states         map[string]string
 	reasons        map[string]string // only of checks that failed for a known reason
@@ -182,7 +180,6 @@ func (h *health) recordState(dependency Dependency, began time.Time) {
 	h.dependencies[dependency.Name] = dependency
 }
 
-// writeStatus sends a response with this HTTP status and body as JSON.
 func writeStatus(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

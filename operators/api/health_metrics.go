@@ -19,7 +19,6 @@ type healthMetrics struct {
 	servedDesc *prometheus.Desc
 }
 
-// metrics returns a registry with the health metrics.
 func (h *health) metrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&healthMetrics{
@@ -44,7 +43,6 @@ func (m *healthMetrics) Collect(metrics chan<- prometheus.Metric) {
 	m.health.panicked.Run("collecting", func() { m.collect(metrics) }) // runs in a goroutine of the registry
 }
 
-// collect sends the metrics of a shared probe to target.
 func (m *healthMetrics) collect(target chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTimeout)
 	defer cancel()
@@ -72,7 +70,6 @@ func (p probeResult) servedRatio() float64 {
 	}
 }
 
-// boolGauge returns a gauge with the value 1 if isTrue, else 0.
 func boolGauge(description *prometheus.Desc, isTrue bool, labels ...string) prometheus.Metric {
 	value := 0.0
 	if isTrue {

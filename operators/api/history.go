@@ -19,14 +19,12 @@ type historyStore interface {
 // highestSlot is the highest number of a slot, because the capacity of a pool is at most 10,000.
 const highestSlot = 9999
 
-// historyQuery is a request for a page of the holdings of a pool.
 type historyQuery struct {
 	PoolPath
 	Page
 	operators.HistoryFilter
 }
 
-// history answers a request for a page of the holdings of a pool: periods in which a device held a slot.
 func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
@@ -74,7 +72,6 @@ func readSlots(text string) (*store.SlotRange, error) {
 	return &store.SlotRange{First: low, Last: high}, nil
 }
 
-// showHolding converts a holding of the ledger (a period in which a device held a slot) to the form of the API.
 func showHolding(holding store.Holding) operators.Holding {
 	return operators.Holding{
 		Slot: holding.Slot, Device: holding.Device, Task: holding.Task, Batch: holding.Batch, Token: holding.Token, Attempt: holding.Attempt,
@@ -83,17 +80,14 @@ func showHolding(holding store.Holding) operators.Holding {
 	}
 }
 
-// seriesQuery is a request for the number of held slots of a pool over time.
 type seriesQuery struct {
 	PoolPath
 
 	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h"`
 }
 
-// seriesSpan is the period of a series and the length of its steps.
 type seriesSpan struct{ period, step time.Duration }
 
-// newSeriesSpan returns the span for timeRange: 1h, 24h or 7d.
 func newSeriesSpan(timeRange string) seriesSpan {
 	switch timeRange {
 	case "24h":
@@ -104,7 +98,6 @@ func newSeriesSpan(timeRange string) seriesSpan {
 	return seriesSpan{time.Hour, time.Minute}
 }
 
-// series answers a request for the number of held slots of a pool over time.
 func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
 	s := newSeriesSpan(in.Range)
 	m, err := p.ledger.Minutes(ctx, in.Pool, s.period+24*time.Hour)

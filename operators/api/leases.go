@@ -27,14 +27,13 @@ const (
 	maxLeaseRequestsPerToken = 64   // concurrent requests of one token, counted in the same way
 )
 
-// leaseStore reads leases. *store.Store implements it.
 type leaseStore interface {
 	Leases(ctx context.Context, filter store.LeaseFilter) ([]store.CallerLease, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
-// leases has the operations on leases: the slots that callers (programs, not devices) hold or wait for.
+// leases has the operations on the slots that callers (programs, not devices) hold or wait for.
 type leases struct {
 	ledger   leaseStore
 	slots    dispatcher.Leases
@@ -49,7 +48,6 @@ type LeasePath struct {
 	Lease int64 `path:"lease" minimum:"1" maximum:"9007199254740991"`
 }
 
-// register adds the operations on leases to r.
 func (l *leases) register(r *routes) {
 	ask := documentStatus[operators.Lease](r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases", "acquireLease",
 		"Lease a slot for a caller, or get its position in the queue", roleOperator, 201)), http.StatusAccepted)
@@ -80,14 +78,12 @@ func (l *leases) preferredWait(prefer string) time.Duration {
 	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.maxWait, time.Second)).Truncate(time.Second)
 }
 
-// leaseResponse is the response to a request for a slot.
 type leaseResponse struct {
 	Status            int
 	PreferenceApplied string `header:"Preference-Applied"`
 	Body              operators.Lease
 }
 
-// acquire asks for a slot of a pool for a holder of the caller.
 func (l *leases) acquire(ctx context.Context, in *struct {
 	PoolPath
 	Prefer string `header:"Prefer" doc:"wait=25: wait at most 25 s in the queue for a slot, and keep the position for another minute"`
@@ -174,13 +170,11 @@ func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	return text, nil
 }
 
-// leaserOf returns the caller that sent the request.
 func leaserOf(ctx context.Context) dispatcher.Leaser {
 	who := operatorOf(ctx)
 	return dispatcher.Leaser{Name: who.Name, Token: who.hash}
 }
 
-// leaseProblem converts an error of an operation on a lease to a problem.
 func leaseProblem(err error) error {
 	lost, isLost := errors.AsType[*dispatcher.LostError](err)
 	switch {
@@ -203,13 +197,11 @@ func leaseProblem(err error) error {
 	return err
 }
 
-// leaseQuery is a request for a page of the open leases of a pool.
 type leaseQuery struct {
 	PoolPath
 	Page
 }
 
-// list answers a request for a page of the open leases of a pool, ordered by holder.
 func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -226,7 +218,6 @@ func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operat
 	return newPage(found, in.isFull(len(found)), showHeldLease, func(one store.CallerLease) string { return one.Device }), err
 }
 
-// showHeldLease converts an open lease of the ledger to the form of the API.
 func showHeldLease(lease store.CallerLease) operators.Lease {
 	if lease.Grant.Task == 0 {
 		return showLease(lease.Task, nil)
@@ -234,7 +225,6 @@ func showHeldLease(lease store.CallerLease) operators.Lease {
 	return showLease(lease.Task, &lease.Grant)
 }
 
-// get answers a request for one open lease.
 func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
 	task, grant, _, err := l.ledger.Task(ctx, in.Lease)
 	if err != nil {
@@ -259,7 +249,6 @@ func showLease(task store.Task, held *store.Grant) operators.Lease {
 	return shown
 }
 
-// renew extends a lease that holds a slot.
 func (l *leases) renew(ctx context.Context, in *struct {
 	LeasePath
 	Body operators.LeaseRenewal
@@ -277,7 +266,6 @@ func (l *leases) renew(ctx context.Context, in *struct {
 	return shown, nil
 }
 
-// release gives a slot back, or ends the wait of a lease.
 func (l *leases) release(ctx context.Context, in *struct {
 	LeasePath
 	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Fencing token, if the lease holds a slot"`

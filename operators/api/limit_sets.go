@@ -13,7 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// limitSetStore stores limit sets. *store.Store implements it.
 type limitSetStore interface {
 	PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set store.LimitSet, created bool, err error)
 	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
@@ -21,7 +20,7 @@ type limitSetStore interface {
 	DeleteLimitSet(ctx context.Context, actor, name string) error
 }
 
-// limitSetPut is the body of a PUT. It also accepts the read-only fields that a GET returned.
+// limitSetPut also accepts the read-only fields that a GET returned.
 type limitSetPut struct {
 	operators.LimitSetSettings
 	ReadOnlyFields
@@ -32,13 +31,11 @@ type LimitSetPath struct {
 	Set string `path:"set" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// limitSets has the operations on limit sets.
 type limitSets struct {
 	ledger limitSetStore
 	sets   *policies.Sets
 }
 
-// register adds the operations on limit sets to r.
 func (l *limitSets) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
 		func(p listPage[operators.LimitSet]) operators.LimitSetList {
@@ -50,7 +47,6 @@ func (l *limitSets) register(r *routes) {
 	l.registerTakes(r)
 }
 
-// list answers a request for a page of limit sets, ordered by name.
 func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
 	after, err := in.afterName()
 	if err != nil {
@@ -60,13 +56,11 @@ func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators
 	return newPage(found, in.isFull(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 
-// get answers a request for one limit set.
 func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
 	found, err := l.ledger.LimitSet(ctx, in.Set)
 	return showLimitSet(found), err
 }
 
-// put creates a limit set or replaces its policies.
 func (l *limitSets) put(ctx context.Context, in *struct {
 	LimitSetPath
 	PoolMode
@@ -87,7 +81,6 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
 }
 
-// delete deletes a limit set.
 func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
 	err := l.ledger.DeleteLimitSet(ctx, actor(ctx), in.Set)
 	if err == nil {
@@ -96,7 +89,6 @@ func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, er
 	return &struct{}{}, err
 }
 
-// showLimitSet converts a limit set of the ledger to the form of the API.
 func showLimitSet(set store.LimitSet) operators.LimitSet {
 	shown, err := policies.ParseSet(set.Limits)
 	if err != nil || shown == nil {

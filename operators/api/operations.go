@@ -63,7 +63,6 @@ func (o *operations) newMiddlewares(steps ...step) huma.Middlewares {
 	return middlewares
 }
 
-// writeProblem answers the request with the problem for err.
 func (o *operations) writeProblem(ctx huma.Context, err error) {
 	p := o.problemFor(ctx.Context(), ctx.Operation(), err)
 	p.setHeaders(ctx.SetHeader)
@@ -162,7 +161,6 @@ func documentStatus[T any](r *routes, operation huma.Operation, status int) huma
 	return operation
 }
 
-// problemResponse documents the error responses of operations.
 func problemResponse(operations huma.API) *huma.Response {
 	return &huma.Response{
 		Description: "A problem (RFC 9457)",

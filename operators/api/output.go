@@ -53,7 +53,6 @@ type fieldFinder struct {
 	members map[string]json.RawMessage // nil means that the output is not an object
 }
 
-// newFieldFinder returns a fieldFinder for output.
 func newFieldFinder(output json.RawMessage) fieldFinder {
 	p := fieldFinder{output: bytes.TrimSpace(output)}
 	if len(p.output) > 0 && p.output[0] == '{' {
@@ -119,7 +118,6 @@ func selectFields(output json.RawMessage, fields []string) json.RawMessage {
 	return json.RawMessage("{" + text.String() + "}")
 }
 
-// jsonType returns the type name of a JSON value.
 func jsonType(value json.RawMessage) string {
 	switch value[0] {
 	case '"':

@@ -13,7 +13,6 @@ type AllPools struct {
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-// pauseAll pauses those pools of a page that are not paused.
 func (p *pools) pauseAll(ctx context.Context, in *struct {
 	AllPools
 	Body *operators.PauseAll

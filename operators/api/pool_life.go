@@ -12,7 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// patch changes settings of a pool and returns the pool.
 func (p *pools) patch(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
@@ -47,7 +46,6 @@ func (p *pools) patch(ctx context.Context, in *struct {
 	return changed, err
 }
 
-// pause stops new starts in a pool.
 func (p *pools) pause(ctx context.Context, in *struct {
 	PoolPath
 	Body *operators.PauseReason
@@ -59,7 +57,6 @@ func (p *pools) pause(ctx context.Context, in *struct {
 	})
 }
 
-// reasonOf returns the reason in body, the body of a request to pause, or an empty string if there is no body.
 func reasonOf(body *operators.PauseReason) string {
 	if body == nil {
 		return ""
@@ -67,7 +64,6 @@ func reasonOf(body *operators.PauseReason) string {
 	return body.Reason
 }
 
-// resume ends the pause of a pool.
 func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	return p.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
@@ -84,7 +80,6 @@ func (p *pools) changePool(ctx context.Context, name, reason string, change func
 	return showPool(changed), err
 }
 
-// delete deletes a pool that has no open task.
 func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	err := p.ledger.DeletePool(ctx, actor(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
@@ -99,7 +94,6 @@ func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	return &struct{}{}, nil
 }
 
-// releaseSlot takes a slot back from its holder.
 func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	PoolPath
 	Slot int `path:"slot" minimum:"0" maximum:"9999"`
@@ -137,7 +131,6 @@ func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token
 	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: it has no holder", slot, pool))
 }
 
-// checkGrant answers whether the grant with a fencing token is in force.
 func (p *pools) checkGrant(ctx context.Context, in *struct {
 	PoolPath
 	Token int64 `path:"token" minimum:"1" maximum:"9007199254740991"`

@@ -12,7 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// poolQuery is a request for a page of the pools that match a filter.
 type poolQuery struct {
 	Page
 	operators.PoolFilter
@@ -21,7 +20,6 @@ type poolQuery struct {
 // isPlain reports whether the list can be read page by page, because it is sorted by name and not filtered.
 func (q *poolQuery) isPlain() bool { return q.Sort == "name" && q.Name == "" && !q.OnlyTrouble }
 
-// list answers a request for a page of pools.
 func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
 	if !in.isPlain() {
 		return p.listRanked(ctx, in)
@@ -129,7 +127,6 @@ func poolTroubles(capacity int, paused bool, status store.PoolStatus) []string {
 	return trouble
 }
 
-// totals answers a request for the sums over all pools.
 func (p *pools) totals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
 	ranks, err := p.ledger.PoolRanks(ctx, "")
 	for _, r := range ranks {

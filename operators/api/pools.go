@@ -23,7 +23,6 @@ const defaultLease = 300 * time.Second
 // maxWaitingShown, so that one page counts at most 100,000 devices.
 const maxWaitingShown = 1000
 
-// poolStore stores pools. *store.Store implements it.
 type poolStore interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
@@ -37,7 +36,6 @@ type poolStore interface {
 	attemptStore
 }
 
-// poolChanger changes pools.
 type poolChanger interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	ChangePool(ctx context.Context, actor, name, reason string, change func(*store.PoolSpec) error) (store.Pool, error)
@@ -45,7 +43,7 @@ type poolChanger interface {
 	DeletePool(ctx context.Context, actor, name string) error
 }
 
-// poolPut is the body of a PUT. It also accepts the read-only fields that a GET returned, and ignores them.
+// poolPut also accepts the read-only fields that a GET returned, and ignores them.
 type poolPut struct {
 	operators.PoolSettings
 
@@ -77,10 +75,8 @@ type PoolMode struct {
 	DryRun bool `query:"dry_run" doc:"Check only: the reply is the same, and nothing is changed"`
 }
 
-// checkName refuses an invalid name of a pool.
 func (p PoolPath) checkName() error { return devices.CheckPoolName(p.Pool) }
 
-// pools has the operations on pools, their slots and their grants.
 type pools struct {
 	ledger       poolStore
 	upkeep       *upkeep.Keeper
@@ -91,7 +87,6 @@ type pools struct {
 	log          *slog.Logger
 }
 
-// register adds the operations on pools to r.
 func (p *pools) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list,
 		func(p listPage[operators.PoolState]) operators.PoolList {
@@ -120,13 +115,11 @@ func (p *pools) register(r *routes) {
 	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "Read the usage of the policies of a pool", roleViewer, 200), p.usage)
 }
 
-// get answers a request for one pool.
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	found, err := p.ledger.Pool(ctx, in.Pool)
 	return showPool(found), err
 }
 
-// put creates a pool or replaces its settings.
 func (p *pools) put(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
@@ -179,7 +172,6 @@ func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
 	return spec, p.leaseMin.checkPool(spec)
 }
 
-// millisecondsOr returns ms milliseconds, or byDefault if ms is nil.
 func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
 	if ms == nil {
 		return byDefault
@@ -210,7 +202,6 @@ func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	return l.checkField("longest_lease_ms", spec.Longest)
 }
 
-// showPoolState converts the overview of a pool to the form of the API.
 func showPoolState(overview store.PoolOverview) operators.PoolState {
 	return operators.PoolState{
 		Pool: showPool(overview.Pool), Held: overview.Held, Waiting: overview.Waiting, Oldest: apiTimePointer(overview.Oldest),
@@ -218,7 +209,6 @@ func showPoolState(overview store.PoolOverview) operators.PoolState {
 	}
 }
 
-// showPool converts a pool of the ledger to the form of the API.
 func showPool(pool store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: pool.Name, Capacity: pool.Capacity, LeaseMS: pool.Lease.Milliseconds(), Paused: pool.Paused,
@@ -229,7 +219,6 @@ func showPool(pool store.Pool) operators.Pool {
 	}
 }
 
-// slots answers a request for the slots of a pool and their holders.
 func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
 	o, err := p.ledger.Occupancy(ctx, in.Pool, maxWaitingShown)
 	if err != nil {
@@ -266,7 +255,6 @@ func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 	return shown
 }
 
-// showHeldSlot converts the slot that grant holds to the form of the API.
 func showHeldSlot(grant store.Grant) operators.Slot {
 	since, until := apiTime(grant.GrantedAt), apiTime(grant.LeaseUntil)
 	return operators.Slot{Slot: grant.Slot, State: "held", Device: grant.Device, Caller: holderName(grant.Device), Task: grant.Task, Token: grant.Token, Batch: grant.Batch, Since: &since, LeaseUntil: &until, Cancel: grant.CancelWhy}

@@ -38,7 +38,6 @@ func newResultCollector(query *resultQuery) *resultCollector {
 	return l
 }
 
-// add adds one result of the sample.
 func (l *resultCollector) add(result store.SampledResult) {
 	l.scanned++
 	if !l.isInPeriod(result.Ended) {
@@ -68,7 +67,6 @@ func (l *resultCollector) isInPeriod(ended *time.Time) bool {
 	return !ended.Before(l.since) && (l.until.IsZero() || ended.Before(l.until))
 }
 
-// addFields adds the fields of the output of result.
 func (l *resultCollector) addFields(result store.SampledResult) {
 	for _, m := range flattenOutput(result.Output) {
 		field, kind := l.fields[m.name], jsonType(m.value)
@@ -133,7 +131,6 @@ func (l *resultCollector) writeTo(summary *operators.ResultSummary) {
 	}
 }
 
-// tagValue returns the value of the tag of count, or an empty string for devices without the tag.
 func tagValue(count *operators.TagCount) string {
 	if count.Value == nil {
 		return ""

@@ -15,7 +15,6 @@ const (
 	maxErrors       = 20
 )
 
-// resultStore reads the results of batches. *store.Store implements it.
 type resultStore interface {
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Results(ctx context.Context, filter store.ResultFilter) ([]store.TaskResult, error)
@@ -25,10 +24,8 @@ type resultStore interface {
 	TopErrors(ctx context.Context, filter store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
 
-// results has the operations on the results of a batch.
 type results struct{ ledger resultStore }
 
-// register adds the operations on results to r.
 func (s *results) register(r *routes) {
 	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by task number, and summarize them", roleViewer, 200)
 	op.Responses = listResponses()
@@ -39,7 +36,6 @@ func (s *results) register(r *routes) {
 	addOperation(r, r.streams, op, s.export)
 }
 
-// resultQuery is a request for results of a batch.
 type resultQuery struct {
 	IDPath
 	Page
@@ -106,7 +102,6 @@ func showResult(result store.TaskResult, fields []string) operators.Result {
 	return shown
 }
 
-// get answers a request for results of a batch, with a summary on the first page.
 func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Results, err error) {
 	if err := in.check(); err != nil {
 		return answer, err

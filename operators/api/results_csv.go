@@ -65,7 +65,6 @@ func (s *results) sampledFields(ctx context.Context, request *resultQuery) (name
 	return names, err
 }
 
-// resultTable writes results as CSV.
 type resultTable struct {
 	fields    []string
 	hasRest   bool // a last column has the members that are not in fields
@@ -87,7 +86,6 @@ func (t *resultTable) encode(results []operators.Result) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-// header returns the heads of the columns.
 func (t *resultTable) header() []string {
 	names := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped"}
 	for _, field := range t.fields {
@@ -103,7 +101,6 @@ func (t *resultTable) header() []string {
 	return names
 }
 
-// row returns the cells of one result.
 func (t *resultTable) row(result operators.Result) []string {
 	row := []string{decimal(result.Task), result.Device, result.State, jsonCell(result.Ended), jsonCell(result.Duration), escapeFormula(result.Error), jsonCell(result.Dropped)}
 	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields

@@ -17,13 +17,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// limitedQuery is a request for the subjects of a pool that were refused most.
 type limitedQuery struct {
 	PoolPath
 	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
 }
 
-// limited answers a request for the subjects of a pool that policies refused most.
 func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return operators.LimitedList{}, err
@@ -50,7 +48,6 @@ func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 	return json.Marshal(policies)
 }
 
-// factStore searches devices for tags and attributes. *store.Store implements it.
 type factStore interface {
 	DevicesWithTag(ctx context.Context, name string) (scanned int, found bool, err error)
 	DevicesWithAttribute(ctx context.Context, path, firstName string) (scanned int, found bool, err error)
@@ -114,7 +111,6 @@ func warnIfMissing(list *operators.WarningList, scanned int, found bool, kind, n
 	}
 }
 
-// showLimits converts stored policies to the form of the API.
 func showLimits(stored json.RawMessage) []operators.Policy {
 	policies, err := policy.Parse(stored)
 	if err != nil || policies == nil {
@@ -138,7 +134,6 @@ func readWindows(requested []operators.Window) ([]store.Window, error) {
 	return read, nil
 }
 
-// showWindows converts windows of the ledger to the form of the API.
 func showWindows(stored []store.Window) []operators.Window {
 	shown := make([]operators.Window, len(stored))
 	for i, w := range stored {

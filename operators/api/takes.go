@@ -181,7 +181,6 @@ func wantsStatus(ctx huma.Context) (bool, error) {
 	return false, invalid("query.status: must be 200 or 429")
 }
 
-// showVerdict converts the verdict about a take with this cost to the form of the API.
 func showVerdict(verdict policies.Verdict, cost int64) operators.Taken {
 	taken := operators.Taken{
 		Allowed: verdict.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(verdict.Items)), RetryAfterMS: ceilUnits(verdict.Wait, time.Millisecond),
@@ -270,7 +269,6 @@ func (l *limitSets) returnTake(ctx huma.Context) error {
 	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
 }
 
-// usage answers a request for the usage of the policies of a limit set.
 func (l *limitSets) usage(ctx huma.Context) error {
 	facts, limit, err := usageQuery(ctx)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// taskStore reads and changes tasks. *store.Store implements it.
 type taskStore interface {
 	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
 	TaskSearchBound(ctx context.Context, filter store.TaskFilter) (store.SearchBound, error)
@@ -26,7 +25,6 @@ type taskStore interface {
 	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
 
-// tasks has the operations on tasks.
 type tasks struct {
 	ledger  taskStore
 	recent  recentAttemptsReader
@@ -34,14 +32,12 @@ type tasks struct {
 	explain func(ctx context.Context, task int64) (decision.Explanation, error)
 }
 
-// taskQuery is a request for a page of the tasks that match a filter.
 type taskQuery struct {
 	Page
 	operators.TaskFilter
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
-// register adds the operations on tasks to r.
 func (t *tasks) register(r *routes) {
 	registerList(r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
 		func(p listPage[operators.Task]) operators.TaskList {
@@ -55,7 +51,6 @@ func (t *tasks) register(r *routes) {
 	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Retry all tasks that match and ended without success", roleOperator, 200), t.retryAll)
 }
 
-// list answers a request for a page of tasks that match.
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
@@ -136,7 +131,6 @@ func checkNames(device, pool string) error {
 	return nil
 }
 
-// get answers a request for one task, its grant and its attempts.
 func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetail, err error) {
 	found, grant, attempts, err := t.ledger.Task(ctx, in.ID)
 	if err != nil {
@@ -155,13 +149,11 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 	return detail, nil
 }
 
-// cancel cancels one task.
 func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
 	cancelled, err := t.ledger.CancelTask(ctx, actor(ctx), in.ID)
 	return showTask(cancelled), err
 }
 
-// retry makes a task that ended without success pending again.
 func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
 	if err == nil {
@@ -170,7 +162,6 @@ func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	return showTask(again), err
 }
 
-// showTask converts a task of the ledger to the form of the API.
 func showTask(task store.Task) operators.Task {
 	return operators.Task{
 		ID: task.ID, Batch: task.Batch, Pool: task.Pool, Device: task.Device, Kind: task.Kind, Payload: task.Payload,
@@ -179,7 +170,6 @@ func showTask(task store.Task) operators.Task {
 	}
 }
 
-// showGrant converts a grant of the ledger to the form of the API.
 func showGrant(grant store.Grant) *operators.Grant {
 	return &operators.Grant{
 		Token: grant.Token, Pool: grant.Pool, Slot: grant.Slot, Attempt: grant.Attempt, Granted: apiTime(grant.GrantedAt),
@@ -190,18 +180,15 @@ func showGrant(grant store.Grant) *operators.Grant {
 // bulkLimit is the maximum number of tasks that one request changes, so that its time is limited.
 const bulkLimit = 20_000
 
-// bulkQuery is a request to change all tasks that match a filter.
 type bulkQuery struct {
 	operators.TaskFilter
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-// cancelAll cancels the tasks that match a filter.
 func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	return changeTasks(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
 }
 
-// retryAll makes the tasks that match a filter and ended without success pending again.
 func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	done, err := changeTasks(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {
@@ -232,7 +219,6 @@ func changeTasks(
 	return operators.Bulk(done), err
 }
 
-// why answers why a task does not run.
 func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	if err != nil {
@@ -257,7 +243,6 @@ func showCauses(ctx context.Context, recent recentAttemptsReader, causes []decis
 	return shown, nil
 }
 
-// showActions converts actions to the form of the API.
 func showActions(actions []decision.Action) []operators.Action {
 	shown := make([]operators.Action, len(actions))
 	for i, a := range actions {
@@ -266,7 +251,6 @@ func showActions(actions []decision.Action) []operators.Action {
 	return shown
 }
 
-// showCause converts a cause of package decision to the form of the API.
 func showCause(cause decision.Cause) operators.Reason {
 	shown := operators.Reason{
 		Code: string(cause.Code), Detail: cause.Detail, Until: apiTimeIfSet(cause.Until), EstimatedStart: apiTimeIfSet(cause.EstimatedStart), Remedy: cause.Remedy, Actions: showActions(cause.Actions),

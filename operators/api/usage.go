@@ -18,14 +18,12 @@ type usageStore interface {
 	Profile(ctx context.Context, name string) (store.Profile, error)
 }
 
-// poolUsageQuery is a request for the usage of the policies of a pool, in total or by one device.
 type poolUsageQuery struct {
 	PoolPath
 	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
 }
 
-// usage answers a request for the usage of the policies of a pool.
 func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (used operators.Usage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
@@ -64,7 +62,6 @@ func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, deviceID strin
 	return showUse(uses), nil
 }
 
-// showUse converts uses to the form of the API.
 func showUse(uses []limits.SubjectUse) []operators.PolicyUse {
 	shown := make([]operators.PolicyUse, len(uses))
 	for i, u := range uses {

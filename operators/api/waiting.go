@@ -10,12 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recentAttemptsReader reads the attempts that ended a moment ago. *store.Store implements it.
 type recentAttemptsReader interface {
 	RecentAttempts(ctx context.Context, scope store.TaskScope) (store.RecentAttempts, error)
 }
 
-// waiting has the operations on the waiting tasks of a pool or a batch.
 type waiting struct {
 	explainer *dispatcher.Explainer
 	ledger    recentAttemptsReader
@@ -31,21 +29,18 @@ type ReasonFilter struct {
 	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
 }
 
-// poolWaitingQuery is a request for a page of the waiting tasks of a pool.
 type poolWaitingQuery struct {
 	PoolPath
 	Page
 	ReasonFilter
 }
 
-// batchWaitingQuery is a request for a page of the waiting tasks of a batch.
 type batchWaitingQuery struct {
 	IDPath
 	Page
 	ReasonFilter
 }
 
-// register adds the operations on waiting tasks to r.
 func (w *waiting) register(r *routes) {
 	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200)
 	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200)
