@@ -17,7 +17,7 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// ReadOnlyFields has the fields of a profile or a limit set that a GET returns and a PUT ignores.
+// ReadOnlyFields has the fields of a pool, a profile or a limit set that a GET returns and a PUT ignores.
 type ReadOnlyFields struct {
 	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, like all other read-only fields"`
 	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
@@ -44,21 +44,14 @@ type profiles struct {
 }
 
 func (p *profiles) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
-		func(p listPage[operators.Profile]) operators.ProfileList {
-			return operators.ProfileList{Profiles: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.ProfileList](r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list)
 	register(r, newOperation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
 	registerResponse(r, documentStatus[operators.ProfileChanged](r, newOperation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
 	registerResponse(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
 }
 
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
-	after, err := in.afterName()
-	if err != nil {
-		return page, err
-	}
-	found, err := p.ledger.Profiles(ctx, after, in.Size)
+	found, err := p.ledger.Profiles(ctx, in.after, in.Size)
 	return newPage(found, in.isFull(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
 }
 
@@ -104,26 +97,19 @@ type tokenStore interface {
 type tokens struct{ ledger tokenStore }
 
 func (t *tokens) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
-		func(p listPage[operators.Token]) operators.TokenList {
-			return operators.TokenList{Tokens: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.TokenList](r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list)
 	register(r, withIdempotencyKey(newOperation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
 	register(r, newOperation("POST", "/v1/tokens/{id}/rotate", "rotateOperatorToken", "Replace the secret of an operator token, everywhere within 5 s", roleAdmin, 200), t.rotate)
 	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
 type tokenQuery struct {
-	Page
+	NumberPage
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
-	after, err := in.afterNumber()
-	if err != nil {
-		return page, err
-	}
-	found, err := t.ledger.OperatorTokens(ctx, after, in.Order == "newest", in.Size)
+	found, err := t.ledger.OperatorTokens(ctx, in.afterNumber, in.Order == "newest", in.Size)
 	return newPage(found, in.isFull(len(found)), showToken, func(t store.Token) string { return decimal(t.ID) }), err
 }
 

@@ -51,6 +51,7 @@ type Store interface {
 	tokenStore
 	eventStore
 	findStore
+	attemptStore
 }
 
 // API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener: Handler for all paths, and DeviceHandler

@@ -53,10 +53,7 @@ func (b *batches) register(r *routes) {
 	create.Middlewares = r.newMiddlewares(b.separateTasks(r))
 	describeStreams(r, &create)
 	registerResponse(r, create, b.create)
-	registerList(r, newOperation("GET", "/v1/batches", "listBatches", "List batches, by default newest first", roleViewer, 200), b.list,
-		func(p listPage[operators.Batch]) operators.BatchList {
-			return operators.BatchList{Batches: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.BatchList](r, newOperation("GET", "/v1/batches", "listBatches", "List batches, by default newest first", roleViewer, 200), b.list)
 	register(r, newOperation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), b.get)
 	register(r, newOperation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null restores the default", roleOperator, 200), b.patch)
 	register(r, newOperation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Pause a batch: its tasks get no new grants; running tasks continue", roleOperator, 200), b.pause)
@@ -133,7 +130,7 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 		return store.Batch{}, err
 	}
 	if request.LeaseMS != 0 {
-		if err := b.leaseMin.check(milliseconds(request.LeaseMS)); err != nil {
+		if err := b.leaseMin.check("lease_ms", milliseconds(request.LeaseMS)); err != nil {
 			return store.Batch{}, err
 		}
 	}
@@ -169,17 +166,14 @@ func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) 
 
 type batchQuery struct {
 	operators.BatchFilter
-	Page
+	NumberPage
 }
 
 func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
-	before, err := in.afterNumber()
-	if err == nil {
-		err = checkNames("", in.Pool)
-	}
-	if err != nil {
+	if err := checkNames("", in.Pool); err != nil {
 		return page, err
 	}
+	before := in.afterNumber
 	filter := store.BatchFilter{Lane: store.Lane(in.Lane), Pool: in.Pool, Kind: in.Kind, State: in.State}
 	filter.Order = map[string]store.BatchOrder{"failed": store.ByFailures, "ended": store.ByEnd}[in.Sort]
 	countSet := func(values ...string) (n int) {
@@ -217,7 +211,7 @@ func showBatch(batch store.Batch) operators.Batch {
 		MaxAttempts: batch.MaxAttempts, RetryOn: batch.RetryOn, RetryBackoffMS: batch.RetryBackoff.Milliseconds(), OnLost: batch.OnLost,
 		LeaseMS: batch.Lease.Milliseconds(), MaxRunMS: batch.MaxRun.Milliseconds(),
 		PausedBy: batch.PausedBy, PausedAt: apiTimePointer(batch.PausedAt), PauseReason: batch.PauseReason,
-		Abort: showAbort(batch.Abort), Created: apiTime(batch.CreatedAt), Total: batch.Total, Counts: counts,
+		Abort: (*operators.Abort)(batch.Abort), Created: apiTime(batch.CreatedAt), Total: batch.Total, Counts: counts,
 		RatePerMinute: rate, ETA: eta(batch, rate),
 	}
 }
@@ -245,12 +239,8 @@ func applyPatch(patch operators.BatchPatch, batch *store.Batch) error {
 	applyChange(patch.Priority, &batch.Priority, 0)
 	applyChange(patch.Weight, &batch.Weight, operators.DefaultBatchWeight)
 	applyChange(patch.MaxAttempts, &batch.MaxAttempts, operators.DefaultMaxAttempts)
-	wait := batch.MaxWait.Milliseconds()
-	applyChange(patch.MaxWaitMS, &wait, 0)
-	batch.MaxWait = milliseconds(wait)
-	lane := string(batch.Lane)
-	applyChange(patch.Lane, &lane, operators.DefaultLane)
-	batch.Lane = store.Lane(lane)
+	applyMilliseconds(patch.MaxWaitMS, &batch.MaxWait, 0)
+	applyChange(patch.Lane, (*string)(&batch.Lane), operators.DefaultLane)
 	if patch.NotAfter.Present {
 		batch.NotAfter = patch.NotAfter.Value
 	}
@@ -301,12 +291,4 @@ func abortRule(requested *operators.Abort) *store.Abort {
 		return nil
 	}
 	return &store.Abort{Failure: requested.Failure, Min: cmp.Or(requested.Min, 1)}
-}
-
-// showAbort converts an abort rule of the ledger to the form of the API. It returns nil if rule is nil.
-func showAbort(rule *store.Abort) *operators.Abort {
-	if rule == nil {
-		return nil
-	}
-	return &operators.Abort{Failure: rule.Failure, Min: rule.Min}
 }

@@ -21,12 +21,8 @@ type deviceQuery struct {
 }
 
 func (q *deviceQuery) filter() (store.DeviceFilter, error) {
-	after, err := q.afterName()
-	if err != nil {
-		return store.DeviceFilter{}, err
-	}
 	f := store.DeviceFilter{
-		After: after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}, RegisteredBy: q.RegisteredBy, CreatedSince: q.CreatedSince,
+		After: q.after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}, RegisteredBy: q.RegisteredBy, CreatedSince: q.CreatedSince,
 	}
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")

@@ -52,16 +52,10 @@ func (d *deviceOperations) register(r *routes) {
 	create.Middlewares = r.newMiddlewares(d.handleImport)
 	describeImport(&create)
 	register(r, create, d.create)
-	registerList(r, newOperation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), d.list,
-		func(p listPage[operators.Device]) operators.DeviceList {
-			return operators.DeviceList{Devices: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.DeviceList](r, newOperation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), d.list)
 	register(r, newOperation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
 	register(r, newOperation("GET", "/v1/devices/{id}/why", "explainDevice", "Explain why a device gets no task, and how to change that", roleViewer, 200), d.why)
-	registerList(r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.history,
-		func(p listPage[operators.Holding]) operators.HoldingList {
-			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.HoldingList](r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.history)
 	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
 	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
 	register(r, newOperation("POST", "/v1/devices/delete", "deleteDevices", "Delete all devices that match, one page per request", roleOperator, 200), d.deleteMatching)
@@ -154,18 +148,14 @@ func (d *deviceOperations) why(ctx context.Context, in *DevicePath) (operators.D
 
 type deviceHistoryQuery struct {
 	DevicePath
-	Page
+	NumberPage
 }
 
 func (d *deviceOperations) history(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
-	before, err := in.afterNumber()
-	if err == nil {
-		_, err = d.ledger.Device(ctx, string(in.ID))
-	}
-	if err != nil {
+	if _, err := d.ledger.Device(ctx, string(in.ID)); err != nil {
 		return page, err
 	}
-	found, bound, err := d.ledger.Holdings(ctx, store.HoldingFilter{Device: string(in.ID), Newest: true, Before: before, Limit: in.Size})
+	found, bound, err := d.ledger.Holdings(ctx, store.HoldingFilter{Device: string(in.ID), Newest: true, Before: in.afterNumber, Limit: in.Size})
 	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
 }
 

@@ -34,36 +34,26 @@ type events struct {
 }
 
 type eventQuery struct {
-	Page
+	NumberPage
 	operators.EventFilter
 	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order; a live stream is always oldest first"`
 }
 
 func (e *events) register(r *routes) {
-	registerLive(r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list,
-		func(p listPage[operators.Event]) operators.EventList {
-			return operators.EventList{Events: p.entries, NextPageToken: p.next}
-		}, e.streamLive)
-	registerList(r, newOperation("GET", eventsPath+"/seals", "listEventSeals", "Compare the events with their seals", roleViewer, 200), e.listSeals,
-		func(p listPage[operators.EventSeal]) operators.EventSealList {
-			return operators.EventSealList{Seals: p.entries, NextPageToken: p.next}
-		})
+	registerLive[operators.EventList](r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list, e.streamLive)
+	registerList[operators.EventSealList](r, newOperation("GET", eventsPath+"/seals", "listEventSeals", "Compare the events with their seals", roleViewer, 200), e.listSeals)
 }
 
 func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
-	from, err := in.afterNumber()
-	if err != nil {
-		return page, err
-	}
 	filter, err := eventFilter(in.EventFilter)
 	if err != nil {
 		return page, err
 	}
 	filter.Limit, filter.Newest = in.Size, in.Order != "oldest"
 	if filter.Newest {
-		filter.Before = from
+		filter.Before = in.afterNumber
 	} else {
-		filter.After = from
+		filter.After = in.afterNumber
 	}
 	if filter, err = e.ledger.WithIDRange(ctx, filter); err != nil {
 		return page, err
@@ -83,27 +73,13 @@ func eventFilter(requested operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(requested.Device, requested.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	if err := checkPeriod(requested.Since, requested.Until); err != nil {
+	if err := checkPeriod("since", requested.Since, "until", requested.Until); err != nil {
 		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
 		Kind: requested.Kind, Actor: requested.Actor, ActorKind: store.ActorKind(requested.ActorKind), Pool: requested.Pool, Batch: requested.Batch,
 		Task: requested.Task, Device: requested.Device, Since: requested.Since, Until: requested.Until,
 	}, nil
-}
-
-// checkPeriod returns an error for a period whose end (until) is not after its beginning (since). A zero time means no bound.
-func checkPeriod(since, until time.Time) error {
-	switch {
-	case isOutsideYears(&since):
-		return invalid("since: %s", yearsMessage)
-	case isOutsideYears(&until):
-		return invalid("until: %s", yearsMessage)
-	}
-	if !since.IsZero() && !until.IsZero() && !since.Before(until) {
-		return invalid("until: must be later than since")
-	}
-	return nil
 }
 
 func showEvent(event store.Event) operators.Event {
@@ -114,16 +90,14 @@ func showEvent(event store.Event) operators.Event {
 }
 
 type sealQuery struct {
-	Page
+	NumberPage
 	After int64 `query:"after" minimum:"-1" maximum:"9007199254740991" default:"-1" doc:"Only seals whose last is above this event id; -1: all"`
 }
 
 func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
 	after := in.After
 	if in.Token != "" {
-		if after, err = in.afterNumber(); err != nil {
-			return page, err
-		}
+		after = in.afterNumber
 	}
 	found, more, err := e.ledger.CheckSeals(ctx, after, in.Size)
 	return newPage(found, more, showSeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -51,32 +52,32 @@ func streamForm(accept string) string {
 type pagedQuery[I any] interface {
 	*I
 	paging() *Page
+	decodeToken() error
 }
 
-// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page, and toResponse makes the
-// response of a page.
-func registerList[I, T, O any, P pagedQuery[I]](r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), toResponse func(listPage[T]) O) {
-	registerLive[I, T, O, P](r, op, readPage, toResponse, nil)
+// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page. O is the response of a page: a
+// struct whose first field has the entries, and the second field the token of the next page.
+func registerList[O, I, T any, P pagedQuery[I]](r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error)) {
+	registerLive[O, I, T, P](r, op, readPage, nil)
 }
 
 // registerLive adds a list (see registerList) that can also be followed live. live sends new entries until the client disconnects. If live
 // is nil, the list has no live form.
-func registerLive[I, T, O any, P pagedQuery[I]](
-	r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), toResponse func(listPage[T]) O,
-	live func(context.Context, huma.Context, *I),
+func registerLive[O, I, T any, P pagedQuery[I]](
+	r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), live func(context.Context, huma.Context, *I),
 ) {
 	op.Responses = listResponses()
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
-	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
-	register(r, op, func(ctx context.Context, in *I) (O, error) {
+	register(r, r.inListTurn(op), func(ctx context.Context, in *I) (response O, err error) {
 		page, err := readPage(ctx, in)
-		return toResponse(page), err
+		fields := reflect.ValueOf(&response).Elem()
+		fields.Field(0).Set(reflect.ValueOf(page.entries))
+		fields.Field(1).SetString(page.next)
+		return response, err
 	})
-	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
-	op.Responses, op.Hidden = nil, true
-	addOperation(r, r.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+	registerStream(r, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		asked := P(in).paging()
 		asked.Size = exportPageSize
 		first, err := readPage(ctx, in)
@@ -90,10 +91,20 @@ func registerLive[I, T, O any, P pagedQuery[I]](
 			}
 			writeStream(out, first, func(token string) (listPage[T], error) {
 				asked.Token = token
+				if err := P(in).decodeToken(); err != nil {
+					return first, err
+				}
 				return readPage(ctx, in)
 			})
 		}}, nil
 	})
+}
+
+// registerStream adds the streamed form of a list, which export sends.
+func registerStream[I any](r *routes, op huma.Operation, export func(context.Context, *I) (*huma.StreamResponse, error)) {
+	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
+	op.Responses, op.Hidden = nil, true
+	addOperation(r, r.streams, op, export)
 }
 
 func listResponses() map[string]*huma.Response {

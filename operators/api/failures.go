@@ -27,9 +27,8 @@ type attemptStore interface {
 type failures struct{ ledger attemptStore }
 
 func (f *failures) register(r *routes) {
-	ofPool := newOperation("GET", "/v1/pools/{pool}/failures", "getPoolFailures", "Count the attempts of a pool that failed, by tags and attributes of their devices", roleViewer, 200)
-	ofBatch := newOperation("GET", "/v1/batches/{id}/failures", "getBatchFailures", "Count the attempts of a batch that failed, by tags and attributes of their devices", roleViewer, 200)
-	ofPool.Middlewares, ofBatch.Middlewares = r.newMiddlewares(r.awaitListTurn), r.newMiddlewares(r.awaitListTurn)
+	ofPool := r.inListTurn(newOperation("GET", "/v1/pools/{pool}/failures", "getPoolFailures", "Count the attempts of a pool that failed, by tags and attributes of their devices", roleViewer, 200))
+	ofBatch := r.inListTurn(newOperation("GET", "/v1/batches/{id}/failures", "getBatchFailures", "Count the attempts of a batch that failed, by tags and attributes of their devices", roleViewer, 200))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.FailureQuery
@@ -48,7 +47,7 @@ func (f *failures) register(r *routes) {
 
 // count counts the attempts of scope (a pool or a batch) in the groups that query asks for.
 func (f *failures) count(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
-	if err := checkPeriod(query.Since, time.Time{}); err != nil {
+	if err := checkPeriod("since", query.Since, "", time.Time{}); err != nil {
 		return operators.Failures{}, err
 	}
 	for _, key := range query.By {

@@ -36,6 +36,13 @@ func applyChange[T any](change operators.Change[T], field *T, defaultValue T) {
 	}
 }
 
+// applyMilliseconds applies change, a number of milliseconds, to field as applyChange does.
+func applyMilliseconds(change operators.Change[int64], field *time.Duration, defaultValue time.Duration) {
+	ms := field.Milliseconds()
+	applyChange(change, &ms, defaultValue.Milliseconds())
+	*field = milliseconds(ms)
+}
+
 // convertChange converts the value of change with convert, which checks it, to the stored form.
 func convertChange[Written, Kept any](change operators.Change[Written], convert func(Written) (Kept, error)) (operators.Change[Kept], error) {
 	if change.Value == nil {
@@ -50,30 +57,36 @@ func convertChange[Written, Kept any](change operators.Change[Written], convert 
 type Page struct {
 	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of entries per page"`
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the previous page"`
+
+	after string // position after which the page starts, which decodeToken sets; empty: the beginning of the list
 }
 
 func (p *Page) paging() *Page { return p }
 
-// afterName returns the name after which the page starts, in a list ordered by name.
-func (p Page) afterName() (string, error) {
+// decodeToken reads the position after which the page starts.
+func (p *Page) decodeToken() error {
 	key, err := base64.RawURLEncoding.DecodeString(p.Token)
-	if err != nil || !isStorable(string(key)) {
-		return "", pageTokenProblem()
+	if p.after = string(key); err != nil || !isStorable(p.after) {
+		return pageTokenProblem()
 	}
-	return string(key), nil
+	return nil
 }
 
-// afterNumber returns the number after which the page starts, in a list ordered by number. If it is 0, the page starts at the beginning.
-func (p Page) afterNumber() (int64, error) {
-	name, err := p.afterName()
-	if err != nil || name == "" {
-		return 0, err
+// NumberPage has the paging parameters of a list whose positions are numbers.
+type NumberPage struct {
+	Page
+	afterNumber int64 // position after which the page starts, which decodeToken sets; 0: the beginning of the list
+}
+
+// decodeToken reads the position after which the page starts.
+func (p *NumberPage) decodeToken() (err error) {
+	if err := p.Page.decodeToken(); err != nil || p.after == "" {
+		return err
 	}
-	n, err := strconv.ParseInt(name, 10, 64)
-	if err != nil {
-		return 0, pageTokenProblem()
+	if p.afterNumber, err = strconv.ParseInt(p.after, 10, 64); err != nil {
+		return pageTokenProblem()
 	}
-	return n, nil
+	return nil
 }
 
 // pageTokenProblem returns the problem for a page token that is not of this list.
@@ -174,9 +187,10 @@ func readInParts[T any](size int, readPart func(last *T, limit int) ([]T, error)
 	return entries, true, nil
 }
 
-// awaitListTurn limits how many pages of lists are read and sent at once. Additional requests wait.
-func (r *routes) awaitListTurn(ctx huma.Context, next func(huma.Context)) error {
-	return runInTurn(r.listTurns, ctx, next)
+// inListTurn returns operation with a limit on how many pages of lists are read and sent at once. Additional requests wait.
+func (r *routes) inListTurn(operation huma.Operation) huma.Operation {
+	operation.Middlewares = r.newMiddlewares(func(ctx huma.Context, next func(huma.Context)) error { return runInTurn(r.listTurns, ctx, next) })
+	return operation
 }
 
 // awaitLargeTurn limits how many bodies of more than smallBody bytes, or of unknown length, are read at once. Additional

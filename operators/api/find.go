@@ -33,9 +33,7 @@ type findQuery struct {
 }
 
 func (f *finder) register(r *routes) {
-	find := newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)
-	find.Middlewares = r.newMiddlewares(r.awaitListTurn)
-	register(r, find, f.find)
+	register(r, r.inListTurn(newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)), f.find)
 }
 
 func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {

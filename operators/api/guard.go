@@ -33,11 +33,11 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 			mux.ServeHTTP(w, r)
 			return
 		}
-		seen := &statusRecorder{header: make(http.Header)}
+		seen := NewBufferedResponse(http.Header{})
 		handler.ServeHTTP(seen, r)
-		if seen.status == http.StatusMethodNotAllowed {
-			w.Header().Set("Allow", seen.header.Get("Allow"))
-			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed methods: "+seen.header.Get("Allow")).write(w)
+		if seen.Status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", seen.Header().Get("Allow"))
+			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed methods: "+seen.Header().Get("Allow")).write(w)
 			return
 		}
 		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
@@ -88,18 +88,3 @@ func IsCanonical(path string) bool {
 	}
 	return true
 }
-
-// statusRecorder is a ResponseWriter that records the status and the headers of the router's response.
-type statusRecorder struct {
-	header http.Header
-	status int
-}
-
-// Header returns the headers of the discarded response.
-func (s *statusRecorder) Header() http.Header { return s.header }
-
-// Write discards body, a part of the response.
-func (s *statusRecorder) Write(body []byte) (int, error) { return len(body), nil }
-
-// WriteHeader records the status of the response.
-func (s *statusRecorder) WriteHeader(status int) { s.status = status }

@@ -10,43 +10,27 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyStore reads the history of a pool: which holder held which slot when, and how many slots were held in each minute.
-type historyStore interface {
-	Holdings(ctx context.Context, filter store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
-	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
-}
-
 // highestSlot is the highest number of a slot, because the capacity of a pool is at most 10,000.
 const highestSlot = 9999
 
 type historyQuery struct {
 	PoolPath
-	Page
+	NumberPage
 	operators.HistoryFilter
 }
 
 func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
-	from, err := in.afterNumber()
-	if err != nil {
-		return page, err
-	}
 	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: in.From, To: in.To}
 	if f.Slots, err = readSlots(in.Slot); err != nil {
 		return page, err
 	}
-	switch {
-	case isOutsideYears(&f.From):
-		return page, invalid("from: %s", yearsMessage)
-	case isOutsideYears(&f.To):
-		return page, invalid("to: %s", yearsMessage)
-	}
-	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
-		return page, invalid("from: must be before to")
+	if err := checkPeriod("from", in.From, "to", in.To); err != nil {
+		return page, err
 	}
 	if f.Newest {
-		f.Before = from
+		f.Before = in.afterNumber
 	} else {
-		f.After = from
+		f.After = in.afterNumber
 	}
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return page, err

@@ -73,7 +73,7 @@ func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 	b.putPool("p", `{"capacity":1}`)
 	for query, want := range map[string]string{
 		"?slot=x": "slot", "?slot=2-1": "slot", "?slot=-1": "slot", "?slot=0-10000": "9999", "?slot=1-": "slot", "?from=yesterday": "from", "?order=x": "order", "?page_token=x": "page_token",
-		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "from: must be before to",
+		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "to: must be later than from",
 	} {
 		if a := b.get("/v1/pools/p/history" + query).expectStatus(422); !strings.Contains(string(a.body), want) {
 			b.Errorf("%s: %s", query, a.body)

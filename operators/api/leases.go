@@ -53,10 +53,7 @@ func (l *leases) register(r *routes) {
 		"Lease a slot for a caller, or get its position in the queue", roleOperator, 201)), http.StatusAccepted)
 	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
 	registerResponse(r, ask, l.acquire)
-	registerList(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list,
-		func(p listPage[operators.Lease]) operators.LeaseList {
-			return operators.LeaseList{Leases: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.LeaseList](r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list)
 	register(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
 	register(r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Renew a lease", roleOperator, 200)), l.renew)
 	registerResponse(r, forCallers(newOperation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give back a slot, or the position in the queue; can be repeated", roleOperator, 204)), l.release)
@@ -143,7 +140,7 @@ func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) e
 	if lengthMS == 0 {
 		return nil
 	}
-	if err := l.leaseMin.check(milliseconds(lengthMS)); err != nil {
+	if err := l.leaseMin.check("lease_ms", milliseconds(lengthMS)); err != nil {
 		return err
 	}
 	poolSettings, err := l.ledger.Pool(ctx, pool)
@@ -203,14 +200,10 @@ type leaseQuery struct {
 }
 
 func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
-	after, err := in.afterName()
-	if err != nil {
-		return page, err
-	}
 	if _, err := l.ledger.Pool(ctx, in.Pool); err != nil {
 		return page, err
 	}
-	filter := store.LeaseFilter{Pool: in.Pool, After: after, Limit: in.Size}
+	filter := store.LeaseFilter{Pool: in.Pool, After: in.after, Limit: in.Size}
 	if who := operatorOf(ctx); who.Role == roleCaller {
 		filter.Caller = who.Name
 	}

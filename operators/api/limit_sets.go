@@ -37,10 +37,7 @@ type limitSets struct {
 }
 
 func (l *limitSets) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
-		func(p listPage[operators.LimitSet]) operators.LimitSetList {
-			return operators.LimitSetList{Limits: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.LimitSetList](r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list)
 	register(r, newOperation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
 	registerResponse(r, documentStatus[operators.LimitSet](r, newOperation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
 	registerResponse(r, newOperation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
@@ -48,11 +45,7 @@ func (l *limitSets) register(r *routes) {
 }
 
 func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
-	after, err := in.afterName()
-	if err != nil {
-		return page, err
-	}
-	found, err := l.ledger.LimitSets(ctx, after, in.Size)
+	found, err := l.ledger.LimitSets(ctx, in.after, in.Size)
 	return newPage(found, in.isFull(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 

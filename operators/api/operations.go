@@ -125,6 +125,9 @@ func registerResponse[I, O any](r *routes, operation huma.Operation, handler fun
 // nameChecker is the input of an operation whose path contains a name. checkName refuses an invalid name.
 type nameChecker interface{ checkName() error }
 
+// pageDecoder is the input of an operation on a list. decodeToken refuses an invalid page token.
+type pageDecoder interface{ decodeToken() error }
+
 // addOperation adds an operation to target. It converts the errors of handler to problems.
 func addOperation[I, O any](r *routes, target *operations, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
 	if operation.Responses == nil {
@@ -138,6 +141,9 @@ func addOperation[I, O any](r *routes, target *operations, operation huma.Operat
 	huma.Register(target.API, operation, func(ctx context.Context, in *I) (out *O, err error) {
 		if path, ok := any(in).(nameChecker); ok {
 			err = path.checkName()
+		}
+		if page, ok := any(in).(pageDecoder); ok && err == nil {
+			err = page.decodeToken()
 		}
 		if err == nil {
 			out, err = handler(ctx, in)

@@ -77,21 +77,13 @@ func (p fieldFinder) find(name string) json.RawMessage {
 		if name[i] != '.' {
 			continue
 		}
-		if inner, ok := p.members[name[:i]]; ok {
-			if value := newFieldFinder(inner).findNested(name[i+1:]); value != nil {
+		if inner := newFieldFinder(p.members[name[:i]]); inner.members != nil { // rootField has no meaning inside a member
+			if value := inner.find(name[i+1:]); value != nil {
 				return value
 			}
 		}
 	}
 	return nil
-}
-
-// findNested returns the value of a field like find, but inside a nested member. There the name rootField has no meaning.
-func (p fieldFinder) findNested(name string) json.RawMessage {
-	if p.members == nil {
-		return nil
-	}
-	return p.find(name)
 }
 
 // selectFields returns an object with only the named fields of an output. If fields is empty or there is no output, it returns
@@ -107,13 +99,10 @@ func selectFields(output json.RawMessage, fields []string) json.RawMessage {
 		if value == nil {
 			continue
 		}
-		key, _ := json.Marshal(name) // a string always marshals
 		if text.Len() > 0 {
 			text.WriteByte(',')
 		}
-		text.Write(key)
-		text.WriteByte(':')
-		text.Write(value)
+		text.WriteString(quoteJSON(name) + ":" + string(value))
 	}
 	return json.RawMessage("{" + text.String() + "}")
 }

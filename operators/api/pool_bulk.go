@@ -32,11 +32,7 @@ func (p *pools) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsCha
 
 // changeAll applies change to those pools of a page that need it. The pass `follow` writes the changes to Redis.
 func (p *pools) changeAll(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
-	after, err := in.afterName()
-	if err != nil {
-		return changed, err
-	}
-	found, err := p.ledger.PoolOverviews(ctx, after, in.Size, 0)
+	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, 0)
 	if err != nil {
 		return changed, err
 	}

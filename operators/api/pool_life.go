@@ -34,13 +34,9 @@ func (p *pools) patch(ctx context.Context, in *struct {
 		if in.Body.Callers.Present {
 			spec.Callers = in.Body.Callers.Value
 		}
-		lease := spec.Lease.Milliseconds()
-		applyChange(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
-		longest := spec.Longest.Milliseconds()
-		applyChange(in.Body.LongestLeaseMS, &longest, store.DefaultLongestLease.Milliseconds())
-		sleep := spec.Sleep.Milliseconds()
-		applyChange(in.Body.LongestSleepMS, &sleep, store.DefaultLongestSleep.Milliseconds())
-		spec.Lease, spec.Longest, spec.Sleep = milliseconds(lease), milliseconds(longest), milliseconds(sleep)
+		applyMilliseconds(in.Body.LeaseMS, &spec.Lease, defaultLease)
+		applyMilliseconds(in.Body.LongestLeaseMS, &spec.Longest, store.DefaultLongestLease)
+		applyMilliseconds(in.Body.LongestSleepMS, &spec.Sleep, store.DefaultLongestSleep)
 		return p.leaseMin.checkPool(*spec)
 	})
 	return changed, err

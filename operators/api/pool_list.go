@@ -24,11 +24,7 @@ func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operator
 	if !in.isPlain() {
 		return p.listRanked(ctx, in)
 	}
-	after, err := in.afterName()
-	if err != nil {
-		return page, err
-	}
-	found, err := p.ledger.PoolOverviews(ctx, after, in.Size, maxWaitingShown)
+	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, maxWaitingShown)
 	return newPage(found, in.isFull(len(found)), showPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
@@ -83,11 +79,10 @@ func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a
 // afterPlace returns the position after which the page starts: the name of the last pool of the previous page, and
 // the rank that this pool had then. Its present rank may be different.
 func (q *poolQuery) afterPlace() (poolPlace, error) {
-	key, err := q.afterName()
-	if err != nil || key == "" {
-		return poolPlace{rank: 1<<63 - 1}, err
+	if q.after == "" {
+		return poolPlace{rank: 1<<63 - 1}, nil
 	}
-	sort, key, _ := strings.Cut(key, ":")
+	sort, key, _ := strings.Cut(q.after, ":")
 	text, name, ok := strings.Cut(key, ":")
 	rank, err := strconv.ParseInt(text, 10, 64)
 	if !ok || err != nil || sort != q.Sort {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -31,9 +32,10 @@ type poolStore interface {
 	Occupancy(ctx context.Context, pool string, maxWaiting int) (store.Occupancy, error)
 	GrantByToken(ctx context.Context, pool string, token int64) (store.Grant, error)
 	poolChanger
-	historyStore
-	usageStore
-	attemptStore
+	Holdings(ctx context.Context, filter store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
+	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
+	Device(ctx context.Context, id string) (store.Device, error)
+	Profile(ctx context.Context, name string) (store.Profile, error)
 }
 
 type poolChanger interface {
@@ -46,17 +48,14 @@ type poolChanger interface {
 // poolPut also accepts the read-only fields that a GET returned, and ignores them.
 type poolPut struct {
 	operators.PoolSettings
+	ReadOnlyFields
 
-	Name            json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, like all other read-only fields"`
 	PausedBy        json.RawMessage `json:"paused_by,omitempty" readOnly:"true"`
 	PausedAt        json.RawMessage `json:"paused_at,omitempty" readOnly:"true"`
 	PauseReason     json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
 	OpensAt         json.RawMessage `json:"opens_at,omitempty" readOnly:"true"`
 	ClosesAt        json.RawMessage `json:"closes_at,omitempty" readOnly:"true"`
 	StandstillUntil json.RawMessage `json:"stands_until,omitempty" readOnly:"true"`
-	Version         json.RawMessage `json:"version,omitempty" readOnly:"true"`
-	Created         json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
-	Updated         json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
 	Held            json.RawMessage `json:"held,omitempty" readOnly:"true"`
 	Waiting         json.RawMessage `json:"waiting,omitempty" readOnly:"true"`
 	Oldest          json.RawMessage `json:"oldest_pending_at,omitempty" readOnly:"true"`
@@ -88,20 +87,12 @@ type pools struct {
 }
 
 func (p *pools) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list,
-		func(p listPage[operators.PoolState]) operators.PoolList {
-			return operators.PoolList{Pools: p.entries, NextPageToken: p.next}
-		})
-	totals := newOperation("GET", "/v1/totals", "getTotals", "Read the totals over all pools", roleViewer, 200)
-	totals.Middlewares = r.newMiddlewares(r.awaitListTurn)
-	register(r, totals, p.totals)
+	registerList[operators.PoolList](r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list)
+	register(r, r.inListTurn(newOperation("GET", "/v1/totals", "getTotals", "Read the totals over all pools", roleViewer, 200)), p.totals)
 	register(r, newOperation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
 	registerResponse(r, documentStatus[operators.PoolChanged](r, newOperation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
 	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "List the holders of the slots", roleViewer, 200), p.slots)
-	registerList(r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "List the past and present holders of the slots, and how each grant ended", roleViewer, 200), p.history,
-		func(p listPage[operators.Holding]) operators.HoldingList {
-			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.HoldingList](r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "List the past and present holders of the slots, and how each grant ended", roleViewer, 200), p.history)
 	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "Read how many slots of a pool were held over time", roleViewer, 200), p.series)
 	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null restores the default", roleAdmin, 200), p.patch)
 	registerResponse(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool that has no open tasks", roleAdmin, 204), p.delete)
@@ -183,11 +174,8 @@ func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
 type leaseMinimum time.Duration
 
 // check refuses a lease that is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth of
-// the lease) and the time of a slow claim.
-func (l leaseMinimum) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
-
-// checkField refuses a lease like check. field is the name of the lease's field, for the error.
-func (l leaseMinimum) checkField(field string, lease time.Duration) error {
+// the lease) and the time of a slow claim. field is the name of the lease's field, for the error.
+func (l leaseMinimum) check(field string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
 		return invalid("%s: at least %d", field, minimum.Milliseconds())
 	}
@@ -196,10 +184,7 @@ func (l leaseMinimum) checkField(field string, lease time.Duration) error {
 
 // checkPool returns an error if the lease or the longest lease of the pool is too short.
 func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
-	if err := l.check(spec.Lease); err != nil {
-		return err
-	}
-	return l.checkField("longest_lease_ms", spec.Longest)
+	return cmp.Or(l.check("lease_ms", spec.Lease), l.check("longest_lease_ms", spec.Longest))
 }
 
 func showPoolState(overview store.PoolOverview) operators.PoolState {
@@ -237,7 +222,7 @@ func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 		one := operators.Slot{Slot: slot, State: "free"}
 		if len(reserved) > 0 {
 			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
-			one.Caller = holderName(one.Device)
+			one.Caller = operators.HolderName(one.Device)
 		}
 		shown.Slots = append(shown.Slots, one)
 	}
@@ -257,14 +242,5 @@ func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 
 func showHeldSlot(grant store.Grant) operators.Slot {
 	since, until := apiTime(grant.GrantedAt), apiTime(grant.LeaseUntil)
-	return operators.Slot{Slot: grant.Slot, State: "held", Device: grant.Device, Caller: holderName(grant.Device), Task: grant.Task, Token: grant.Token, Batch: grant.Batch, Since: &since, LeaseUntil: &until, Cancel: grant.CancelWhy}
-}
-
-// holderName returns the name of the holder of a caller's lease, in the form CALLER/HOLDER. device is this name with a leading @,
-// or the id of a real device; for a real device, holderName returns an empty string.
-func holderName(device string) string {
-	if name, is := store.HolderName(device); is {
-		return name
-	}
-	return ""
+	return operators.Slot{Slot: grant.Slot, State: "held", Device: grant.Device, Caller: operators.HolderName(grant.Device), Task: grant.Task, Token: grant.Token, Batch: grant.Batch, Since: &since, LeaseUntil: &until, Cancel: grant.CancelWhy}
 }

@@ -29,16 +29,13 @@ type results struct{ ledger resultStore }
 func (s *results) register(r *routes) {
 	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by task number, and summarize them", roleViewer, 200)
 	op.Responses = listResponses()
-	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
-	register(r, op, s.get)
-	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
-	op.Responses, op.Hidden = nil, true
-	addOperation(r, r.streams, op, s.export)
+	register(r, r.inListTurn(op), s.get)
+	registerStream(r, op, s.export)
 }
 
 type resultQuery struct {
 	IDPath
-	Page
+	NumberPage
 	operators.ResultQuery
 }
 
@@ -52,7 +49,7 @@ func (q *resultQuery) check() error {
 			return invalid("query.fields: each name must have 1-%d characters", maxFieldName)
 		}
 	}
-	return checkPeriod(q.Since, q.Until)
+	return checkPeriod("since", q.Since, "until", q.Until)
 }
 
 // filter converts the query to a filter of the ledger, for tasks with id > afterTask.
@@ -70,11 +67,7 @@ func (q *resultQuery) sampleSize() int {
 
 // list reads one page. The caller has checked that the batch exists.
 func (s *results) list(ctx context.Context, request *resultQuery) (page listPage[operators.Result], err error) {
-	after, err := request.afterNumber()
-	if err != nil {
-		return page, err
-	}
-	filter := request.filter(after)
+	filter := request.filter(request.afterNumber)
 	bound, err := s.ledger.ResultSearchBound(ctx, filter)
 	if err != nil {
 		return page, err

@@ -31,9 +31,12 @@ func (s *results) export(ctx context.Context, request *resultQuery) (*huma.Strea
 	request.Size = exportPageSize
 	read := func(token string) (listPage[operators.Result], error) {
 		request.Token = token
+		if err := request.decodeToken(); err != nil {
+			return listPage[operators.Result]{}, err
+		}
 		return s.list(ctx, request)
 	}
-	first, err := read(request.Token)
+	first, err := s.list(ctx, request)
 	if err != nil {
 		return nil, err
 	}

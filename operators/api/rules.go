@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,20 +61,21 @@ type limitWarner struct{ ledger factStore }
 // findWarnings returns a warning for each tag or attribute that policies count by and that no searched device has.
 func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (list operators.WarningList, err error) {
 	tags, attributes := policy.CountedNames(policies)
-	for _, name := range tags {
-		scanned, found, err := ws.ledger.DevicesWithTag(ctx, name)
+	for i, name := range slices.Concat(tags, attributes) {
+		kind, scanned, found := "tag", 0, false
+		if i < len(tags) {
+			scanned, found, err = ws.ledger.DevicesWithTag(ctx, name)
+		} else {
+			kind = "attribute"
+			first, _, _ := strings.Cut(name, ".")
+			scanned, found, err = ws.ledger.DevicesWithAttribute(ctx, name, first)
+		}
 		if err != nil {
 			return list, err
 		}
-		warnIfMissing(&list, scanned, found, "tag", name)
-	}
-	for _, path := range attributes {
-		first, _, _ := strings.Cut(path, ".")
-		scanned, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
-		if err != nil {
-			return list, err
+		if scanned > 0 && !found {
+			list.Warnings = append(list.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))
 		}
-		warnIfMissing(&list, scanned, found, "attribute", path)
 	}
 	return list, nil
 }
@@ -101,14 +103,6 @@ func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Cha
 func (r rules) apply(windows *[]store.Window, limits *json.RawMessage) {
 	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)
-}
-
-// warnIfMissing adds a warning to list if found is false and devices were searched. scanned is the number of searched devices, kind is tag
-// or attribute, and name is the name of the tag or attribute that no searched device has.
-func warnIfMissing(list *operators.WarningList, scanned int, found bool, kind, name string) {
-	if scanned > 0 && !found {
-		list.Warnings = append(list.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))
-	}
 }
 
 func showLimits(stored json.RawMessage) []operators.Policy {

@@ -33,16 +33,13 @@ type tasks struct {
 }
 
 type taskQuery struct {
-	Page
+	NumberPage
 	operators.TaskFilter
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
 func (t *tasks) register(r *routes) {
-	registerList(r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
-		func(p listPage[operators.Task]) operators.TaskList {
-			return operators.TaskList{Tasks: p.entries, NextPageToken: p.next}
-		})
+	registerList[operators.TaskList](r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list)
 	register(r, newOperation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
 	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Explain why a task does not run, and how to change that", roleViewer, 200), t.why)
 	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; the device of a running task is asked to stop with its next report", roleOperator, 200), t.cancel)
@@ -52,16 +49,12 @@ func (t *tasks) register(r *routes) {
 }
 
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
-	after, err := in.afterNumber()
-	if err != nil {
-		return page, err
-	}
 	filter, err := taskFilter(in.TaskFilter)
 	if err != nil {
 		return page, err
 	}
 	filter.Newest = in.Order == "newest"
-	filter.ContinueAfter(after)
+	filter.ContinueAfter(in.afterNumber)
 	bound, err := t.ledger.TaskSearchBound(ctx, filter)
 	if err != nil {
 		return page, err

@@ -36,3 +36,17 @@ func isOutsideYears(at *time.Time) bool {
 
 // isEmptySpan reports whether there is no time between begin and end: end is not later than begin. It is false if one of them is nil.
 func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }
+
+// checkPeriod returns an error for a period whose end is not after its beginning. begin and end are the names of its bounds. A zero time
+// means no bound.
+func checkPeriod(begin string, since time.Time, end string, until time.Time) error {
+	switch {
+	case isOutsideYears(&since):
+		return invalid("%s: %s", begin, yearsMessage)
+	case isOutsideYears(&until):
+		return invalid("%s: %s", end, yearsMessage)
+	case !since.IsZero() && !until.IsZero() && !since.Before(until):
+		return invalid("%s: must be later than %s", end, begin)
+	}
+	return nil
+}

@@ -12,12 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usageStore reads a device and its profile, to compute the usage of the device.
-type usageStore interface {
-	Device(ctx context.Context, id string) (store.Device, error)
-	Profile(ctx context.Context, name string) (store.Profile, error)
-}
-
 type poolUsageQuery struct {
 	PoolPath
 	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`

@@ -42,12 +42,8 @@ type batchWaitingQuery struct {
 }
 
 func (w *waiting) register(r *routes) {
-	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200)
-	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200)
-	ofPool.Middlewares, ofBatch.Middlewares = r.newMiddlewares(r.awaitListTurn), r.newMiddlewares(r.awaitListTurn)
-	answer := func(p listPage[operators.WaitingTask]) operators.WaitingTaskList {
-		return operators.WaitingTaskList{Tasks: p.entries, NextPageToken: p.next}
-	}
+	ofPool := r.inListTurn(newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200))
+	ofBatch := r.inListTurn(newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		WaitingSample
@@ -55,10 +51,10 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList(r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the waiting tasks of a pool, each with its first reason", roleViewer, 200),
+	registerList[operators.WaitingTaskList](r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the waiting tasks of a pool, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
-		}, answer)
+		})
 	register(r, ofBatch, func(ctx context.Context, in *struct {
 		IDPath
 		WaitingSample
@@ -66,10 +62,10 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList(r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the waiting tasks of a batch, each with its first reason", roleViewer, 200),
+	registerList[operators.WaitingTaskList](r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the waiting tasks of a batch, each with its first reason", roleViewer, 200),
 		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
-		}, answer)
+		})
 }
 
 // summarize summarizes why the tasks of scope (a pool or a batch) wait. It evaluates at most sampleSize tasks.
@@ -181,11 +177,10 @@ func (c *capacityAdvice) check(ctx context.Context, cause decision.Cause) (decis
 // afterPosition returns the position after which the page of waiting tasks of scope (a pool or a batch) starts. The zero position is the
 // beginning.
 func (p Page) afterPosition(scope store.TaskScope) (position store.WaitingPosition, err error) {
-	text, err := p.afterName()
-	if err != nil || text == "" {
-		return position, err
+	if p.after == "" {
+		return position, nil
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || scope.Batch != 0 && position.Batch != scope.Batch {
+	if n, err := fmt.Sscanf(p.after, "%d %d %d", &position.Batch, &position.Priority, &position.Task); n != 3 || err != nil || position.Batch < 1 || scope.Batch != 0 && position.Batch != scope.Batch {
 		return position, pageTokenProblem()
 	}
 	return position, nil
