@@ -15,7 +15,11 @@ import (
 func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 	t.Parallel()
 	runOnBackends(t, func(b *testBench) {
-		const capacity, fleet, rounds = 3, 8, 12
+		const capacity, fleet = 3, 8
+		rounds := 12
+		if testing.Short() {
+			rounds = 6
+		}
 		b.createPool("a", capacity, minute)
 		names := make([]string, fleet)
 		for i := range names {

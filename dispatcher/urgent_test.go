@@ -40,11 +40,15 @@ type fullPool struct {
 
 const urgentShare = 6 // default share of the urgent lane in a pool of 60 slots
 
-// runOnFullPools runs a test on a full pool, once on the embedded stores and once on real servers. The devices in
-// sleepers have reported before and have no task.
+// runOnFullPools runs a test on a full pool, on real servers and, in the long suite, on the embedded stores. The
+// devices in sleepers have reported before and have no task.
 func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 	t.Helper()
-	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
+	backends := map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench}
+	if testing.Short() {
+		delete(backends, "embedded") // it takes ten times as long, and smaller tests of the lane run on it
+	}
+	for name, backend := range backends {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &wakeRecorder{}

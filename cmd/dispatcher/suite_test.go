@@ -40,7 +40,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programPath = filepath.Join(dir, "dispatcher")
-	if out, err := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", programPath, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=v0.0.0-test", "-o", programPath, ".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}

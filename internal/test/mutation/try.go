@@ -94,7 +94,7 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, b
 		return "", "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	args = append([]string{"test", "-json", "-short", "-failfast", "-vet=off", "-count=1", "-timeout=" + testTimeout.String()}, args...)
+	args = append([]string{"test", "-json", "-short", "-failfast", "-vet=off", "-trimpath", "-count=1", "-timeout=" + testTimeout.String()}, args...)
 	failed, kill := context.WithCancel(ctx)
 	defer kill()
 	cmd := exec.CommandContext(failed, "go", args...)

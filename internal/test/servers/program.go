@@ -58,7 +58,7 @@ func (p *Program) build() (path string, err error) {
 		return "", fmt.Errorf("building the program: %w", err)
 	}
 	// The Go toolchain does not rebuild a file that is up to date.
-	build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
+	build := exec.Command("go", slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)
 	}
