@@ -24,61 +24,61 @@ import (
 // file (http_listen), in the environment (DISPATCHER_HTTP_LISTEN) and, unless it is secret, among the
 // flags (--http-listen).
 type Config struct {
-	PostgresDSN string `mapstructure:"postgres_dsn"`
-	RedisURL    string `mapstructure:"redis_url"`
+	PostgresDSN string `koanf:"postgres_dsn"`
+	RedisURL    string `koanf:"redis_url"`
 
-	MQTTURL       string        `mapstructure:"mqtt_url"`
-	MQTTUser      string        `mapstructure:"mqtt_user"`
-	MQTTPassword  string        `mapstructure:"mqtt_password"`
-	MQTTProvision string        `mapstructure:"mqtt_provision"`
-	MQTTSuspend   time.Duration `mapstructure:"mqtt_suspend"`
-	MQTTCAFile    string        `mapstructure:"mqtt_ca_file"`
-	MQTTCertFile  string        `mapstructure:"mqtt_cert_file"`
-	MQTTKeyFile   string        `mapstructure:"mqtt_key_file"`
+	MQTTURL       string        `koanf:"mqtt_url"`
+	MQTTUser      string        `koanf:"mqtt_user"`
+	MQTTPassword  string        `koanf:"mqtt_password"`
+	MQTTProvision string        `koanf:"mqtt_provision"`
+	MQTTSuspend   time.Duration `koanf:"mqtt_suspend"`
+	MQTTCAFile    string        `koanf:"mqtt_ca_file"`
+	MQTTCertFile  string        `koanf:"mqtt_cert_file"`
+	MQTTKeyFile   string        `koanf:"mqtt_key_file"`
 
-	HTTPListen     string `mapstructure:"http_listen"`
-	OperatorListen string `mapstructure:"operator_listen"`
-	TLSCertFile    string `mapstructure:"tls_cert_file"`
-	TLSKeyFile     string `mapstructure:"tls_key_file"`
-	TrustedProxies string `mapstructure:"trusted_proxies"`
+	HTTPListen     string `koanf:"http_listen"`
+	OperatorListen string `koanf:"operator_listen"`
+	TLSCertFile    string `koanf:"tls_cert_file"`
+	TLSKeyFile     string `koanf:"tls_key_file"`
+	TrustedProxies string `koanf:"trusted_proxies"`
 
-	MetricsToken   string `mapstructure:"metrics_token"`
-	AdminToken     string `mapstructure:"admin_token"`
-	FleetToken     string `mapstructure:"fleet_token"` // one token, or two tokens separated by a comma
-	FleetTokenMode string `mapstructure:"fleet_token_mode"`
+	MetricsToken   string `koanf:"metrics_token"`
+	AdminToken     string `koanf:"admin_token"`
+	FleetToken     string `koanf:"fleet_token"` // one token, or two tokens separated by a comma
+	FleetTokenMode string `koanf:"fleet_token_mode"`
 
-	RegistrationRate  string `mapstructure:"registration_rate"`
-	RegistrationBurst string `mapstructure:"registration_burst"`
+	RegistrationRate  string `koanf:"registration_rate"`
+	RegistrationBurst string `koanf:"registration_burst"`
 
-	RegistrationApproval string `mapstructure:"registration_approval"`
+	RegistrationApproval string `koanf:"registration_approval"`
 
-	ReapInterval      time.Duration `mapstructure:"reap_interval"`
-	ReconcileInterval time.Duration `mapstructure:"reconcile_interval"`
-	LeaseMargin       time.Duration `mapstructure:"lease_margin"`
-	LeaseMin          time.Duration `mapstructure:"lease_min"`
-	ReportPeriod      time.Duration `mapstructure:"report_period"`
-	ReportRate        string        `mapstructure:"report_rate"`
-	ReportBurst       string        `mapstructure:"report_burst"`
-	LongPollMax       time.Duration `mapstructure:"long_poll_max"`
-	UrgentShare       string        `mapstructure:"urgent_share"`
-	Retention         string        `mapstructure:"retention"`
+	ReapInterval      time.Duration `koanf:"reap_interval"`
+	ReconcileInterval time.Duration `koanf:"reconcile_interval"`
+	LeaseMargin       time.Duration `koanf:"lease_margin"`
+	LeaseMin          time.Duration `koanf:"lease_min"`
+	ReportPeriod      time.Duration `koanf:"report_period"`
+	ReportRate        string        `koanf:"report_rate"`
+	ReportBurst       string        `koanf:"report_burst"`
+	LongPollMax       time.Duration `koanf:"long_poll_max"`
+	UrgentShare       string        `koanf:"urgent_share"`
+	Retention         string        `koanf:"retention"`
 
-	PublicURL     string `mapstructure:"public_url"`
-	HawkbitTenant string `mapstructure:"hawkbit_tenant"`
+	PublicURL     string `koanf:"public_url"`
+	HawkbitTenant string `koanf:"hawkbit_tenant"`
 
-	Web       string `mapstructure:"web"`
-	WebPrefix string `mapstructure:"web_prefix"`
-	SpoolDir  string `mapstructure:"spool_dir"`
+	Web       string `koanf:"web"`
+	WebPrefix string `koanf:"web_prefix"`
+	SpoolDir  string `koanf:"spool_dir"`
 
-	Migrate   string `mapstructure:"migrate"`
-	LogFormat string `mapstructure:"log_format"`
-	LogLevel  string `mapstructure:"log_level"`
+	Migrate   string `koanf:"migrate"`
+	LogFormat string `koanf:"log_format"`
+	LogLevel  string `koanf:"log_level"`
 
 	// AfterRestore is not a setting: in a configuration file, it would block grants to the whole fleet
 	// after each start. If it is true, no pool grants anything for at least StandstillMin. See
 	// ProtectAfterRestore of store.Store.
-	AfterRestore  bool          `mapstructure:"-"`
-	StandstillMin time.Duration `mapstructure:"-"`
+	AfterRestore  bool          `koanf:"-"`
+	StandstillMin time.Duration `koanf:"-"`
 }
 
 // Validate returns an error that names every invalid setting and its limits.

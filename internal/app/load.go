@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -12,7 +11,9 @@ import (
 	"time"
 
 	"github.com/go-viper/mapstructure/v2"
-	"go.yaml.in/yaml/v3"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/v2"
 )
 
 // Load builds the configuration from the defaults, the YAML file, the environment and the flags that were set; later sources override
@@ -22,6 +23,7 @@ import (
 //
 // Errors name settings. They never quote a secret, or a value that may be a secret by mistake.
 func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
+	k := koanf.New("\x00") // the delimiter never occurs: keys are flat names, not paths
 	inFile, err := parseFile(file)
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the configuration file: %w", err)
@@ -34,37 +36,39 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 	if err != nil {
 		return Config{}, err
 	}
-	values := defaults()
-	for _, layer := range []map[string]string{inFile, env, set} {
-		maps.Copy(values, layer)
+	for _, layer := range []map[string]any{defaults(), inFile, env, set} {
+		if err := k.Load(confmap.Provider(layer, ""), nil); err != nil {
+			return Config{}, fmt.Errorf("configuration: %w", err)
+		}
 	}
-	return decode(values)
+	return decode(k)
 }
 
-// decode converts the values of all settings to a Config and validates it.
-func decode(values map[string]string) (c Config, err error) {
-	if err := checkDurations(values); err != nil {
+// decode converts the loaded settings to a Config and validates it.
+func decode(loaded *koanf.Koanf) (Config, error) {
+	var c Config
+	if err := checkDurations(loaded); err != nil {
 		return Config{}, err
 	}
-	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &c, ErrorUnused: true, DecodeHook: mapstructure.StringToTimeDurationHookFunc()})
-	if err == nil {
-		err = decoder.Decode(values)
-	}
+	err := loaded.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+		Result: &c, ErrorUnused: true, TagName: "koanf",
+		DecodeHook: mapstructure.StringToTimeDurationHookFunc(),
+	}})
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, c.Validate()
 }
 
-// checkDurations returns an error for each setting that must be a duration and is none. The errors quote no value, because the value may be
-// a secret by mistake.
-func checkDurations(values map[string]string) error {
+// checkDurations returns an error for each of the loaded settings that must be a duration and is none. The errors are worded by this
+// package and quote no value, because the value may be a secret by mistake.
+func checkDurations(loaded *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
 		if s.Max == 0 {
 			continue
 		}
-		if _, err := time.ParseDuration(values[s.Key]); err != nil {
+		if _, err := time.ParseDuration(loaded.String(s.Key)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: must be a duration with its unit, such as %s", s.Key, s.Default))
 		}
 	}
@@ -72,8 +76,8 @@ func checkDurations(values map[string]string) error {
 }
 
 // defaults returns the default of each setting, by key.
-func defaults() map[string]string {
-	values := make(map[string]string)
+func defaults() map[string]any {
+	values := make(map[string]any)
 	for _, s := range Settings() {
 		values[s.Key] = s.Default
 	}
@@ -81,12 +85,12 @@ func defaults() map[string]string {
 }
 
 // parseFile reads the YAML file, which must be one mapping from settings to strings.
-func parseFile(file []byte) (map[string]string, error) {
-	var content map[string]any
-	if err := yaml.Unmarshal(file, &content); err != nil {
+func parseFile(file []byte) (map[string]any, error) {
+	content, err := yaml.Parser().Unmarshal(file)
+	if err != nil {
 		return nil, yamlError(err)
 	}
-	values := make(map[string]string)
+	values := make(map[string]any)
 	for key, value := range content {
 		if !slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Key == key }) {
 			return nil, fmt.Errorf("%q: no such setting", key)
@@ -119,8 +123,8 @@ func yamlError(err error) error {
 
 // readEnvironment returns the settings of the DISPATCHER_ variables in environ, by key. It ignores the variables that Kubernetes injects
 // for a service named dispatcher.
-func readEnvironment(environ []string) (map[string]string, error) {
-	values, sources := make(map[string]string), make(map[string]string)
+func readEnvironment(environ []string) (map[string]any, error) {
+	values, sources := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		short, ours := strings.CutPrefix(name, envPrefix)
@@ -188,8 +192,8 @@ func readSecret(path string) (string, error) {
 }
 
 // readFlags returns the settings of flags (values by the name of the flag), by key.
-func readFlags(flags map[string]string) (map[string]string, error) {
-	values := make(map[string]string, len(flags))
+func readFlags(flags map[string]string) (map[string]any, error) {
+	values := make(map[string]any, len(flags))
 	for name, value := range flags {
 		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Flag() == name && !s.Secret })
 		if i < 0 {
@@ -201,7 +205,7 @@ func readFlags(flags map[string]string) (map[string]string, error) {
 }
 
 // setNonEmpty sets values[key] to value if value is not empty, so that an empty value does not override an earlier source.
-func setNonEmpty(values map[string]string, key, value string) {
+func setNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value
 	}

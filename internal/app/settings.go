@@ -132,5 +132,9 @@ func (c Config) LogValue() slog.Value {
 // values returns the configuration as a map from keys to values.
 func (c Config) values() (map[string]any, error) {
 	values := make(map[string]any)
-	return values, mapstructure.Decode(c, &values)
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})
+	if err != nil {
+		return nil, err
+	}
+	return values, decoder.Decode(c)
 }
