@@ -29,6 +29,9 @@ type PoolMinutes struct {
 // minutesKept is the time for which the counts per minute are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
+// isSlotEventSQL is the condition that an event is about a task and grants or frees a slot.
+const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
+
 // isFailureEventSQL is the condition for events of failed attempts: the device failed or rejected the task, or its lease ended. Some of the
 // tasks are tried again.
 const isFailureEventSQL = `kind IN ('task.failed', 'task.timed_out', 'task.lapsed')`
@@ -128,15 +131,20 @@ const minutesText = `
 	UNION ALL SELECT -1, count(*), 0, 0, 0, 0 FROM grants WHERE pool = $1
 	ORDER BY 1`
 
-// SlotChangesBetween counts, for each pool, the grants and the ended grants in the events with afterEvent < id <= lastEvent. The field Step
-// of all results is 0.
+// SlotChanges holds the number of new grants of a pool, and the number of grants that the reaper ended.
+type SlotChanges struct {
+	Pool            string
+	Granted, Lapsed int
+}
+
+// SlotChangesBetween counts the changes of each pool in the events with afterEvent < id <= lastEvent.
 func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) (_ []SlotChanges, err error) {
 	defer describe(&err, "counting slot changes")
 	if afterEvent >= lastEvent {
 		return nil, nil
 	}
-	return collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed, &m.Failed} }, `
-		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed), sum(failed) FROM (
+	return collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Lapsed} }, `
+		SELECT pool, sum(granted), sum(lapsed) FROM (
 			SELECT pool, `+minuteColumns+` FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool`, afterEvent, lastEvent)
 }

@@ -9,20 +9,6 @@ import (
 	"time"
 )
 
-// PoolUse is the number of held slots of a pool.
-type PoolUse struct {
-	Pool     string
-	Capacity int
-	Held     int // grants, including lapsed grants that are not yet reaped
-}
-
-// PoolUses returns the use of all pools, in the order of names, in one snapshot.
-func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
-	return collect(ctx, s.readSession(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
-		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name)
-		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
-}
-
 // manyPools is a number of pools. If one call returns more pools than this, waiting devices are counted only up to a hundredth of the
 // maximum.
 const manyPools = "100"

@@ -108,7 +108,6 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a.web = a.newWeb(servers, version)
 	a.passes = a.newPasses(servers)
 	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
-	a.passes.addBackground(a.loadHistory)
 	return a
 }
 

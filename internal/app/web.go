@@ -26,39 +26,6 @@ func (a *App) newWeb(servers backends, version string) *web.Web {
 	})
 }
 
-// loadHistoryTimeout is the time limit for reading the last hour from the ledger. After a failure, the
-// read is repeated at the next tick of loadHistoryRetry. If the failed read took longer than
-// loadHistoryRetry, it is repeated at once.
-const (
-	loadHistoryTimeout = 30 * time.Second
-	loadHistoryRetry   = 10 * time.Second
-)
-
-// loadHistory loads the hour before the start of this process into the dashboard.
-func (a *App) loadHistory(ctx context.Context) {
-	if a.web == nil {
-		return
-	}
-	again := time.NewTicker(loadHistoryRetry)
-	defer again.Stop()
-	for {
-		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, loadHistoryTimeout)
-			defer cancel()
-			return a.web.LoadHistory(ctx)
-		}()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		a.log.WarnContext(ctx, "charts start empty: their history was not read; retrying", "err", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
-	}
-}
-
 // systemInfo returns the data of the system page about this replica.
 func (a *App) systemInfo(servers backends, version string) web.System {
 	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.webPasses() }, Settings: a.config.webSettings()}

@@ -2,83 +2,76 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/store"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestChartOfAnHour checks the chart of the last hour: its path is short but keeps all peaks, and each bar covers a
-// minute.
+// hourSeries returns the series of a pool for the last `minutes` minutes. In each minute, two slots were granted.
+func hourSeries(start time.Time, minutes int) operators.Series {
+	s := operators.Series{From: operators.Time{Time: start}, StepMS: time.Minute.Milliseconds()}
+	for i := range minutes {
+		s.Points = append(s.Points, operators.SeriesPoint{At: operators.Time{Time: start.Add(time.Duration(i+1) * time.Minute)}, Held: 30, Capacity: 60, Granted: 2, Ended: 2})
+	}
+	return s
+}
+
+// TestChartOfAnHour checks the chart of the last hour: its curve keeps a peak and a change of the capacity, it ends with the present
+// numbers, and each bar covers a minute.
 func TestChartOfAnHour(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var points []point
-	for i := range pointsKept {
-		p := point{at: start.Add(time.Duration(i) * pointEvery).UnixMilli(), held: 30, capacity: 60, grants: 2, denied: 1}
-		switch {
-		case i == 333:
-			p.held = 57
-		case i > 600:
-			p.capacity = 40
-		}
-		points = append(points, p)
+	s := hourSeries(start, 60)
+	s.Points[27].Held = 57
+	for i := 50; i < 60; i++ {
+		s.Points[i].Capacity = 40
 	}
-	c := newHourChart(points, 300, 48)
-	if n := strings.Count(c.Line, "L"); n > 160 {
-		t.Errorf("%d stretches for 300 columns", n)
+	s.Points[5].Lapsed, s.Points[5].Failed = 3, 4
+	denied := denials{since: start.Add(30 * time.Minute), byMinute: map[int64]int64{minuteOf(start.Add(40 * time.Minute)): 12}}
+	p := newPlot(s, lastHour, 33, 40, denied)
+	if peak := fmt.Sprintf(" %.1f", plotHeight*(1-0.92*57.0/60)); !strings.Contains(p.Line, peak) || strings.Count(p.Line, "L") != 60 {
+		t.Errorf("the peak is not on the line: %s", p.Line)
 	}
-	if peak := fmt.Sprintf(" %.1f", 48*(1-0.92*57.0/60)); !strings.Contains(c.Line, peak) {
-		t.Errorf("the peak is not on the line: %s", c.Line)
+	if strings.Count(p.Limit, "V") != 1 {
+		t.Errorf("the limit has one step: %s", p.Limit)
 	}
-	if strings.Count(c.Limit, "V") != 1 {
-		t.Errorf("the limit has one step: %s", c.Limit)
+	if p.Span != time.Hour || p.Top != 60 || p.Band != "" || p.Label != "between 30 and 57 slots held recently, now 33 of 40" {
+		t.Errorf("chart: %v up to %d, %q", p.Span, p.Top, p.Label)
 	}
-	c.drawBars(points, start.Add(30*time.Minute))
-	if len(c.Grants) < 60 || len(c.Grants) > 61 || c.MaxBar != 24 || c.MaxDenied != 12 || c.Counting == nil {
-		t.Errorf("%d bars up to %d, %d denied, counted since %v", len(c.Grants), c.MaxBar, c.MaxDenied, c.Counting)
+	if len(p.Grants) != 60 || len(p.Reaps) != 1 || len(p.Failed) != 1 || p.MaxBar != 5 || p.Grants[0].Title != "2 granted in a minute" {
+		t.Errorf("%d bars, %d taken back, %d failed, up to %d: %+v", len(p.Grants), len(p.Reaps), len(p.Failed), p.MaxBar, p.Grants[0])
 	}
-	short := newHourChart(points[:100], 720, 130)
-	if short.drawBars(points[:100], start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
-		t.Errorf("%d bars of eight minutes, up to %d", len(short.Grants), short.MaxBar)
+	if len(p.Denied) != 1 || p.MaxDenied != 12 || p.Denied[0].X != p.Grants[39].X || p.Counting == nil {
+		t.Errorf("denied %+v, counted since %v", p.Denied, p.Counting)
+	}
+	if v := p.Values; len(v.At) != 60 || v.At[0] != 60 || v.LastText() != "01:00:00 UTC: 33 of 40 held" || v.Reaped[5] != 3 {
+		t.Errorf("values: %+v", v)
+	}
+	if young := newPlot(hourSeries(start, 4), lastHour, 30, 60, denials{since: start}); young.Span != minChartSpan || young.Counting != nil || len(young.Grants) != 4 {
+		t.Errorf("of a new pool: %v, %d bars, counted since %v", young.Span, len(young.Grants), young.Counting)
 	}
 }
 
-// TestRecalledHour checks the chart of an hour that a new replica reads from the log. It begins with the creation
-// of the pool, ends before the first point that the replica observed itself, and shows the capacity at each time.
-func TestRecalledHour(t *testing.T) {
+// TestChartOfDays checks the chart of days: it has the lowest and the highest value of each step and the counts of one day before, but no
+// denials.
+func TestChartOfDays(t *testing.T) {
 	t.Parallel()
-	h := newHistory()
-	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	uses := []store.PoolUse{{Pool: "old", Capacity: 60, Held: 7}, {Pool: "new", Capacity: 5}, {Pool: "lost", Capacity: 9}}
-	h.addPoints(now, uses)
-	h.prependPoints(now.Add(12*time.Second), store.SlotActivity{
-		Back: time.Hour, Held: map[string]int{"old": 8},
-		Steps: []store.SlotChanges{{Pool: "old", Step: 10, Granted: 3, Ended: 2, Lapsed: 1}, {Pool: "old", Step: 0, Granted: 1}},
-		Resizes: []store.Resize{
-			{Pool: "old", Ago: 10 * time.Minute, CapacityBefore: 30},
-			{Pool: "lost", Ago: 10 * time.Minute, CapacityBefore: -1},
-			{Pool: "new", Ago: time.Minute, CapacityBefore: -1, Created: true},
-		},
-	}, uses)
-	old := h.lastHour("old")
-	at := func(ago time.Duration) point { return old[len(old)-1-int((ago-12*time.Second)/pointEvery)] }
-	if len(old) < pointsKept-3 || at(12*time.Second).held != 7 || at(47*time.Second).held != 7 || at(52*time.Second).grants != 3 || at(52*time.Second).reaps != 1 || at(57*time.Second).held != 6 {
-		t.Errorf("%d points; lately %+v", len(old), old[len(old)-15:])
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := hourSeries(start, 3)
+	s.StepMS = (10 * time.Minute).Milliseconds()
+	for i := range s.Points {
+		before := int64(10 * i)
+		s.Points[i].At.Time, s.Points[i].HeldMin, s.Points[i].HeldMax = start.Add(time.Duration(i+1)*10*time.Minute), 20, 50
+		s.Points[i].GrantedDayBefore, s.Points[i].FailedDayBefore = &before, &before
 	}
-	for i, p := range old[1:] {
-		if p.at-old[i].at < 2500 {
-			t.Errorf("point %d comes %d ms after the one before", i+1, p.at-old[i].at)
-		}
+	p := newPlot(s, "24h", 30, 60, denials{since: start.Add(time.Hour), byMinute: map[int64]int64{minuteOf(s.Points[1].At.Time): 12}})
+	if p.Span != 24*time.Hour || strings.Count(p.Band, "L") != 5 || len(p.Denied) != 0 || p.Counting != nil || p.Every != "10 min" {
+		t.Errorf("%v, band %q, %d denied, a bar is %s", p.Span, p.Band, len(p.Denied), p.Every)
 	}
-	if at(9*time.Minute).capacity != 60 || at(11*time.Minute).capacity != 30 || h.lastHour("lost")[0].capacity != 9 {
-		t.Errorf("capacities %d, %d, %d", at(9*time.Minute).capacity, at(11*time.Minute).capacity, h.lastHour("lost")[0].capacity)
-	}
-	if n := len(h.lastHour("new")); n < 10 || n > 14 {
-		t.Errorf("%d points of a pool of a minute", n)
-	}
-	if lately := h.recentCounts("old"); lately.Grants != 3 || lately.Reaps != 1 {
-		t.Errorf("of the last minute: %+v", lately)
+	if p.MaxBar != 20 || p.Before == nil || p.Before.Granted != 30 || p.Before.GrantedNow != 6 || !slices.Equal(p.Values.Held, numbers{30, 30, 30}) {
+		t.Errorf("up to %d, one day before %+v, held %v", p.MaxBar, p.Before, p.Values.Held)
 	}
 }

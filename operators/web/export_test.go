@@ -30,11 +30,5 @@ func (w *Web) HasRoute(method, path string) bool {
 	return pattern != ""
 }
 
-// ChartPoints returns the points that the charts show for a pool: the time in ms, the number of held slots,
-// and the grants and reaps since the previous point.
-func (w *Web) ChartPoints(pool string) (times []int64, held, grants, reaps []int) {
-	for _, p := range w.history.lastHour(pool) {
-		times, held, grants, reaps = append(times, p.at), append(held, int(p.held)), append(grants, int(p.grants)), append(reaps, int(p.reaps))
-	}
-	return times, held, grants, reaps
-}
+// RecentGrants returns the number of grants of a pool in the last minute, as pages show it.
+func (w *Web) RecentGrants(pool string) int64 { return w.history.recentCounts(pool).Grants }

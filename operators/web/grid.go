@@ -160,21 +160,11 @@ func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error)
 // addCharts adds to data the chart, the time line of the slots and the marks of the batches.
 func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	name, timeRange := data.Pool.Name, chosenRange(r)
-	cache := p.seriesCache
-	if timeRange == "1h" {
-		cache = p.dayBeforeCache
-	}
-	series, err := cache.getOrRead(r.Context(), name+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
-		return p.api.Pools.Series(ctx, name, timeRange)
-	})
+	series, err := p.readSeries(r, name, timeRange)
 	if err != nil {
 		return err
 	}
-	if timeRange == "1h" {
-		data.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince(), series)
-	} else {
-		data.Chart = newDaysPlot(series, timeRange)
-	}
+	data.Chart = newPlot(series, timeRange, data.Slots.Held, data.Slots.Capacity, p.history.denials(name))
 	data.Chart.Ranges = rangeLinks(name, timeRange)
 	acts, err := p.readActs(r, name, data.Chart.Span)
 	if err != nil {
@@ -191,6 +181,13 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	}
 	data.Lanes = newTimeline(timeline, data.Batches, data.Cells)
 	return nil
+}
+
+// readSeries returns the history of a pool in timeRange, at most countEvery old.
+func (p *poolPages) readSeries(r *http.Request, pool, timeRange string) (operators.Series, error) {
+	return p.seriesCache.getOrRead(r.Context(), pool+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
+		return p.api.Pools.Series(ctx, pool, timeRange)
+	})
 }
 
 // readActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left out.

@@ -12,7 +12,7 @@ import (
 type Ledger interface {
 	sessionStore
 	eventLog
-	hourLog
+	countLog
 	pageData
 }
 
@@ -33,11 +33,9 @@ type eventLog interface {
 	EventsComplete(ctx context.Context, position eventPosition) (bool, error)
 }
 
-// hourLog reads the data of the charts of the last hour: held slots and capacities from the ledger, grants and
-// reaps from the log of events, and the counts (denials, conflicts, drift) that only the replicas have.
-type hourLog interface {
-	PoolUses(ctx context.Context) ([]poolUse, error)
-	SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (slotActivity, error)
+// countLog reads the recent counts of all pools: grants and reaps from the log of events, and the counts (denials, conflicts, drift) that
+// only the replicas have.
+type countLog interface {
 	SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]slotChanges, error)
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
@@ -54,10 +52,7 @@ type (
 	event          = store.Event
 	eventFilter    = store.EventFilter
 	eventPosition  = store.EventPosition
-	poolUse        = store.PoolUse
 	slotChanges    = store.SlotChanges
-	slotActivity   = store.SlotActivity
-	resize         = store.Resize
 	replicaRow     = store.Replica
 	replicaTallies = store.Tallies
 	ledgerSnapshot = store.Snapshot

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -92,30 +93,31 @@ func TestNewsMissesNothing(t *testing.T) {
 	}
 }
 
-func TestHistoryKeepsAnHour(t *testing.T) {
+// TestHistoryForgets checks how long counts are kept: grants and reaps for a minute, denials for an hour. Nothing is kept of a pool in
+// which nothing happens any more.
+func TestHistoryForgets(t *testing.T) {
 	t.Parallel()
 	h := newHistory()
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i := range 2000 {
-		now := start.Add(time.Duration(i) * pointEvery)
-		h.addSlotChanges([]store.SlotChanges{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
-		h.addPoints(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for range 2000 {
+		now = now.Add(countEvery)
+		h.addSlotChanges([]store.SlotChanges{{Pool: "p", Granted: 1, Lapsed: 1}})
+		h.addTally("p", meters.Tally{Denied: 1})
+		h.endInterval(now)
 	}
-	points := h.lastHour("p")
-	if len(points) != pointsKept || points[len(points)-1].time().Sub(points[0].time()) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
-		t.Errorf("%d points, %d kept", len(points), len(h.pools["p"]))
+	perMinute := int64(time.Minute / countEvery)
+	if lately := h.recentCounts("p"); lately != (poolCounts{Grants: perMinute, Reaps: perMinute, Denied: perMinute}) || len(h.intervals["p"]) > 2*int(perMinute) {
+		t.Errorf("in the last minute: %+v; %d intervals", lately, len(h.intervals["p"]))
 	}
-	if lately := h.recentCounts("p"); lately.Grants != int(time.Minute/pointEvery) || lately.Reaps != lately.Grants {
-		t.Errorf("in the last minute: %+v", lately)
+	if d := h.denials("p"); len(d.byMinute) < 60 || len(d.byMinute) > 61 || d.byMinute[minuteOf(now.Add(-30*time.Minute))] != perMinute {
+		t.Errorf("denials: %v", d)
 	}
-	if h.lastHour("q") != nil || len(h.sinceLast) > 0 {
-		t.Error("a pool that is gone is remembered")
+	h.endInterval(now.Add(time.Minute))
+	if lately := h.recentCounts("p"); lately != (poolCounts{}) || len(h.intervals) > 0 {
+		t.Errorf("a minute later: %+v", lately)
 	}
-	if c := newHourChart(points, 300, 48); c.Span != time.Hour || c.Top != 60 || c.Line == "" {
-		t.Errorf("chart: %+v", c)
-	}
-	if c := newHourChart(nil, 300, 48); c.Line != "" {
-		t.Errorf("a chart of nothing: %+v", c)
+	if h.endInterval(now.Add(62 * time.Minute)); len(h.denied) > 0 {
+		t.Errorf("an hour later: %v", h.denied)
 	}
 }
 

@@ -13,20 +13,48 @@ import (
 const (
 	plotWidth, plotHeight = 720, 130
 	barsHeight, rowHeight = 40, 24 // of the bars of grants and reaps, and of each row below them
-	pointsPerValue        = 3      // number of points of the last hour that are combined into one value for the cursor
+	lastHour              = "1h"   // the range of the API for the last hour
 )
 
-// plot is the chart of a pool with its axes, and the values that the cursor shows.
+// plot is the chart of a pool with its bars and axes, and the values that the cursor shows.
 type plot struct {
 	chart
+	countBars
 
+	Band   string // area between the lowest and the highest value of each step; empty if a step has only one value
 	Ranges []rangeLink
 	Levels []axisTick // ticks for the number of held slots
 	Times  []axisTick
 	Values plotValues
 	Acts   []actMark // newest first
-	End    time.Time // time at the right edge
 	Days   bool      // the chart covers days; only the chart of the last hour includes denials
+}
+
+// countBars are the bars of event counts below the curve of held slots: grants at the bottom, reaps on top
+// of them, and failed attempts and denied reports each in a row of their own.
+type countBars struct {
+	Grants, Reaps []bar
+	Failed        []bar // as high as the row if as many attempts failed as MaxBar
+	Denied        []bar
+	Before        *dayBefore // nil if the counts of one day before are unknown
+	BarWidth      float64
+	Every         string     // the time that one bar covers, in words
+	MaxBar        int64      // largest sum of grants and reaps in one bar
+	MaxDenied     int64      // largest number of denied reports in one bar
+	Counting      *time.Time // time since which denials were counted; nil if they were counted over the whole chart
+}
+
+// bar is one bar of a chart, in units of the drawing.
+type bar struct {
+	X, Y, Height float64
+	Title        string
+}
+
+// dayBefore compares the counts of a chart with the same time one day before.
+type dayBefore struct {
+	GrantedLine, FailedLine string // lines over the bars: the counts of one day before
+	Granted, Failed         int64
+	GrantedNow, FailedNow   int64 // counts of the chart at the times that are compared
 }
 
 // rangeLink is a link to the same page with another range.
@@ -68,7 +96,7 @@ func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]
 // rangeLinks returns the links to the chart of a pool with each range. current is the range that is shown.
 func rangeLinks(pool, current string) []rangeLink {
 	var list []rangeLink
-	for _, r := range []struct{ name, text string }{{"1h", "1 h"}, {"24h", "24 h"}, {"7d", "7 days"}} {
+	for _, r := range []struct{ name, text string }{{lastHour, "1 h"}, {"24h", "24 h"}, {"7d", "7 days"}} {
 		list = append(list, rangeLink{r.text, poolPath(pool) + "?range=" + r.name, r.name == current})
 	}
 	return list
@@ -80,74 +108,72 @@ func chosenRange(r *http.Request) string {
 	case "24h", "7d":
 		return asked
 	}
-	return "1h"
+	return lastHour
 }
 
-// newHourPlot draws the chart of the last hour from points, which this replica has in memory. Denials are counted since countedSince. series
-// has the counts of one day before; its steps are a minute, so they are drawn only over bars that cover a minute.
-func newHourPlot(points []point, countedSince time.Time, series operators.Series) plot {
-	p := plot{chart: newHourChart(points, plotWidth, plotHeight)}
-	if p.Span <= maxFineBarsSpan {
-		series.Points = nil
+// rangeSpan returns the length of timeRange.
+func rangeSpan(timeRange string) time.Duration {
+	switch timeRange {
+	case "24h":
+		return 24 * time.Hour
+	case "7d":
+		return 7 * 24 * time.Hour
 	}
-	p.MaxBar = highestDayBefore(series)
-	p.drawBars(points, countedSince)
-	if len(points) > 0 {
-		p.drawDayBefore(series, points[len(points)-1])
-		p.addAxes(points[len(points)-1].time())
-		p.setValues(points)
-	}
-	return p
+	return time.Hour
 }
 
-// newDaysPlot draws the chart of the last day or week (timeRange) from a series that the API returned. The curve of a younger pool begins
-// inside the range.
-func newDaysPlot(series operators.Series, timeRange string) plot {
-	span := 24 * time.Hour
-	if timeRange == "7d" {
-		span *= 7
+// newPlot draws series, the history of a pool in timeRange. held and capacity are the present numbers, which can be newer than series.
+// denied has the denials that this replica knows; a chart of days leaves them out.
+func newPlot(series operators.Series, timeRange string, held, capacity int, denied denials) plot {
+	p := plot{Days: timeRange != lastHour, chart: newChart(series, timeRange, held, capacity, plotWidth, plotHeight)}
+	if p.Days {
+		p.Band, denied = p.band(series.Points), denials{}
+	} else if denied.since.Sub(series.From.Time) > time.Minute {
+		p.Counting = &denied.since
 	}
 	step := time.Duration(series.StepMS) * time.Millisecond
-	points := seriesPoints(series)
-	p := plot{Days: true, chart: newChart(points, plotWidth, plotHeight, span)}
-	p.drawBand(series.Points, points)
-	p.MaxBar = highestDayBefore(series)
-	p.drawSums(sumPoints(points[1:], step), points[len(points)-1], step, durationText(step))
-	p.drawDayBefore(series, points[len(points)-1])
-	p.addAxes(series.To.Time)
-	p.setValues(points[1:])
+	p.BarWidth = max(0.8*float64(p.Width)*float64(step)/float64(p.Span), 1.6)
+	if p.Every = durationText(step); step == time.Minute {
+		p.Every = "a minute"
+	}
+	p.drawBars(series.Points, denied)
+	p.drawDayBefore(series.Points)
+	p.addAxes()
+	p.setValues(series.Points)
 	return p
 }
 
-// seriesPoints returns the points of a series. The first point is the number of slots that were held before the first step.
-func seriesPoints(series operators.Series) []point {
-	first := series.Points[0]
-	points := []point{{at: series.From.UnixMilli(), held: toUint16(first.Held - int(first.Granted-first.Ended)), capacity: toUint16(first.Capacity)}}
-	for _, p := range series.Points {
-		points = append(points, point{
-			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), failed: uint32(max(0, p.Failed)), //nolint:gosec // no pool grants so many in an hour
-			reaps: toUint16(int(p.Lapsed)),
-		})
-	}
-	return points
-}
-
-// highestDayBefore returns the highest number of grants in a step one day before.
-func highestDayBefore(series operators.Series) (highest int) {
-	for _, s := range series.Points {
+// drawBars draws the counts of each step as bars. The right edge of a bar is at the end of its step.
+func (p *plot) drawBars(steps []operators.SeriesPoint, denied denials) {
+	for _, s := range steps {
+		p.MaxBar = max(p.MaxBar, s.Granted+s.Lapsed)
 		if s.GrantedDayBefore != nil {
-			highest = max(highest, int(*s.GrantedDayBefore))
+			p.MaxBar = max(p.MaxBar, *s.GrantedDayBefore)
 		}
+		p.MaxDenied = max(p.MaxDenied, denied.byMinute[minuteOf(s.At.Time)])
 	}
-	return highest
+	scale, deniedScale := float64(barsHeight)/float64(max(p.MaxBar, 1)), float64(rowHeight)/float64(max(p.MaxDenied, 1))
+	for _, s := range steps {
+		x := max(p.x(s.At.Time)-p.BarWidth, 0)
+		add := func(bars *[]bar, bottom, height float64, count int64, what string) {
+			if count > 0 {
+				*bars = append(*bars, bar{x, bottom - height, height, fmt.Sprintf("%d %s in %s", count, what, p.Every)})
+			}
+		}
+		grants, refused := float64(s.Granted)*scale, denied.byMinute[minuteOf(s.At.Time)]
+		add(&p.Grants, barsHeight, grants, s.Granted, "granted")
+		add(&p.Reaps, barsHeight-grants, float64(s.Lapsed)*scale, s.Lapsed, "taken back")
+		add(&p.Failed, rowHeight, min(float64(s.Failed)*scale*rowHeight/barsHeight, rowHeight), s.Failed, "failed")
+		add(&p.Denied, rowHeight, float64(refused)*deniedScale, refused, "refused")
+	}
 }
 
-// drawDayBefore draws the counts of one day before as lines over the bars, with the scale of the bars. last is the last point of the chart.
-func (p *plot) drawDayBefore(series operators.Series, last point) {
+// drawDayBefore draws the counts of one day before as lines over the bars, with the scale of the bars.
+func (p *plot) drawDayBefore(steps []operators.SeriesPoint) {
 	var granted, failed strings.Builder
 	d, command, scale := dayBefore{}, "M", float64(barsHeight)/float64(max(p.MaxBar, 1))
-	for _, s := range series.Points {
-		x := p.x(last, point{at: s.At.UnixMilli()}) - p.BarWidth/2
+	for _, s := range steps {
+		x := p.x(s.At.Time) - p.BarWidth/2
 		if s.GrantedDayBefore == nil || x < 0 {
 			continue
 		}
@@ -162,24 +188,12 @@ func (p *plot) drawDayBefore(series operators.Series, last point) {
 	}
 }
 
-// drawBand draws the area between the lowest and the highest number of held slots of each step.
-func (p *plot) drawBand(steps []operators.SeriesPoint, points []point) {
-	var upper, lower strings.Builder
-	last := points[len(points)-1]
-	for i, s := range steps {
-		fmt.Fprintf(&upper, "L%.1f %.1f", p.x(last, points[i+1]), p.y(toUint16(min(s.HeldMax, p.Top))))
-		low := len(steps) - 1 - i
-		fmt.Fprintf(&lower, "L%.1f %.1f", p.x(last, points[low+1]), p.y(toUint16(steps[low].HeldMin)))
-	}
-	p.Band = "M" + upper.String()[1:] + lower.String() + "Z"
-}
-
-// addAxes adds the ticks of a chart that ends at the time end.
-func (p *plot) addAxes(end time.Time) {
+// addAxes adds the ticks of the chart.
+func (p *plot) addAxes() {
 	for v := 0; v <= p.Top; v += levelStep(p.Top) {
-		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.y(toUint16(v)) / float64(p.Height)})
+		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.y(v) / float64(p.Height)})
 	}
-	p.Times, p.End = timeTicks(end, p.Span), end
+	p.Times = timeTicks(p.End, p.Span)
 }
 
 // actMark is the mark of an act of an operator in a chart.
@@ -232,29 +246,13 @@ func timeTicks(end time.Time, span time.Duration) (ticks []axisTick) {
 	return ticks
 }
 
-// setValues stores the values that the cursor shows. For the last hour, it combines pointsPerValue points into one value.
-func (p *plot) setValues(points []point) {
-	v := &p.Values
-	v.From = points[len(points)-1].at - p.Span.Milliseconds()
-	each := 1
-	if !p.Days {
-		each = pointsPerValue
+// setValues stores the values that the cursor shows: one for each of steps.
+func (p *plot) setValues(steps []operators.SeriesPoint) {
+	v, from := &p.Values, p.End.Add(-p.Span)
+	v.From = from.UnixMilli()
+	for i, use := range p.uses[1:] {
+		v.At = append(v.At, int(use.at.Sub(from)/time.Second))
+		v.Held, v.Capacity = append(v.Held, use.held), append(v.Capacity, use.capacity)
+		v.Granted, v.Reaped = append(v.Granted, int(steps[i].Granted)), append(v.Reaped, int(steps[i].Lapsed))
 	}
-	grants, reaps := 0, 0
-	for i, one := range points {
-		grants, reaps = grants+int(one.grants), reaps+int(one.reaps)
-		if (len(points)-1-i)%each == 0 {
-			v.addValues(one, grants, reaps)
-			grants, reaps = 0, 0
-		}
-	}
-}
-
-// addValues adds the values of the point added. grants and reaps are the counts since the previous value.
-func (v *plotValues) addValues(added point, grants, reaps int) {
-	v.At = append(v.At, int((added.at-v.From)/1000))
-	v.Held = append(v.Held, int(added.held))
-	v.Capacity = append(v.Capacity, int(added.capacity))
-	v.Granted = append(v.Granted, grants)
-	v.Reaped = append(v.Reaped, reaps)
 }

@@ -21,16 +21,15 @@ const (
 type poolPages struct {
 	*frame
 
-	api            client
-	system         System
-	history        *history
-	seriesCache    *ttlCache[operators.Series]
-	dayBeforeCache *ttlCache[operators.Series] // for the chart of the last hour, which needs only the counts of one day before
-	actsCache      *ttlCache[[]operators.Event]
-	holdingsCache  *ttlCache[slotHoldings]
-	waitsCache     *ttlCache[waitSummary]
-	usageCache     *ttlCache[[]policyUse]
-	whysCache      *ttlCache[map[string]poolWhy]
+	api           client
+	system        System
+	history       *history
+	seriesCache   *ttlCache[operators.Series]
+	actsCache     *ttlCache[[]operators.Event]
+	holdingsCache *ttlCache[slotHoldings]
+	waitsCache    *ttlCache[waitSummary]
+	usageCache    *ttlCache[[]policyUse]
+	whysCache     *ttlCache[map[string]poolWhy]
 }
 
 // registerRoutes adds the pages of pools to target.
@@ -80,13 +79,11 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	}
 	cards := make([]poolCard, len(list.Pools))
 	for i, pool := range list.Pools {
-		cards[i] = p.newCard(pool)
-		cards[i].Why = redisData.whys[pool.Name]
-		if len(list.Pools) <= fewPools && pool.Capacity <= fewSlots {
-			if err := p.drawSlots(r, &cards[i]); err != nil {
-				return page{}, err
-			}
+		isDrawn := len(list.Pools) <= fewPools && pool.Capacity <= fewSlots
+		if cards[i], err = p.newCard(r, pool, isDrawn); err != nil {
+			return page{}, err
 		}
+		cards[i].Why = redisData.whys[pool.Name]
 	}
 	slices.SortStableFunc(cards, func(a, b poolCard) int { return b.severity() - a.severity() })
 	return page{
@@ -121,10 +118,21 @@ func (p *poolPages) drawSlots(r *http.Request, card *poolCard) error {
 	return nil
 }
 
-// newCard returns the card of a pool, without its slots.
-func (p *poolPages) newCard(pool operators.PoolState) poolCard {
-	return poolCard{
-		PoolState: pool, Chart: newHourChart(p.history.lastHour(pool.Name), 300, 48), Recent: p.history.recentCounts(pool.Name),
+// newCard returns the card of a pool. It has the slots of the pool only if withSlots is true.
+func (p *poolPages) newCard(r *http.Request, pool operators.PoolState, withSlots bool) (poolCard, error) {
+	card := poolCard{
+		PoolState: pool, Recent: p.history.recentCounts(pool.Name),
 		Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity, Share: sharePercent(pool.Held, pool.Capacity),
 	}
+	if withSlots {
+		if err := p.drawSlots(r, &card); err != nil {
+			return card, err
+		}
+	}
+	series, err := p.readSeries(r, pool.Name, lastHour)
+	if err != nil {
+		return card, err
+	}
+	card.Chart = newChart(series, lastHour, card.Held, card.Capacity, 300, 48)
+	return card, nil
 }

@@ -33,7 +33,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.addPoints(time.Now(), []store.PoolUse{{Pool: "p"}, {Pool: "q"}})
+	h.endInterval(time.Now())
 	if got, want := h.recentCounts("p"), (poolCounts{Denied: 3 + 4 + 1 + 2, Conflicts: 1, Drift: 2}); got != want {
 		t.Errorf("p: %+v, want %+v", got, want)
 	}
@@ -50,15 +50,15 @@ func TestTroubleIsShownForTenMinutes(t *testing.T) {
 	h := newHistory()
 	h.addTally("p", meters.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	points := int(troubleShownFor / pointEvery)
-	for i := range points + 1 {
-		h.addPoints(start.Add(time.Duration(i)*pointEvery), []store.PoolUse{{Pool: "p"}})
+	intervals := int(troubleShownFor / countEvery)
+	for i := range intervals + 1 {
+		h.endInterval(start.Add(time.Duration(i) * countEvery))
 		lately := h.recentCounts("p")
-		if shown := i < points; shown != (lately.Conflicts == 1 && lately.Drift == 65_535) {
-			t.Fatalf("after %d points: %+v", i, lately)
+		if shown := i < intervals; shown != (lately.Conflicts == 1 && lately.Drift == 70_000) {
+			t.Fatalf("after %d intervals: %+v", i, lately)
 		}
-		if shown := i < int(time.Minute/pointEvery); shown != (lately.Denied == 1) {
-			t.Fatalf("after %d points: %+v", i, lately)
+		if shown := i < int(time.Minute/countEvery); shown != (lately.Denied == 1) {
+			t.Fatalf("after %d intervals: %+v", i, lately)
 		}
 	}
 }

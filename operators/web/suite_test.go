@@ -225,9 +225,7 @@ func (b *testReplica) startPasses() {
 		defer close(done)
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
-		recalled := false
 		for {
-			recalled = recalled || b.web.LoadHistory(ctx) == nil
 			_ = b.web.Tick(ctx)
 			_, _ = b.dispatcher.Upkeep.Fold(ctx)
 			_ = b.dispatcher.Upkeep.CountMinutes(ctx)

@@ -144,7 +144,7 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	tab.waitForJS(`document.querySelector("#pool-q .tag.bad") === null`)
 	tab.open(b.url + "/pools/p")
 	tab.waitForJS(`[...document.querySelectorAll("#pool-head .figures > div")].map(e => e.textContent.trim()).filter(e => /^(conflicts|slots repaired)/.test(e)).join() === "conflicts2,slots repaired3"`)
-	tab.waitForJS(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
+	tab.waitForJS(`document.querySelector("#chart .denied title").textContent === "41 refused in a minute"`)
 	tab.waitForJS(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
 	tab.checkScreen("pool-trouble")
 }

@@ -13,17 +13,16 @@ import (
 
 const (
 	tasksShown     = 50
-	maxHeldCounted = 10_000 // maximum number of held slots that are counted exactly; enough for all slots of one pool
+	maxHeldCounted = 10_000 // maximum number of held slots that are counted one by one; enough for all slots of one pool
 )
 
 // taskPages show, cancel and retry tasks.
 type taskPages struct {
 	*frame
 
-	api     client
-	rawAPI  API // streams the CSV
-	ledger  pageData
-	history *history
+	api    client
+	rawAPI API // streams the CSV
+	ledger pageData
 }
 
 // registerRoutes adds the pages of tasks to target.
@@ -57,11 +56,10 @@ func (t *taskPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 
 // pill is a link that filters by a state, with the number of tasks in this state.
 type pill struct {
-	State         string // empty means all states
-	Query         string
-	Count         *int64 // nil if unknown, because no counts are stored for the filters
-	IsApproximate bool   // Count may be up to pointEvery old
-	Current       bool
+	State   string // empty means all states
+	Query   string
+	Count   *int64 // nil if unknown, because no counts are stored for the filters
+	Current bool
 }
 
 // list returns the page with the tasks that match the query of the request.
@@ -101,46 +99,42 @@ func tasksWatch(filters url.Values) watch {
 	return watch{allEvents: true}
 }
 
-// taskCounts holds the number of tasks per state. The map is nil if no counts are stored for the filters.
-type taskCounts struct {
-	byState       map[string]int64
-	isApproximate bool // the counts of pending and dispatched may be up to pointEvery old
-}
-
-// countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter.
-func (t *taskPages) countByState(r *http.Request, filters url.Values) (taskCounts, error) {
-	if slices.ContainsFunc([]string{"device", "kind", "error", "since", "until"}, filters.Has) {
-		return taskCounts{}, nil
+// countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter. For
+// other filters it returns nil.
+func (t *taskPages) countByState(r *http.Request, filters url.Values) (map[string]int64, error) {
+	if slices.ContainsFunc([]string{"device", "kind", "error", "since", "until"}, filters.Has) || filters.Has("batch") && filters.Has("pool") {
+		return nil, nil
 	}
 	if filters.Has("batch") {
-		if filters.Has("pool") {
-			return taskCounts{}, nil
-		}
 		var b operators.Batch
 		err := t.api.get(r, operators.Path("batches", filters.Get("batch")), nil, &b)
-		return taskCounts{byState: b.Counts}, err
+		return b.Counts, err
 	}
 	found, err := t.ledger.TaskCounts(r.Context(), filters.Get("pool"), maxHeldCounted)
 	if err != nil {
-		return taskCounts{}, err
+		return nil, err
 	}
-	c := taskCounts{byState: map[string]int64{}, isApproximate: found.More}
+	counts := map[string]int64{}
 	for state, n := range found.ByState {
-		c.byState[string(state)] = n
+		counts[string(state)] = n
 	}
 	if found.More { // possible only without a filter by pool
-		more := max(0, int64(t.history.totalHeld())-maxHeldCounted)
-		c.byState[operators.Dispatched] += more
-		c.byState[operators.Pending] -= more
+		totals, err := t.api.Pools.Totals(r.Context())
+		if err != nil {
+			return nil, err
+		}
+		more := max(0, totals.Held-maxHeldCounted)
+		counts[operators.Dispatched] += more
+		counts[operators.Pending] -= more
 	}
-	return c, nil
+	return counts, nil
 }
 
 // pills returns the links that filter by each state, for a list with these filters and counts.
-func pills(filters url.Values, counts taskCounts) []pill {
+func pills(filters url.Values, counts map[string]int64) []pill {
 	list := make([]pill, 0, 1+len(operators.TaskStates()))
 	var total int64
-	for _, n := range counts.byState {
+	for _, n := range counts {
 		total += n
 	}
 	for _, state := range append([]string{""}, operators.TaskStates()...) {
@@ -151,9 +145,8 @@ func pills(filters url.Values, counts taskCounts) []pill {
 			q.Set("state", state)
 		}
 		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state && !filters.Has("retrying")}
-		p.IsApproximate = counts.isApproximate && (state == operators.Pending || state == operators.Dispatched)
-		if counts.byState != nil {
-			n := counts.byState[state]
+		if counts != nil {
+			n := counts[state]
 			if state == "" {
 				n = total
 			}

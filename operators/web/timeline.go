@@ -64,10 +64,7 @@ type holdingBar struct {
 
 // timelineSpan returns the length of the time that a time line shows, at most a day.
 func timelineSpan(timeRange string) time.Duration {
-	if timeRange == "1h" {
-		return time.Hour
-	}
-	return 24 * time.Hour
+	return min(rangeSpan(timeRange), 24*time.Hour)
 }
 
 // readHoldings reads the holdings (periods in which a device held a slot) of a part of a pool's slots in timeRange. The request selects the

@@ -39,7 +39,7 @@ type API interface {
 
 // Web is the dashboard of one replica.
 type Web struct {
-	log         hourLog
+	log         countLog
 	now         func() time.Time
 	events      *eventFollower
 	history     *history
@@ -67,14 +67,14 @@ func New(options Options) *Web {
 	}
 	apiClient := newClient(options.API)
 	waitsCache := newWaitsCache()
-	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[operators.Series](time.Minute), newTTLCache[[]operators.Event](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
+	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
 	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
 	(&batchForms{frame, apiClient}).registerRoutes(s)
 	(&waitingPages{frame, apiClient}).registerRoutes(s)
 	(&failurePages{frame, apiClient}).registerRoutes(s)
-	(&taskPages{frame, apiClient, options.API, options.Ledger, w.history}).registerRoutes(s)
+	(&taskPages{frame, apiClient, options.API, options.Ledger}).registerRoutes(s)
 	(&devicePages{frame, apiClient, options.ReportPeriod}).registerRoutes(s)
 	(&tokenPages{frame, apiClient}).registerRoutes(s)
 	(&findPages{apiClient}).registerRoutes(s)
@@ -154,11 +154,11 @@ func hardened(next http.HandlerFunc) http.Handler {
 const maxFormBytes = 4 << 20
 
 // Tick reads the events of all replicas since the previous call, and starts reading again the open pages that these events may have
-// changed. Call it about once a second. While no page is open, Tick only reads the counts for the charts, once for each point of a chart.
+// changed. Call it about once a second. While no page is open, Tick only reads the recent counts of the pools, once in countEvery.
 func (w *Web) Tick(ctx context.Context) error {
 	now, watched := w.now(), w.streams.hub.hasViews()
-	pointDue := w.history.isPointDue(now)
-	if !watched && !pointDue {
+	countsDue := w.history.isIntervalOver(now)
+	if !watched && !countsDue {
 		return nil
 	}
 	events, allChanged, err := w.readEvents(ctx, watched)
@@ -167,10 +167,8 @@ func (w *Web) Tick(ctx context.Context) error {
 		return fmt.Errorf("reading events: %w", err)
 	}
 	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading
-	if pointDue {
-		if err := w.addPoint(ctx, now); err != nil {
-			return err
-		}
+	if countsDue {
+		return w.addCounts(ctx, now)
 	}
 	return nil
 }
@@ -184,16 +182,12 @@ func (w *Web) readEvents(ctx context.Context, isWatched bool) (events []event, a
 	return nil, false, w.events.skipEvents(ctx)
 }
 
-// addPoint adds a point to the history: the current number of held slots of each pool, and the number of grants and reaps since the
-// previous point. It counts the grants and reaps in the events of the log that became complete since then.
-func (w *Web) addPoint(ctx context.Context, now time.Time) error {
+// addCounts adds the counts since its previous call to the history. It counts the grants and reaps in the events of the log that became
+// complete since then.
+func (w *Web) addCounts(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {
 		return fmt.Errorf("reading slot changes: %w", err)
-	}
-	uses, err := w.log.PoolUses(ctx)
-	if err != nil {
-		return fmt.Errorf("reading the usage of pools: %w", err)
 	}
 	tallies, err := w.log.ReplicaTallies(ctx)
 	if err != nil {
@@ -204,7 +198,7 @@ func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	}
 	w.history.addSlotChanges(moves)
 	w.events.countedID = w.events.completeID
-	w.history.addPoints(now, uses)
+	w.history.endInterval(now)
 	return nil
 }
 
