@@ -98,7 +98,7 @@ func takeFrom(limitSets noun, verb, short string) *cobra.Command {
 type takeAnswer struct {
 	operators.Taken
 
-	Limits []entry
+	Limits []entry `json:"limits"` // instead of the field of Taken
 }
 
 // show writes text, the answer as received. Without --output json it leaves out the members that contain no new information, and adds a
