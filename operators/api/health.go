@@ -23,7 +23,7 @@ import (
 
 const (
 	probeTimeout = time.Second            // time limit of one readiness check
-	maxProbeAge  = 500 * time.Millisecond // maximum age of a probe that the dashboard shows
+	maxProbeAge  = 500 * time.Millisecond // maximum age of a probe that the dashboard and the metrics show
 
 	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy server takes a few
 	// milliseconds.
@@ -61,11 +61,11 @@ var ErrOff = errors.New("not used")
 // health answers two paths. /healthz shows that the process is alive and checks no server. /readyz shows whether
 // the process can do its work.
 type health struct {
-	checks    []Check
-	panicked  rescue.PanicHandler
-	now       func() time.Time
-	stopping  atomic.Bool
-	pageProbe *reading.SharedRead[probeResult] // probe that all pages of the dashboard share
+	checks   []Check
+	panicked rescue.PanicHandler
+	now      func() time.Time
+	stopping atomic.Bool
+	shared   *reading.SharedRead[probeResult] // probe that the metrics and all pages of the dashboard share
 
 	mu           sync.Mutex
 	dependencies map[string]Dependency // state of each dependency at its latest probe
@@ -74,7 +74,7 @@ type health struct {
 // newHealth returns the health checks of this process. now is used only for elapsed time.
 func newHealth(checks []Check, panicked rescue.PanicHandler, now func() time.Time) *health {
 	h := &health{checks: checks, panicked: panicked, now: now, dependencies: make(map[string]Dependency)}
-	h.pageProbe = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil })
+	h.shared = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil })
 	return h
 }
 
@@ -189,12 +189,8 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 // Dependencies probes all dependencies, unless a recent probe exists, and returns their states ordered by name. If ctx
 // ends before the probe is done, it returns the states of the previous probe.
 func (a *API) Dependencies(ctx context.Context) []Dependency {
-	_, _ = a.health.pageProbe.Read(ctx) // the probe stores its result in health.dependencies
-	return a.health.list()
-}
-
-// list returns the states of all dependencies at their latest probes, ordered by name.
-func (h *health) list() []Dependency {
+	h := a.health
+	_, _ = h.shared.Read(ctx) // the probe stores its result in h.dependencies
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.SortedFunc(maps.Values(h.dependencies), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })

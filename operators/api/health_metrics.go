@@ -2,28 +2,21 @@ package api
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/fleetslots/dispatcher/internal/reading"
 )
 
 // healthMetrics reports the result of /readyz as metrics at each scrape. A check that hangs counts as failed and does not
 // delay the scrape.
 type healthMetrics struct {
-	health     *health
-	states     *reading.SharedRead[probeResult]
-	readyDesc  *prometheus.Desc
-	upDesc     *prometheus.Desc
-	servedDesc *prometheus.Desc
+	health                        *health
+	readyDesc, upDesc, servedDesc *prometheus.Desc
 }
 
 func (h *health) metrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&healthMetrics{
 		health:     h,
-		states:     reading.New(0, probeTimeout, time.Now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil }),
 		readyDesc:  prometheus.NewDesc("dispatcher_ready", "1: this replica answers /readyz with 200.", nil, nil),
 		upDesc:     prometheus.NewDesc("dispatcher_dependency_up", "1: this replica reaches the server that /readyz checks.", []string{"dependency"}, nil),
 		servedDesc: prometheus.NewDesc("dispatcher_pools_served_ratio", "Share of the pools that Redis serves; 1: all of them, 0: none.", nil, nil),
@@ -38,7 +31,7 @@ func (m *healthMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- m.servedDesc
 }
 
-// Collect probes the dependencies and sends their states to metrics. Concurrent scrapes share one probe.
+// Collect probes the dependencies, unless a recent probe exists, and sends their states to metrics.
 func (m *healthMetrics) Collect(metrics chan<- prometheus.Metric) {
 	m.health.panicked.Run("collecting", func() { m.collect(metrics) }) // runs in a goroutine of the registry
 }
@@ -46,9 +39,8 @@ func (m *healthMetrics) Collect(metrics chan<- prometheus.Metric) {
 func (m *healthMetrics) collect(target chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTimeout)
 	defer cancel()
-	p, err := m.states.Read(ctx)
-	ready := err == nil && !p.requiredFailed && !m.health.stopping.Load()
-	target <- boolGauge(m.readyDesc, ready)
+	p, err := m.health.shared.Read(ctx)
+	target <- boolGauge(m.readyDesc, err == nil && !p.requiredFailed && !m.health.stopping.Load())
 	if err != nil {
 		return // it is not known which check hangs
 	}
