@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
@@ -75,8 +76,14 @@ func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherCl
 	if subscribe(ctx, anonymousClient, devices.ReplyTopic("+"), topics) != nil {
 		return f
 	}
-	if waitToken(ctx, dispatcherClient.Publish(connector.topic, 1, false, devices.EncodeWake(0))) == nil && receivesTopic(ctx, topics, connector.topic) {
+	if publishWake(ctx, dispatcherClient, connector.topic) != nil {
+		return f
+	}
+	select {
+	case <-topics:
 		f.State, f.Found = Failed, "clients without an account are accepted, and receive messages to devices"
+	case <-time.After(listenTime):
+	case <-ctx.Done():
 	}
 	return f
 }
@@ -121,14 +128,14 @@ func (p Installation) checkDeviceRules(ctx context.Context, connector brokerConn
 		return Finding{f.Check, Failed, p.Device + ": " + err.Error(), "let each device subscribe to its own replies: see deploy/mosquitto"}
 	}
 	_ = subscribe(ctx, client, devices.ReplyTopic("+"), topics) // a broker with correct rules refuses it
-	err = errors.Join(waitToken(ctx, dispatcherClient.Publish(connector.topic, 1, false, devices.EncodeWake(0))), waitToken(ctx, dispatcherClient.Publish(ownTopic, 1, false, devices.EncodeWake(0))))
-	for err == nil {
+	err = errors.Join(publishWake(ctx, dispatcherClient, connector.topic), publishWake(ctx, dispatcherClient, ownTopic))
+	if err == nil {
 		select {
-		case topic := <-topics:
-			if topic == connector.topic {
-				return Finding{f.Check, Failed, "a device receives messages to another device", "limit the rights of each device to its own topics: deploy/mosquitto/passwords/acl, or dynsec"}
+		case topic := <-topics: // the reply to the other device was published first, so it arrives first
+			if topic == ownTopic {
+				return f
 			}
-			return f // the reply to the other device was published first, so it would have arrived before
+			return Finding{f.Check, Failed, "a device receives messages to another device", "limit the rights of each device to its own topics: deploy/mosquitto/passwords/acl, or dynsec"}
 		case <-ctx.Done():
 			err = fmt.Errorf("a message from the dispatcher to %s did not arrive", ownTopic)
 		}

@@ -53,10 +53,7 @@ func (p Installation) readClock(ctx context.Context, read func(context.Context) 
 // offsetFinding returns the finding of the check checkName for a clock. The parameter offset is the time by which this clock is ahead of
 // the clock named reference.
 func offsetFinding(checkName string, offset clockOffset, reference string) Finding {
-	f := Finding{Check: checkName, State: OK, Found: fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s",
-		offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))}
-	if offset.ahead.Abs()-offset.maxError > maxClockOffset {
-		f.State, f.Remedy = Warning, "synchronize all machines with one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl"
-	}
-	return f
+	found := fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s", offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))
+	return newFinding(checkName, offset.ahead.Abs()-offset.maxError > maxClockOffset, Warning, found,
+		"synchronize all machines with one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl")
 }

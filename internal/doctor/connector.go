@@ -9,6 +9,7 @@ import (
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 
+	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
@@ -76,19 +77,7 @@ func waitToken(ctx context.Context, operation paho.Token) error {
 	}
 }
 
-// receivesTopic reports whether the channel topics delivers the topic wanted within listenTime.
-func receivesTopic(ctx context.Context, topics <-chan string, wanted string) bool {
-	late := time.After(listenTime)
-	for {
-		select {
-		case came := <-topics:
-			if came == wanted {
-				return true
-			}
-		case <-late:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
+// publishWake sends a wake to topic, a topic of replies to a device.
+func publishWake(ctx context.Context, client paho.Client, topic string) error {
+	return waitToken(ctx, client.Publish(topic, 1, false, devices.EncodeWake(0)))
 }

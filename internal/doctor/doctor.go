@@ -33,24 +33,12 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"` // how to fix it; empty if State is OK
 }
 
-// check is one row of a table of checks: what the check examines, and how to fix a bad result.
-type check[T any] struct {
-	name   string
-	run    func(T) (State, string) // returns the state and what was found
-	remedy string
-}
-
-// runChecks applies all of checks to subject, and returns one finding for each check.
-func runChecks[T any](subject T, checks []check[T]) []Finding {
-	list := make([]Finding, len(checks))
-	for i, c := range checks {
-		state, found := c.run(subject)
-		list[i] = Finding{Check: c.name, State: state, Found: found, Remedy: c.remedy}
-		if state == OK {
-			list[i].Remedy = ""
-		}
+// newFinding returns the finding of a check that is OK, or that has the state bad if isBad is true. Only a bad finding has the remedy.
+func newFinding(check string, isBad bool, bad State, found, remedy string) Finding {
+	if isBad {
+		return Finding{check, bad, found, remedy}
 	}
-	return list
+	return Finding{Check: check, State: OK, Found: found}
 }
 
 // Installation is the installation that is examined.
@@ -74,11 +62,13 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 		return []Finding{Misconfigured(err)}
 	}
 	list := p.checkSettings()
+	replicas := replicasUnknown
 	ledger, findings := p.openLedger(ctx)
 	list = append(list, findings...)
 	if ledger != nil {
 		defer func() { _ = ledger.Close() }() //nolint:contextcheck // the ledger is closed even if ctx has ended
-		list = append(list, p.checkPostgres(ctx, ledger)...)
+		findings, replicas = p.checkPostgres(ctx, ledger)
+		list = append(list, findings...)
 	}
 	redis, findings := p.openRedis()
 	list = append(list, findings...)
@@ -87,9 +77,7 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 		list = append(list, p.checkRedis(ctx, redis)...)
 	}
 	list = append(list, p.checkClocks(ctx, ledger, redis)...)
-	replicaCount, replicas := p.checkReplicas(ctx, ledger)
-	list = append(list, replicas...)
-	return append(list, p.checkBroker(ctx, replicaCount)...)
+	return append(list, p.checkBroker(ctx, replicas)...)
 }
 
 // openLedger opens the configured ledger. If that fails, it returns nil and the finding about it.

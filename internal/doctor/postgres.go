@@ -21,24 +21,30 @@ const (
 	deadRowsAllowed  = 100_000          // a table with more dead rows, or with more rows changed since ANALYZE, may be reported
 )
 
-// postgresState is the state of Postgres as it was read.
+// postgresState is the state of Postgres, and of the ledger in it, as it was read.
 type postgresState struct {
 	store.PostgresState
+
 	settingsErr       error // the error of CheckSettings
 	missingMigrations []string
 	expectedObjects   []migrations.Object
-	replicas          int // number of running replicas, at least 1
+	replicas          []store.Replica // the running replicas; not read if migrations are missing
+	now               time.Time       // time of the ledger when replicas was read
 }
 
-// checkPostgres reads the state of Postgres and checks it.
-func (p Installation) checkPostgres(ctx context.Context, ledger *store.Store) []Finding {
+// checkPostgres reads the state of Postgres and of the ledger, and checks it. replicas is the number of running replicas, or replicasUnknown.
+func (p Installation) checkPostgres(ctx context.Context, ledger *store.Store) (findings []Finding, replicas int) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	d, err := readPostgresState(ctx, ledger)
 	if err != nil {
-		return []Finding{{"postgres", Failed, err.Error(), "see the log of Postgres"}}
+		return []Finding{{"postgres", Failed, err.Error(), "see the log of Postgres"}}, replicasUnknown
 	}
-	return runChecks(d, append(serverChecks(), ledgerChecks()...))
+	findings = append(d.checkServer(), d.checkLedger()...)
+	if d.Standby || len(d.missingMigrations) > 0 {
+		return append(findings, Finding{"replicas", Unknown, "the ledger could not be read", "repair the schema first"}), replicasUnknown
+	}
+	return append(findings, d.checkReplicas(p.Version)...), len(d.replicas)
 }
 
 // readPostgresState reads the state of Postgres, of the migrations and of the replicas.
@@ -56,104 +62,80 @@ func readPostgresState(ctx context.Context, ledger *store.Store) (state postgres
 			state.missingMigrations = append(state.missingMigrations, s.Name)
 		}
 	}
-	state.replicas = 1
-	if err == nil && len(state.missingMigrations) == 0 {
-		list, now, err := ledger.Replicas(ctx)
-		if err != nil {
-			return state, err
-		}
-		state.replicas = max(1, len(runningReplicas(list, now)))
+	if err != nil || len(state.missingMigrations) > 0 {
+		return state, err
 	}
+	all, now, err := ledger.Replicas(ctx)
+	state.now = now
+	state.replicas = slices.DeleteFunc(all, func(r store.Replica) bool { return now.Sub(r.Seen) > maxHeartbeatAge })
 	return state, err
 }
 
-// serverChecks returns the checks of the Postgres server.
-func serverChecks() []check[postgresState] {
-	return []check[postgresState]{
-		{"postgres version", func(d postgresState) (State, string) {
-			return stateIf(d.Version < 140000, Failed), fmt.Sprintf("%d.%d", d.Version/10000, d.Version%10000)
-		}, "Postgres 14 or newer is needed"},
-		{"postgres writes", func(d postgresState) (State, string) {
-			if d.Standby {
-				return Failed, "is a standby and accepts no writes"
-			}
-			return OK, "accepts writes"
-		}, "name the primary in postgres_dsn"},
-		{"postgres durability", func(d postgresState) (State, string) {
-			if d.settingsErr != nil {
-				return Failed, d.settingsErr.Error()
-			}
-			return OK, "fsync = " + d.settingText("fsync") + ", synchronous_commit = " + d.settingText("synchronous_commit")
-		}, "set it in postgresql.conf and reload; check also ALTER DATABASE, ALTER ROLE and the options in postgres_dsn"},
-		{"postgres full_page_writes", func(d postgresState) (State, string) {
-			return stateIf(d.settingText("full_page_writes") != "on", Warning), d.settingText("full_page_writes")
-		}, "set full_page_writes = on: a power cut may tear a page, unless the file system cannot"},
-		{"postgres isolation", func(d postgresState) (State, string) {
-			return stateIf(d.settingText("default_transaction_isolation") != "read committed", Failed), d.settingText("default_transaction_isolation")
-		}, "each connection requests read committed when it opens: let the proxy in between pass options on"},
-		{"postgres connections", postgresState.checkConnections, "raise max_connections (or the limit of the role), or run fewer replicas: each opens up to 26"},
-		{"postgres memory", func(d postgresState) (State, string) {
-			return stateIf(d.Settings["shared_buffers"].Number < minSharedBuffers, Warning), "shared_buffers = " + d.settingText("shared_buffers")
-		}, "a hint: set shared_buffers to a quarter of the memory, at least 128MB"},
-		{"postgres WAL", func(d postgresState) (State, string) {
-			return stateIf(d.Settings["max_wal_size"].Number < minWALSize, Warning), "max_wal_size = " + d.settingText("max_wal_size")
-		}, "a hint: set max_wal_size to 1GB or more, or checkpoints are frequent"},
-		{"postgres autovacuum", func(d postgresState) (State, string) {
-			off := d.settingText("autovacuum") != "on" || d.settingText("track_counts") != "on"
-			return stateIf(off, Warning), "autovacuum = " + d.settingText("autovacuum") + ", track_counts = " + d.settingText("track_counts")
-		}, "set both to on: the grants are updated all the time"},
-		{"postgres transactions", func(d postgresState) (State, string) {
-			return stateIf(d.OldestTxAge > longTransaction, Warning), fmt.Sprintf("the oldest open transaction began %s ago", d.OldestTxAge.Round(time.Second))
-		}, "end it (pg_stat_activity; it may be in another database): until then, VACUUM cannot remove rows that died since it began"},
-		{"postgres disk", func(d postgresState) (State, string) {
-			return Unknown, "the database has " + formatBytes(d.Size) + "; Postgres does not report the free space"
-		}, "monitor the disk of its machine"},
+// checkServer checks the Postgres server.
+func (d postgresState) checkServer() []Finding {
+	show := func(setting string) string { return d.Settings[setting].Text }
+	list := func(settings ...string) string {
+		for i, setting := range settings {
+			settings[i] = setting + " = " + show(setting)
+		}
+		return strings.Join(settings, ", ")
+	}
+	durability := list("fsync", "synchronous_commit")
+	if d.settingsErr != nil {
+		durability = d.settingsErr.Error()
+	}
+	writes := "accepts writes"
+	if d.Standby {
+		writes = "is a standby and accepts no writes"
+	}
+	return []Finding{
+		newFinding("postgres version", d.Version < 140000, Failed, fmt.Sprintf("%d.%d", d.Version/10000, d.Version%10000), "Postgres 14 or newer is needed"),
+		newFinding("postgres writes", d.Standby, Failed, writes, "name the primary in postgres_dsn"),
+		newFinding("postgres durability", d.settingsErr != nil, Failed, durability, "set it in postgresql.conf and reload; check also ALTER DATABASE, ALTER ROLE and the options in postgres_dsn"),
+		newFinding("postgres full_page_writes", show("full_page_writes") != "on", Warning, show("full_page_writes"), "set full_page_writes = on: a power cut may tear a page, unless the file system cannot"),
+		newFinding("postgres isolation", show("default_transaction_isolation") != "read committed", Failed, show("default_transaction_isolation"), "each connection requests read committed when it opens: let the proxy in between pass options on"),
+		d.checkConnections(),
+		newFinding("postgres memory", d.Settings["shared_buffers"].Number < minSharedBuffers, Warning, list("shared_buffers"), "a hint: set shared_buffers to a quarter of the memory, at least 128MB"),
+		newFinding("postgres WAL", d.Settings["max_wal_size"].Number < minWALSize, Warning, list("max_wal_size"), "a hint: set max_wal_size to 1GB or more, or checkpoints are frequent"),
+		newFinding("postgres autovacuum", show("autovacuum") != "on" || show("track_counts") != "on", Warning, list("autovacuum", "track_counts"), "set both to on: the grants are updated all the time"),
+		newFinding("postgres transactions", d.OldestTxAge > longTransaction, Warning, fmt.Sprintf("the oldest open transaction began %s ago", d.OldestTxAge.Round(time.Second)),
+			"end it (pg_stat_activity; it may be in another database): until then, VACUUM cannot remove rows that died since it began"),
+		{"postgres disk", Unknown, "the database has " + formatBytes(d.Size) + "; Postgres does not report the free space", "monitor the disk of its machine"},
 	}
 }
 
-// ledgerChecks returns the checks of the ledger in Postgres.
-func ledgerChecks() []check[postgresState] {
-	return []check[postgresState]{
-		{"schema", func(d postgresState) (State, string) {
-			if len(d.missingMigrations) > 0 {
-				return Failed, "migrations are missing: " + strings.Join(d.missingMigrations, ", ")
-			}
-			return OK, "all migrations are applied"
-		}, "dispatcher migrate up; or start serve with migrate=on"},
-		{
-			"indexes", func(d postgresState) (State, string) { return d.checkObjects(migrations.Index, d.Indexes, "not valid") },
-			"create a missing index as in migrations/postgres; for an index that is not valid: REINDEX INDEX CONCURRENTLY name",
-		},
-		{
-			"triggers", func(d postgresState) (State, string) {
-				return d.checkObjects(migrations.Trigger, d.Triggers, "disabled")
-			},
-			"create a missing trigger as in migrations/postgres; for a disabled trigger: ALTER TABLE ... ENABLE TRIGGER name",
-		},
-		{"statistics", postgresState.checkStatistics, "run VACUUM (ANALYZE) on the table, and find out why autovacuum does not run"},
-	}
-}
-
-// settingText returns the value of a setting of the server as SHOW returns it.
-func (d postgresState) settingText(setting string) string { return d.Settings[setting].Text }
-
-// checkConnections compares the number of connections that the replicas may open with the number that the
-// role may use.
-func (d postgresState) checkConnections() (State, string) {
+// checkConnections compares the number of connections that the replicas may open with the number that the role may use.
+func (d postgresState) checkConnections() Finding {
 	available := d.Settings["max_connections"].Number - d.Settings["superuser_reserved_connections"].Number
 	if d.RoleLimit >= 0 {
 		available = min(available, int64(d.RoleLimit))
 	}
-	need := int64(maxConnsPerReplica * d.replicas)
-	return stateIf(need > available, Warning), fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, d.replicas, need)
+	replicas := max(len(d.replicas), 1)
+	need := int64(maxConnsPerReplica * replicas)
+	found := fmt.Sprintf("%d available for this role, %d in use; the replicas (%d) open up to %d", available, d.InUse, replicas, need)
+	return newFinding("postgres connections", need > available, Warning, found, "raise max_connections (or the limit of the role), or run fewer replicas: each opens up to 26")
+}
+
+// checkLedger checks the schema and the statistics of the ledger.
+func (d postgresState) checkLedger() []Finding {
+	schema := "all migrations are applied"
+	if len(d.missingMigrations) > 0 {
+		schema = "migrations are missing: " + strings.Join(d.missingMigrations, ", ")
+	}
+	return []Finding{
+		newFinding("schema", len(d.missingMigrations) > 0, Failed, schema, "dispatcher migrate up; or start serve with migrate=on"),
+		d.checkObjects("indexes", migrations.Index, d.Indexes, "not valid", "create a missing index as in migrations/postgres; for an index that is not valid: REINDEX INDEX CONCURRENTLY name"),
+		d.checkObjects("triggers", migrations.Trigger, d.Triggers, "disabled", "create a missing trigger as in migrations/postgres; for a disabled trigger: ALTER TABLE ... ENABLE TRIGGER name"),
+		d.checkStatistics(),
+	}
 }
 
 // checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValid has one entry for
 // each existing object: its key is the name of the object, and its value says whether the object is valid. invalidText describes an object
 // that is not valid.
-func (d postgresState) checkObjects(kind string, isValid map[string]bool, invalidText string) (State, string) {
+func (d postgresState) checkObjects(check, kind string, isValid map[string]bool, invalidText, remedy string) Finding {
 	if len(d.missingMigrations) > 0 {
-		return Unknown, "the schema is not complete"
+		return Finding{check, Unknown, "the schema is not complete", remedy}
 	}
 	var wrong []string
 	n := 0
@@ -169,14 +151,14 @@ func (d postgresState) checkObjects(kind string, isValid map[string]bool, invali
 		}
 	}
 	if len(wrong) > 0 {
-		return Failed, strings.Join(wrong, ", ")
+		return Finding{check, Failed, strings.Join(wrong, ", "), remedy}
 	}
-	return OK, fmt.Sprintf("all %d", n)
+	return Finding{Check: check, State: OK, Found: fmt.Sprintf("all %d", n)}
 }
 
 // checkStatistics finds tables with more dead rows than live rows, and tables with more rows changed since the last
 // ANALYZE than live rows. It does not report a table with at most deadRowsAllowed such rows.
-func (d postgresState) checkStatistics() (State, string) {
+func (d postgresState) checkStatistics() Finding {
 	var wrong []string
 	for _, t := range d.Statistics {
 		switch {
@@ -187,9 +169,9 @@ func (d postgresState) checkStatistics() (State, string) {
 		}
 	}
 	if len(wrong) > 0 {
-		return Warning, strings.Join(wrong, ", ")
+		return Finding{"statistics", Warning, strings.Join(wrong, ", "), "run VACUUM (ANALYZE) on the table, and find out why autovacuum does not run"}
 	}
-	return OK, fmt.Sprintf("%d tables checked", len(d.Statistics))
+	return Finding{Check: "statistics", State: OK, Found: fmt.Sprintf("%d tables checked", len(d.Statistics))}
 }
 
 // timeOrNever returns last as text, or "never" if last is nil.
@@ -198,17 +180,4 @@ func timeOrNever(last *time.Time) string {
 		return "never"
 	}
 	return last.UTC().Format(time.RFC3339)
-}
-
-// stateIf returns state if applies is true, and otherwise OK.
-func stateIf(applies bool, state State) State {
-	if applies {
-		return state
-	}
-	return OK
-}
-
-// runningReplicas returns those of replicas whose last heartbeat is at most a minute before now.
-func runningReplicas(replicas []store.Replica, now time.Time) []store.Replica {
-	return slices.DeleteFunc(slices.Clone(replicas), func(r store.Replica) bool { return now.Sub(r.Seen) > time.Minute })
 }

@@ -15,35 +15,20 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 	if err != nil {
 		return []Finding{{"redis", Failed, err.Error(), "start it, or correct redis_url: host, port, user, password, TLS"}}
 	}
-	return runChecks(notes, []check[redisconn.Notes]{
-		{"redis", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Node, "it is "+n.Kind) }, "repair that node, or the Cluster"},
-		{"redis version", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Version, n.Version) }, "Redis 6.2 or newer is needed"},
-		{
-			"redis eviction", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Eviction, "noeviction") },
-			"set maxmemory-policy noeviction",
-		},
-		{
-			"redis memory", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Memory, "below its limit") },
-			"raise maxmemory: a full Redis refuses writes, and nothing is granted",
-		},
-		{
-			"redis persistence", func(n redisconn.Notes) (State, string) {
-				return noteState(n, redisconn.Persistence, "keeps its data across a restart")
-			},
-			"set appendonly yes: then a restart needs no restore from the ledger. The capacity is not exceeded without it either",
-		},
-		{
-			"redis commands", func(n redisconn.Notes) (State, string) {
-				return noteState(n, redisconn.Commands, "all required commands are permitted")
-			},
-			"give the user the rights of deploy/redis/users.acl",
-		},
-	})
+	return []Finding{
+		findNote(notes, "redis", redisconn.Node, "it is "+notes.Kind, "repair that node, or the Cluster"),
+		findNote(notes, "redis version", redisconn.Version, notes.Version, "Redis 6.2 or newer is needed"),
+		findNote(notes, "redis eviction", redisconn.Eviction, "noeviction", "set maxmemory-policy noeviction"),
+		findNote(notes, "redis memory", redisconn.Memory, "below its limit", "raise maxmemory: a full Redis refuses writes, and nothing is granted"),
+		findNote(notes, "redis persistence", redisconn.Persistence, "keeps its data across a restart",
+			"set appendonly yes: then a restart needs no restore from the ledger. The capacity is not exceeded without it either"),
+		findNote(notes, "redis commands", redisconn.Commands, "all required commands are permitted", "give the user the rights of deploy/redis/users.acl"),
+	}
 }
 
-// noteState returns the state of the check of a subject, and a text about what was found. If notes contain trouble with this subject, the
-// state is Failed. If they contain only a hint about it, the state is Warning. Otherwise the state is OK, and the text is okText.
-func noteState(notes redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
+// findNote returns the finding about a subject. It has failed if notes contain trouble with the subject, and is a warning if they contain only
+// a hint about it. Otherwise it is OK, and its text is okText.
+func findNote(notes redisconn.Notes, check string, subject redisconn.Subject, okText, remedy string) Finding {
 	for _, group := range []struct {
 		list  []redisconn.Note
 		state State
@@ -55,8 +40,8 @@ func noteState(notes redisconn.Notes, subject redisconn.Subject, okText string) 
 			}
 		}
 		if len(texts) > 0 {
-			return group.state, strings.Join(texts, "; ")
+			return Finding{check, group.state, strings.Join(texts, "; "), remedy}
 		}
 	}
-	return OK, okText
+	return Finding{Check: check, State: OK, Found: okText}
 }

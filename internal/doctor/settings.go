@@ -1,8 +1,8 @@
 package doctor
 
 import (
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"os"
 	"syscall"
@@ -23,39 +23,30 @@ func Misconfigured(err error) Finding {
 
 // checkSettings runs the checks that need no server.
 func (p Installation) checkSettings() []Finding {
-	list := runChecks(p, []check[Installation]{
-		{"settings", func(p Installation) (State, string) { return OK, "valid; this program is version " + p.Version }, ""},
-		{"certificate", Installation.checkCertificate, "renew it: tls_cert_file, tls_key_file"},
-	})
-	spool := p.Config.SpoolDir
-	if spool == "" {
-		spool = os.TempDir()
+	return []Finding{
+		{Check: "settings", State: OK, Found: "valid; this program is version " + p.Version},
+		p.checkCertificate(),
+		CheckDisk("disk of spool_dir", cmp.Or(p.Config.SpoolDir, os.TempDir()), minSpoolBytes),
 	}
-	return append(list, CheckDisk("disk of spool_dir", spool, minSpoolBytes))
 }
 
-// checkCertificate returns whether the TLS certificate is valid and for how long.
-func (p Installation) checkCertificate() (State, string) {
+// checkCertificate checks whether the TLS certificate is valid and for how long.
+func (p Installation) checkCertificate() Finding {
+	f := Finding{Check: "certificate", State: OK, Found: "none: a proxy must terminate TLS, or the network must be private"}
 	if p.Config.TLSCertFile == "" {
-		return OK, "none: a proxy must terminate TLS, or the network must be private"
+		return f
 	}
+	const remedy = "renew it: tls_cert_file, tls_key_file"
 	pair, err := tls.LoadX509KeyPair(p.Config.TLSCertFile, p.Config.TLSKeyFile)
 	if err != nil {
-		return Failed, err.Error()
+		return Finding{f.Check, Failed, err.Error(), remedy}
 	}
-	leaf, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return Failed, err.Error()
+	end := pair.Leaf.NotAfter
+	left := end.Sub(p.Now())
+	if left <= 0 {
+		return Finding{f.Check, Failed, "it expired " + end.UTC().Format(time.RFC3339), remedy}
 	}
-	left := leaf.NotAfter.Sub(p.Now())
-	found := "valid until " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	switch {
-	case left <= 0:
-		return Failed, "it expired " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	case left < renewBefore:
-		return Warning, found
-	}
-	return OK, found
+	return newFinding(f.Check, left < renewBefore, Warning, "valid until "+end.UTC().Format(time.RFC3339), remedy)
 }
 
 // CheckDisk checks the free bytes of the file system of a folder on this machine. Fewer than minFree are a
@@ -66,9 +57,5 @@ func CheckDisk(name, folder string, minFree int64) Finding {
 		return Finding{name, Failed, fmt.Sprintf("%s: %v", folder, err), "create the folder, or set another one"}
 	}
 	free := int64(fs.Bavail) * int64(fs.Bsize) //nolint:unconvert // their types differ from system to system
-	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s free in %s", formatBytes(free), folder)}
-	if free < minFree {
-		f.State, f.Remedy = Warning, "make room for "+formatBytes(minFree)+", or set another folder"
-	}
-	return f
+	return newFinding(name, free < minFree, Warning, fmt.Sprintf("%s free in %s", formatBytes(free), folder), "make room for "+formatBytes(minFree)+", or set another folder")
 }
