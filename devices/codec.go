@@ -9,12 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeReport decodes and checks one report. An error is an *Error and means that the whole report is refused. In that case the returned
-// Report has only its ID, so that the reply can name the report; the ID is empty if it could not be read. A bad entry of results or running
-// does not refuse the report: it is marked Invalid, and keeps its task and token if they are readable.
+// DecodeReport decodes and checks one report. An *Error refuses the whole report; the returned Report then has only its ID, so that the
+// reply can name it. A bad entry of results or running is marked Invalid, and keeps its task and token if they are readable.
 //
-// An empty body means {}. Absent, null, "", {} and [] mean the same in every field but output. The decoder does not interpret output: only
-// absent and null mean that there is no output. Field names are case-sensitive. If a field is repeated, the last value counts.
+// An empty body means {}. Absent, null, "", {} and [] mean the same in every field but output, for which only absent and null mean that
+// there is none. Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
 	text, err := CheckBody(body)
@@ -42,8 +41,8 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// CheckBody returns body, the JSON body of a request, without the space around it, and with U+FFFD in place of characters that cannot be stored. It returns nil if body
-// is empty, and an error if body is too long or nested too deep.
+// CheckBody returns the JSON body of a request without the space around it, and with U+FFFD in place of characters that cannot be stored,
+// or nil for an empty body. It returns an error if body is too long or nested too deep.
 func CheckBody(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -58,17 +57,14 @@ func CheckBody(body []byte) ([]byte, error) {
 	return replaceUnstorable(text), nil
 }
 
-// members holds the members of a JSON object as raw JSON. The decoders remove each member that they know, so
-// the members that are left are unknown fields.
+// members holds the members of a JSON object. The decoders remove each member that they know, so that the unknown fields are left.
 type members map[string]json.RawMessage
 
-// parseMembers returns the members of value, a JSON object. ok is false if value is not an object.
 func parseMembers(value []byte) (parsed members, ok bool) {
 	err := json.Unmarshal(value, &parsed)
 	return parsed, err == nil && parsed != nil
 }
 
-// remove removes the member with this name and returns its value, or nil if there is no such member.
 func (m members) remove(name string) []byte {
 	value := m[name]
 	delete(m, name)
@@ -86,13 +82,11 @@ func isEmpty(value []byte) bool {
 	return len(bytes.TrimSpace(value[1:])) == 1
 }
 
-// parseString returns the content of a JSON string. ok is false if value is not a string.
 func parseString(value []byte) (text string, ok bool) {
 	err := json.Unmarshal(value, &text)
 	return text, err == nil && value[0] == '"'
 }
 
-// decodeID sets the ID of the report from the member id, and removes the member from fields.
 func (r *Report) decodeID(fields members) error {
 	id := fields.remove("id")
 	if isEmpty(id) {
@@ -109,7 +103,6 @@ func (r *Report) decodeID(fields members) error {
 	return nil
 }
 
-// decodeAccept sets Accept from the member accept, and removes the member from fields.
 func (r *Report) decodeAccept(fields members) error {
 	accept := fields.remove("accept")
 	r.Accept = string(accept) != "false"
@@ -119,7 +112,6 @@ func (r *Report) decodeAccept(fields members) error {
 	return invalidField("accept", "must be true or false")
 }
 
-// decodeAttributes sets Attributes from the member attributes, and removes the member from fields.
 func (r *Report) decodeAttributes(fields members) error {
 	text := fields.remove("attributes")
 	if isEmpty(text) {
@@ -138,21 +130,18 @@ func (r *Report) decodeAttributes(fields members) error {
 	return nil
 }
 
-// decodeResults sets Results from the member results, and removes the member from fields.
 func (r *Report) decodeResults(fields members) (err error) {
 	r.Results, err = decodeList(r, fields, "results", MaxResults, CodeTooManyResults, decodeResult)
 	return err
 }
 
-// decodeRunning sets Running from the member running, and removes the member from fields.
 func (r *Report) decodeRunning(fields members) (err error) {
 	r.Running, err = decodeList(r, fields, "running", MaxRunning, CodeTooManyRunning, decodeRunning)
 	return err
 }
 
-// decodeList calls decode for each entry of the list in the member name of fields, and returns what decode returned. It adds the number of
-// unknown fields in the entries to r.UnknownFields. If the list has more than maxEntries entries, it returns an error with the code
-// tooManyCode.
+// decodeList decodes each entry of the list in the member name, and counts the unknown fields of the entries. A list with more than
+// maxEntries entries is an error with the code tooManyCode.
 func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {
@@ -174,14 +163,12 @@ func decodeList[T any](r *Report, fields members, name string, maxEntries int, t
 	return list, nil
 }
 
-// invalidField returns the error for a report in which field breaks rule.
 func invalidField(field, rule string) error {
 	return &Error{ReasonInvalid, CodeInvalidField, field + ": " + rule}
 }
 
-// Encode returns the reply as JSON. If the payload of the task is not valid JSON, the
-// encoded reply has no task and the reason ReasonUnavailable: a task that cannot be
-// sent completely is not granted.
+// Encode returns the reply as JSON. If the payload of the task is not valid JSON, the encoded reply has no task and the reason
+// ReasonUnavailable.
 func (r Reply) Encode() []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -194,9 +181,8 @@ func (r Reply) Encode() []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// EncodeWake returns the message that is pushed to a device so that it reports now. hold is the time for
-// which a slot is reserved for the device. If hold is 0, no slot is reserved, and the device is to report for
-// another reason.
+// EncodeWake returns the message that asks a device to report now. hold is the time for which a slot is reserved for the device; if it is
+// 0, there is another reason.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

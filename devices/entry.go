@@ -9,8 +9,7 @@ import (
 // maxInteger bounds task ids and fencing tokens: every JSON library represents integers up to it exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult decodes an entry of the list results and removes the members that it knows from entry. A nil
-// entry means that the entry was not a JSON object.
+// decodeResult decodes an entry of results. A nil entry was not a JSON object.
 func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
@@ -23,9 +22,8 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
-// decodeRunning decodes an entry of the list running and removes the members that it knows from entry. A nil
-// entry means that the entry was not a JSON object. A progress that is not a number from 0 to 1 is ignored:
-// progress is only for display and must not cost a device its lease.
+// decodeRunning decodes an entry of running. A nil entry was not a JSON object. An invalid progress is ignored: it is only for display and
+// must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}
@@ -37,8 +35,8 @@ func decodeRunning(entry members) (running Running) {
 	return running
 }
 
-// decodeTaskToken decodes the task and the token of an entry. A number that cannot be decoded becomes 0.
-// invalid is the code for the first such number, or "" if there is none.
+// decodeTaskToken decodes the task and the token of an entry. A number that cannot be decoded becomes 0; invalid is the code for the first
+// one, or "".
 func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
 	switch {
@@ -50,7 +48,7 @@ func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	return task, token, invalid
 }
 
-// decodeInteger returns the positive integer below 2^53 in raw, a JSON value, or 0 if raw is something else.
+// decodeInteger returns the positive integer below 2^53 in raw, or 0.
 func decodeInteger(raw []byte) int64 {
 	n, err := strconv.ParseInt(digits(raw), 10, 64)
 	if err != nil || n > maxInteger {
@@ -59,8 +57,7 @@ func decodeInteger(raw []byte) int64 {
 	return n
 }
 
-// digits returns the digits of raw, a non-negative decimal integer that was sent as a JSON number or as a JSON string. It returns "" for
-// any other value, and for an integer with leading zeros.
+// digits returns the digits of a non-negative integer without leading zeros, sent as a JSON number or string, or "" for any other value.
 func digits(raw []byte) string {
 	if isEmpty(raw) {
 		return ""
@@ -80,7 +77,6 @@ func digits(raw []byte) string {
 	return text
 }
 
-// decodeStatus sets Status from raw, the JSON value of the member status, or marks the result as invalid.
 func (r *Result) decodeStatus(raw []byte) {
 	text, _ := parseString(raw)
 	switch status := Status(text); status {
@@ -91,7 +87,6 @@ func (r *Result) decodeStatus(raw []byte) {
 	}
 }
 
-// decodeOutput sets Output, or OutputDropped, from raw, the JSON value of the member output.
 func (r *Result) decodeOutput(raw []byte) {
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
@@ -102,7 +97,6 @@ func (r *Result) decodeOutput(raw []byte) {
 	}
 }
 
-// decodeError sets Error from raw, the JSON value of the member error, or marks the result as invalid.
 func (r *Result) decodeError(raw []byte) {
 	if isEmpty(raw) {
 		return
@@ -115,8 +109,8 @@ func (r *Result) decodeError(raw []byte) {
 	r.Error = cutText(text, MaxError)
 }
 
-// decodeRetryAfter sets RetryAfter from raw, the JSON value of retry_after_ms. It ignores raw unless the status is StatusReturned, so that
-// the field does not make another result invalid. A value above MaxRetryAfter becomes MaxRetryAfter.
+// decodeRetryAfter sets RetryAfter from raw. It ignores raw unless the status is StatusReturned, so that the field does not make another
+// result invalid.
 func (r *Result) decodeRetryAfter(raw []byte) {
 	if r.Status != StatusReturned || isEmpty(raw) {
 		return
@@ -132,7 +126,7 @@ func (r *Result) decodeRetryAfter(raw []byte) {
 	}
 }
 
-// markInvalid marks the entry as bad, with a code. If it is called more than once, the first code stays.
+// markInvalid marks the entry as bad. The first code stays.
 func (r *Result) markInvalid(code string) {
 	if r.Invalid == "" {
 		r.Invalid = code

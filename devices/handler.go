@@ -7,29 +7,24 @@ import (
 	"time"
 )
 
-// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer. If a search for a task is in progress
-// when the wait ends, the answer comes after the search.
+// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer, which may follow a search for a task.
 const AnswerAfterWait = 30 * time.Second
 
-// Handler decides how reports are answered. All transports share one Handler. An error of its methods refuses the whole report (see
-// RefusalOf). Devices are woken by a waiters.Waker, not by a Handler.
+// Handler decides how reports are answered. All transports share one Handler. An error of its methods refuses the whole report (RefusalOf).
 type Handler interface {
 	// Authenticate checks that a sender with this token may report as device, and returns the Caller of the report.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
-	// AuthenticateSession returns nil if the device may open a session with this token.
-	// The Caller of the session's reports is then Caller{Device: device, Via: ViaSession}.
+	// AuthenticateSession returns nil if the device may open a session with this token. The Caller of its reports is Caller{Device: device,
+	// Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// HandleWaiting does the same as HandleReport, but lets an answer without a task wait for at most the duration wait. It returns at most
-	// AnswerAfterWait after the end of this duration. It calls onPark when the wait begins (when the report is parked). couldWait reports
-	// whether the answer was allowed to wait, even if it was given at once.
+	// HandleWaiting does the same as HandleReport, but lets an answer without a task wait for at most wait, plus AnswerAfterWait. It calls
+	// onPark when the wait begins. couldWait reports whether the answer was allowed to wait, even if it was given at once.
 	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
 	// AfterRefusal returns the time after which the device of a refused report should report again.
 	AfterRefusal(reason Reason) time.Duration
-	// CountReport counts a report in the metrics of a transport. reason is the reason of the reply. For a
-	// refusal over HTTP, reason is the code of the refusal; for a message that a transport drops, reason
-	// names the cause. took is the time that handling the report took, without the time for which it was
-	// parked.
+	// CountReport counts a report in the metrics of a transport. reason is the reason of the reply, the code of a refusal over HTTP, or the
+	// cause for which a message is dropped. took is the time for handling the report, without the time for which it was parked.
 	CountReport(transport, reason string, took time.Duration)
 }
 
@@ -54,7 +49,7 @@ const (
 	WireHawkbit Wire = "hawkbit" // the DDI of Eclipse hawkBit
 )
 
-// WireName returns the wire of the caller. If Wire is empty, a session is a session over MQTT, and any other caller reports over HTTP.
+// WireName returns the wire of the caller: Wire if it is set, else MQTT for a session and HTTP for any other caller.
 func (c Caller) WireName() Wire {
 	switch {
 	case c.Wire != "":
@@ -65,8 +60,7 @@ func (c Caller) WireName() Wire {
 	return WireHTTP
 }
 
-// Caller is the authenticated sender of a report. It is a device or, with ViaLease, the holder of a lease
-// that a program requested through the API.
+// Caller is the authenticated sender of a report: a device or, with ViaLease, the holder of a lease.
 type Caller struct {
 	Device ID
 	Via    Via

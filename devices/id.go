@@ -8,12 +8,11 @@ const (
 	MaxPoolLength = 64
 )
 
-// ID names a device. It has 1 to MaxIDLength characters of A-Z a-z 0-9 . _ : -, starts with
-// a letter or digit and is case-sensitive. It is safe in topics, URLs and key names.
+// ID names a device: 1 to MaxIDLength characters of A-Z a-z 0-9 . _ : -, beginning with a letter or digit, case-sensitive. It is safe in
+// topics, URLs and key names.
 type ID string
 
-// ParseID checks text and returns it as an ID. The error is an *Error with CodeInvalidDeviceID. The text of the error names the broken
-// rule and never repeats text.
+// ParseID returns text as an ID. The error is an *Error with CodeInvalidDeviceID that names the broken rule and never repeats text.
 func ParseID(text string) (ID, error) {
 	if rule := violatedNameRule(text, MaxIDLength); rule != "" {
 		return "", &Error{ReasonInvalid, CodeInvalidDeviceID, "device id: " + rule}
@@ -21,8 +20,8 @@ func ParseID(text string) (ID, error) {
 	return ID(text), nil
 }
 
-// CheckPoolName returns an error if name is no valid name of a pool. The rules are the rules of an ID, but with at most MaxPoolLength
-// characters. The error is an *Error with CodeInvalidPool.
+// CheckPoolName returns an *Error with CodeInvalidPool if name is no valid name of a pool. A name has the rules of an ID, but at most
+// MaxPoolLength characters.
 func CheckPoolName(name string) error {
 	if rule := violatedNameRule(name, MaxPoolLength); rule != "" {
 		return &Error{ReasonInvalid, CodeInvalidPool, "pool: " + rule}
@@ -30,7 +29,6 @@ func CheckPoolName(name string) error {
 	return nil
 }
 
-// violatedNameRule returns the naming rule that name breaks, or "" if name is a valid name of at most maxLength characters.
 func violatedNameRule(name string, maxLength int) string {
 	switch {
 	case name == "":
@@ -52,7 +50,6 @@ func isAlphanumeric(char byte) bool {
 	return 'a' <= char && char <= 'z' || 'A' <= char && char <= 'Z' || '0' <= char && char <= '9'
 }
 
-// isNameByte reports whether char may occur in a name after its first character.
 func isNameByte(char byte) bool {
 	return isAlphanumeric(char) || char == '.' || char == '_' || char == ':' || char == '-'
 }

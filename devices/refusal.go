@@ -30,8 +30,8 @@ type ReportRefusal struct {
 	SessionDetail string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
-// Refusals returns the table of the answers to errors. It holds for all transports. The first row that matches an error is used, or the
-// last row if none matches. If the error is an *Error, its code and detail replace the code and detail of the row.
+// Refusals returns the table of the answers to errors, for all transports. The first row that matches an error is used, else the last row.
+// The code and detail of an *Error replace the code and detail of the row.
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, ReasonInvalid, false, "", "", ""},
@@ -46,7 +46,7 @@ func Refusals() []ReportRefusal {
 	}
 }
 
-// RefusalOf returns the row of Refusals for err, with the code and detail of err if it is an Error.
+// RefusalOf returns the row of Refusals for err.
 func RefusalOf(err error) ReportRefusal {
 	rows := Refusals()
 	for _, r := range rows {
@@ -61,8 +61,8 @@ func RefusalOf(err error) ReportRefusal {
 	return rows[len(rows)-1]
 }
 
-// Reply returns the refusal as a Reply, for a transport without statuses. reportID is the id of the refused report, and after is the time
-// after which the device should report again.
+// Reply returns the refusal as the Reply to the report with this id, for a transport without statuses. The device should report again after
+// the duration after.
 func (r ReportRefusal) Reply(reportID string, after time.Duration) Reply {
 	return Reply{Re: reportID, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.SessionDetail, r.Detail), ReportAfterMS: after.Milliseconds()}
 }

@@ -9,8 +9,8 @@ import (
 // reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply. The last four refuse the whole report. They occur only over MQTT, because HTTP has statuses for refusals.
-// ReasonUnavailable can refuse the whole report, too: in that case Code is "unavailable".
+// The reasons of a reply. The last four refuse the whole report over MQTT, as HTTP statuses do over HTTP. So does ReasonUnavailable with
+// the Code "unavailable".
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task
@@ -75,8 +75,7 @@ type Reply struct {
 	FromMark bool `json:"-"` // the ledger was not read: as far as Redis knows, nothing changed for the device since its last report
 }
 
-// Limited names the policy that now refuses the start of a task, and the time at which the policy stops
-// refusing.
+// Limited names the policy that refuses the start of a task, and the time until which it does.
 type Limited struct {
 	Policy string `json:"policy"`
 	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds
@@ -109,8 +108,7 @@ type Cancel struct {
 	Why   string `json:"why"`
 }
 
-// Task is a grant. The device may use the external system for LeaseMS milliseconds. The
-// time counts from the moment at which the device sent the answered report.
+// Task is a grant. The device may use the external system for LeaseMS milliseconds, counted from the sending of the answered report.
 type Task struct {
 	ID          int64           `json:"id"`
 	Token       int64           `json:"token"`

@@ -70,11 +70,10 @@ type Error struct {
 	Detail string // for people: names the field and the limit
 }
 
-// Error returns the code and the detail for logs. A device receives them as two fields.
+// Error returns the code and the detail for logs.
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }
 
-// Is makes errors.Is test for a reason: it reports whether target is an *Error that has only a Reason, and e
-// has this reason.
+// Is reports whether target is an *Error that has only a Reason, and e has this reason.
 func (e *Error) Is(target error) bool {
 	all, ok := target.(*Error)
 	return ok && *all == Error{Reason: e.Reason}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// nestsDeeper reports whether text, a JSON text, has more than limit levels of nested brackets outside of strings. It also works on invalid
-// JSON, so it can run before a recursive parser.
+// nestsDeeper reports whether a JSON text has more than limit levels of nested brackets. It also works on invalid JSON, so it can run
+// before a recursive parser.
 func nestsDeeper(text []byte, limit int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -26,8 +26,7 @@ func nestsDeeper(text []byte, limit int) bool {
 	return false
 }
 
-// stringEnd returns the index of the quote that ends the string which starts at
-// text[start]. If there is no such quote, it returns the length of text.
+// stringEnd returns the index of the quote that ends the string at text[start], or the length of text.
 func stringEnd(text []byte, start int) int {
 	for i := start + 1; i < len(text); i++ {
 		switch text[i] {
@@ -40,9 +39,8 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// replaceUnstorable returns text, a JSON text, with U+FFFD in place of the characters inside its strings that a text column cannot store:
-// U+0000 (raw or escaped), lone surrogates, and each byte of invalid UTF-8. All other bytes stay. If there is nothing to replace, it
-// returns text itself. It never writes to text.
+// replaceUnstorable returns a JSON text with U+FFFD in place of the characters in its strings that a text column cannot store: U+0000 (raw
+// or escaped), lone surrogates, and each byte of invalid UTF-8. It never writes to text.
 func replaceUnstorable(text []byte) []byte {
 	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
 		return text
@@ -71,8 +69,8 @@ func replaceUnstorable(text []byte) []byte {
 	return append(out, text[copied:]...)
 }
 
-// nextCharacter returns the number of bytes of the first character of text, which begins inside a JSON string, and whether the character
-// must be replaced (isUnstorable). It accepts malformed escapes: the parser refuses them.
+// nextCharacter returns the number of bytes of the first character of text, which is inside a JSON string, and whether it must be replaced.
+// It accepts malformed escapes: the parser refuses them.
 func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	switch c := text[0]; {
 	case c == 0:
@@ -86,7 +84,7 @@ func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	return width, r == utf8.RuneError && width == 1
 }
 
-// nextEscape does the work of nextCharacter for a text that begins with a backslash.
+// nextEscape is nextCharacter for a text that begins with a backslash.
 func nextEscape(text []byte) (width int, isUnstorable bool) {
 	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
 	unit, ok := escapedUnit(text)
@@ -104,8 +102,7 @@ func nextEscape(text []byte) (width int, isUnstorable bool) {
 	return escape, true
 }
 
-// escapedUnit returns the UTF-16 code unit of an escape \uXXXX at the start of text. ok is false if text does not
-// start with such an escape.
+// escapedUnit returns the UTF-16 code unit of an escape \uXXXX at the start of text. ok is false if there is none.
 func escapedUnit(text []byte) (unit rune, ok bool) {
 	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
 		return 0, false
@@ -114,7 +111,7 @@ func escapedUnit(text []byte) (unit rune, ok bool) {
 	return rune(n), err == nil
 }
 
-// cutText returns text, cut to at most limit bytes at the border of a character. A cut text ends with an ellipsis.
+// cutText cuts text to at most limit bytes at the border of a character. A cut text ends with an ellipsis.
 func cutText(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -8,8 +8,7 @@ const (
 	replySuffix  = "/reply"
 )
 
-// DefaultGroup is the default name of the group in which the dispatcher's replicas share their subscription.
-// The rights in package broker and in package dynsec allow only this group.
+// DefaultGroup is the group in which the replicas share their subscription. The rights of packages broker and dynsec allow only this group.
 const DefaultGroup = "dispatcher"
 
 // ReportFilter matches the report topics of all devices.
@@ -21,19 +20,15 @@ func ReportTopic(id ID) string { return topicPrefix + string(id) + reportSuffix 
 // ReplyTopic returns the topic on which a device receives its replies.
 func ReplyTopic(id ID) string { return topicPrefix + string(id) + replySuffix }
 
-// SharedReportFilter returns the filter by which the members of group share a subscription to all report
-// topics: the broker sends each report to one member.
+// SharedReportFilter returns the filter of a shared subscription to all report topics: the broker sends each report to one member of group.
 func SharedReportFilter(group string) string { return "$share/" + group + "/" + ReportFilter }
 
-// ParseReportTopic returns the device that a report topic names. The error is an *Error with CodeInvalidTopic
-// or CodeInvalidDeviceID.
+// ParseReportTopic returns the device of a report topic, or an *Error with CodeInvalidTopic or CodeInvalidDeviceID.
 func ParseReportTopic(topic string) (ID, error) { return parseTopic(topic, reportSuffix) }
 
-// ParseReplyTopic returns the device that a reply topic names. The error is an *Error with CodeInvalidTopic
-// or CodeInvalidDeviceID.
+// ParseReplyTopic returns the device of a reply topic, or an *Error with CodeInvalidTopic or CodeInvalidDeviceID.
 func ParseReplyTopic(topic string) (ID, error) { return parseTopic(topic, replySuffix) }
 
-// parseTopic returns the device in topic, which must have the form of a report or reply topic and end with suffix.
 func parseTopic(topic, suffix string) (ID, error) {
 	rest, hasPrefix := strings.CutPrefix(topic, topicPrefix)
 	id, hasSuffix := strings.CutSuffix(rest, suffix)

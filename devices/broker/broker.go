@@ -1,11 +1,10 @@
-// Package broker is the embedded MQTT broker of `dispatcher dev`: mochi with rules that deny
-// by default. It stores nothing on disk and keeps no session of a disconnected client.
+// Package broker is the embedded MQTT broker of `dispatcher dev`: mochi with rules that deny by default. It stores nothing on disk and
+// keeps no session of a disconnected client.
 //
-// A device connects with its id as user name. Its client id is its id, or begins with its id
-// and a '/' (mosquitto_sub -i my-meter/sub). It may publish to its own report topic and
-// subscribe to its own reply topic, and nothing else. A denied subscription is answered with a
-// failure code. A denied publish with QoS 0 is dropped. A denied publish with QoS 1 or 2 ends
-// the connection, because MQTT 3.1.1 has no error response to a publish.
+// A device connects with its id as user name. Its client id is its id, or begins with its id and a '/' (mosquitto_sub -i my-meter/sub). It
+// may publish to its own report topic and subscribe to its own reply topic, and nothing else. A denied subscription is answered with a
+// failure code. A denied publish with QoS 0 is dropped; with QoS 1 or 2 it ends the connection, because MQTT 3.1.1 has no error response to
+// a publish.
 package broker
 
 import (
@@ -37,8 +36,8 @@ const (
 	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 
-	// A device above this rate is read more slowly, so that TCP slows it down. Without this bound, its messages would fill the queue of the
-	// dispatcher's client, and messages of other devices would be dropped.
+	// A device above this rate is read more slowly, so that TCP slows it down. Otherwise its messages would displace messages of other
+	// devices in the queue of the dispatcher's client.
 	publishRate  = 200 // messages a second of all connections of one device
 	publishBurst = 400
 	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time
@@ -53,11 +52,10 @@ type Credentials struct {
 // Options configures a Broker. Listener, Authenticate and Internal are required.
 type Options struct {
 	Listener net.Listener // Stop closes it.
-	// Authenticate returns nil if password is the device's password. It is called once for
-	// each connection, from many goroutines, and must return when ctx ends.
+	// Authenticate returns nil if password is the device's password. It is called once for each connection, from many goroutines, and must
+	// return when ctx ends.
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
-	// OnRefused is called for each refused session. The error is the error of Authenticate or
-	// names the broken rule. If OnRefused is nil, it is not called.
+	// OnRefused is called for each refused session, with the error of Authenticate or the broken rule; optional.
 	OnRefused func(ctx context.Context, r RefusedSession)
 	Internal  Credentials // of the dispatcher's own client
 	Logger    *slog.Logger
@@ -77,8 +75,7 @@ type Broker struct {
 	cancel   context.CancelFunc
 }
 
-// New returns a broker with these options. The broker accepts no connections before Start. New returns an error if a required option is
-// missing or an option is invalid.
+// New returns a broker that accepts no connections before Start.
 func New(options Options) (*Broker, error) {
 	switch {
 	case options.Listener == nil || options.Authenticate == nil:
@@ -99,7 +96,7 @@ func New(options Options) (*Broker, error) {
 	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
 		defer cancel()
-		// This runs in a goroutine of mochi, so a panic must become an error here.
+		// A goroutine of mochi runs this, so a panic must become an error.
 		err := rescue.Call(func() error { return options.Authenticate(ctx, device, password) })
 		if fault := (*rescue.Panic)(nil); errors.As(err, &fault) {
 			options.Logger.ErrorContext(ctx, "panic while authenticating a device", "device", device, "err", err)
@@ -120,7 +117,7 @@ func New(options Options) (*Broker, error) {
 	return b, nil
 }
 
-// newServer returns mochi's MQTT server, configured for the bounds of this package. It has no listener yet.
+// newServer returns mochi's MQTT server with the bounds of this package.
 func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumPacketSize = maxPacket
@@ -144,8 +141,8 @@ func (b *Broker) Start() error { return b.server.Serve() }
 // Addr returns the address of the listener.
 func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
 
-// Disconnect ends the open sessions of a device under all of its client ids. It does not block
-// the device: Options.Authenticate decides whether the device may open another session.
+// Disconnect ends the open sessions of a device under all of its client ids. Options.Authenticate decides whether the device may open
+// another session.
 func (b *Broker) Disconnect(device devices.ID) {
 	for _, client := range b.server.Clients.GetAll() {
 		if string(client.Properties.Username) == string(device) {
@@ -154,20 +151,19 @@ func (b *Broker) Disconnect(device devices.ID) {
 	}
 }
 
-// Stop closes the listener and all connections. If a client's goroutine does not end before ctx
-// ends, Stop returns the error of ctx. Stop must be called at most once.
+// Stop closes the listener and all connections. It returns the error of ctx if a client's goroutine does not end in time. It must be called
+// at most once.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
 	b.listener.closeAll(ctx)
 	return rescue.CallWithin(ctx, func() error {
-		// mochi's Close takes a read lock of its clients twice, and deadlocks if a client
-		// leaves between the two. So all clients must have left before.
+		// mochi's Close deadlocks if a client leaves during it, so all clients must have left before.
 		b.server.Listeners.ClientsWg.Wait()
 		return b.server.Close()
 	})
 }
 
-// matches reports whether user and password are the credentials. Its running time does not depend on where they differ.
+// matches reports whether user and password are the credentials, in a time that does not depend on where they differ.
 func (c Credentials) matches(user, password string) bool {
 	userOK := subtle.ConstantTimeCompare([]byte(c.User), []byte(user))
 	passwordOK := subtle.ConstantTimeCompare([]byte(c.Password), []byte(password))

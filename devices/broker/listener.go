@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// listener bounds the number of connections, the time from accepting a connection to its CONNECT, and the time of each write. The bound for
-// writes is needed because mochi holds a client's lock while it writes: a client that does not read would otherwise block every client that
-// publishes to it.
+// listener bounds the number of connections, the time from accepting a connection to its CONNECT, and the time of each write. mochi holds a
+// client's lock while it writes, so a client that does not read would otherwise block every client that publishes to it.
 type listener struct {
 	net.Listener
 	mu     sync.Mutex
@@ -17,12 +16,11 @@ type listener struct {
 	closed bool
 }
 
-// newListener returns a listener that applies the bounds to the connections of inner.
 func newListener(inner net.Listener) *listener {
 	return &listener{Listener: inner, conns: map[*conn]struct{}{}}
 }
 
-// Accept returns the next connection, with a deadline for its first packet. It closes the connections that exceed maxConnections.
+// Accept returns the next connection, with a deadline for its first packet. It closes connections above maxConnections.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -38,7 +36,6 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add counts an accepted connection. It returns false if the listener is closed or has maxConnections connections.
 func (l *listener) add(connection *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,8 +46,8 @@ func (l *listener) add(connection *conn) bool {
 	return true
 }
 
-// closeAll closes the listener and all connections, also connections that mochi has not counted yet. Then it waits until mochi has counted
-// every connection, or until ctx ends. Without this wait, Stop could find no counted client left, although mochi still handles one.
+// closeAll closes the listener and all connections, and waits until mochi has counted every connection or ctx ends. Without this wait, Stop
+// could find no counted client although mochi still handles one.
 func (l *listener) closeAll(ctx context.Context) {
 	_ = l.Close()
 	l.mu.Lock()
@@ -80,17 +77,16 @@ type conn struct {
 	firstRead chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
-// Read reads into buffer from the connection. The first Read closes firstRead, because mochi has then counted the connection as a client.
+// Read closes firstRead at the first call: mochi has then counted the connection.
 func (c *conn) Read(buffer []byte) (int, error) {
 	c.once.Do(func() { close(c.firstRead) })
 	return c.Conn.Read(buffer)
 }
 
-// SetDeadline sets only the read deadline: mochi calls it to apply the keepalive, which concerns only reading.
+// SetDeadline sets only the read deadline: mochi calls it for the keepalive.
 func (c *conn) SetDeadline(deadline time.Time) error { return c.SetReadDeadline(deadline) }
 
-// Write sends packet to the client. If the client does not read the packet within writeTimeout, Write closes the connection, because mochi
-// would continue to write to it.
+// Write sends packet. After an error it closes the connection, because mochi would continue to write to it.
 func (c *conn) Write(packet []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	n, err := c.Conn.Write(packet)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// rules decides which clients may connect, publish and subscribe. It compares exact topics. So it denies every filter with a wildcard,
+// rules decides which clients may connect, publish and subscribe. It compares exact topics, so it denies every filter with a wildcard,
 // $share or $SYS, except the dispatcher's own shared subscription.
 type rules struct {
 	mqtt.HookBase
@@ -24,13 +24,12 @@ type rules struct {
 // ID returns the name of this hook for mochi's log.
 func (r *rules) ID() string { return "rules" }
 
-// Provides reports whether this hook implements hookMethod, one of the constants of mochi for the methods of mqtt.Hook.
+// Provides reports whether this hook implements hookMethod, a constant of mochi.
 func (r *rules) Provides(hookMethod byte) bool {
 	return hookMethod == mqtt.OnConnect || hookMethod == mqtt.OnConnectAuthenticate || hookMethod == mqtt.OnACLCheck
 }
 
-// OnConnect makes every session clean and limits the keepalive to maxKeepalive, regardless of
-// the values that the client requested.
+// OnConnect makes every session clean and limits the keepalive to maxKeepalive.
 func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	client.Properties.Clean = true
 	client.Properties.Props.SessionExpiryInterval = 0
@@ -42,8 +41,7 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	return nil
 }
 
-// OnConnectAuthenticate admits the dispatcher, and devices under their own id. It also checks the
-// topic of the will, because the broker publishes a will without another check.
+// OnConnectAuthenticate admits the dispatcher, and devices under their own id.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
 	user := string(packet.Connect.Username)
 	err := r.admit(client.ID, user, packet)
@@ -53,8 +51,8 @@ func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet
 	return err == nil
 }
 
-// admit returns an error if the client may not open a session with this client id and user name. connect is the CONNECT packet of the
-// client, with its password and will.
+// admit returns an error if the client may not open a session. It checks the topic of the will, because the broker publishes a will without
+// another check.
 func (r *rules) admit(clientID, userName string, connect packets.Packet) error {
 	password := string(connect.Connect.Password)
 	if connect.Connect.WillFlag && !r.mayPublish(userName, connect.Connect.WillTopic) {
@@ -78,14 +76,13 @@ var (
 	errClientID = errors.New("client id: must be the user name, or begin with the user name and a /")
 )
 
-// isOwnClientID reports whether clientID belongs to the user: it is userName, or begins with userName and a '/', which no device id
-// contains. So no client can take over the session of another device by using its client id.
+// isOwnClientID reports whether clientID belongs to the user. No device id contains a '/', so no client can take over the session of
+// another device.
 func isOwnClientID(clientID, userName string) bool {
 	return clientID == userName || strings.HasPrefix(clientID, userName+"/")
 }
 
-// OnACLCheck reports whether the client may publish to topic (if write is true) or subscribe to topic (if write is false). mochi also
-// calls it for each delivery, with the topic of the message.
+// OnACLCheck reports whether the client may publish to topic (write) or subscribe to it and receive its messages.
 func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	user := string(client.Properties.Username)
 	if write {
@@ -94,7 +91,6 @@ func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	return r.mayRead(user, topic)
 }
 
-// mayPublish reports whether the user with this name may publish to topic, also as the topic of its will.
 func (r *rules) mayPublish(userName, topic string) bool {
 	if userName == r.internal.User {
 		_, err := devices.ParseReplyTopic(topic)
@@ -103,7 +99,6 @@ func (r *rules) mayPublish(userName, topic string) bool {
 	return topic == devices.ReportTopic(devices.ID(userName))
 }
 
-// mayRead reports whether the user with this name may subscribe to topicFilter and receive its messages.
 func (r *rules) mayRead(userName, topicFilter string) bool {
 	if userName != r.internal.User {
 		return topicFilter == devices.ReplyTopic(devices.ID(userName))

@@ -21,11 +21,11 @@ type slowdown struct {
 // ID returns the name of this hook for mochi's log.
 func (s *slowdown) ID() string { return "slowdown" }
 
-// Provides reports whether this hook implements hookMethod, one of the constants of mochi for the methods of mqtt.Hook.
+// Provides reports whether this hook implements hookMethod, a constant of mochi.
 func (s *slowdown) Provides(hookMethod byte) bool { return hookMethod == mqtt.OnPacketRead }
 
-// OnPacketRead returns packet. If packet is a PUBLISH of a device above its rate, it first waits until the device may publish. mochi calls
-// OnPacketRead from the goroutine that reads from the client, so the wait stops the reading.
+// OnPacketRead returns packet. It first waits if packet is a PUBLISH of a device above its rate. mochi calls it from the goroutine that
+// reads from the client, so the wait stops the reading.
 func (s *slowdown) OnPacketRead(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
 	user := string(client.Properties.Username)
 	if packet.FixedHeader.Type != packets.Publish || user == s.internalUser {

@@ -1,12 +1,10 @@
-// Package dynsec manages the accounts of devices at a mosquitto broker. It is a client of the
-// broker's dynamic-security plugin (mosquitto 2.0 and newer), over MQTT.
+// Package dynsec manages the accounts of devices at a mosquitto broker. It is a client of the broker's dynamic-security plugin (mosquitto
+// 2.0 and newer), over MQTT.
 //
-// An account has the device's id as user name and client id, and the device's token as password.
-// Each account has its own role, because the plugin has no patterns: the device may publish to
-// its report topic and subscribe to its reply topic, and nothing else.
+// An account has the device's id as user name and client id, and the device's token as password. Each account has its own role, because the
+// plugin has no patterns: the device may publish to its report topic and subscribe to its reply topic, and nothing else.
 //
-// All replicas share one client id. A replica that connects takes over the client id, and the
-// broker closes the connection of the previous replica and drops its unanswered commands. So an
+// All replicas share one client id. The broker closes the connection of the previous replica and drops its unanswered commands, so an
 // abandoned command never takes effect after a newer one.
 package dynsec
 
@@ -33,15 +31,15 @@ type Options struct {
 	Logger         *slog.Logger // default: no log
 }
 
-// Client changes accounts. It connects when it is first used and reconnects after a lost
-// connection. It is safe for concurrent use, and makes one change at a time.
+// Client changes accounts, one change at a time. It connects when it is first used, and after a lost connection. It is safe for concurrent
+// use.
 type Client struct {
 	options  Options
 	dial     func(context.Context) (net.Conn, error)
 	connTurn chan *connection // holds the connection, or nil while the client is not connected; a change takes it out and puts it back
 }
 
-// New returns a client that is not connected yet. It returns an error if a required option is missing or an option is invalid.
+// New returns a client that is not connected yet.
 func New(options Options) (*Client, error) {
 	dial, err := mqtt.Dialer(options.URL, options.TLS)
 	if err != nil {
@@ -61,7 +59,7 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Set creates or changes the accounts of devices and their roles at the broker. If an account already exists, its open session ends.
+// Set creates or changes the accounts of devices and their roles at the broker. The open session of an existing account ends.
 func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	return c.withConnection(ctx, func(conn *connection) error {
 		existing, err := conn.create(ctx, accounts)
@@ -80,7 +78,7 @@ func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	})
 }
 
-// create creates accounts at the broker. It returns the accounts that already exist, without changing them.
+// create creates accounts, and returns the accounts that exist already, unchanged.
 func (c *connection) create(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
 	for _, a := range accounts {
@@ -123,8 +121,7 @@ func (c *Client) Delete(ctx context.Context, device devices.ID) error {
 // Disconnect does nothing: Set leaves no session open that was opened with an older password.
 func (c *Client) Disconnect(context.Context, devices.ID) error { return nil }
 
-// Check connects if the client is not connected. A new connection makes sure that the account of
-// the dispatchers has its rights and that everything else is denied.
+// Check connects if the client is not connected, and so makes sure that the account of the dispatchers has its rights.
 func (c *Client) Check(ctx context.Context) error {
 	return c.withConnection(ctx, func(*connection) error { return nil })
 }
@@ -139,7 +136,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// sendIdempotent sends commands to the plugin. The errors clientNotFound and roleNotFound count as success.
+// sendIdempotent sends commands to the plugin. A missing account or role is no error.
 func (c *Client) sendIdempotent(ctx context.Context, commands ...command) error {
 	return c.withConnection(ctx, func(conn *connection) error {
 		answers, err := conn.ask(ctx, commands...)
@@ -150,8 +147,8 @@ func (c *Client) sendIdempotent(ctx context.Context, commands ...command) error 
 	})
 }
 
-// withConnection runs work on the connection, and connects first if the client is not connected. If the open connection
-// turns out to be lost, withConnection connects and runs work again, so work must be repeatable.
+// withConnection runs work on the connection. If the open connection turns out to be lost, it connects and runs work again, so work must be
+// repeatable.
 func (c *Client) withConnection(ctx context.Context, work func(*connection) error) error {
 	var conn *connection
 	select {

@@ -25,14 +25,13 @@ type roleEntry struct {
 	RoleName string `json:"rolename"`
 }
 
-// acl is one right in the format of the plugin: whether clients may do something (Type) with a topic.
+// acl is a right: whether clients may do something (Type) with a topic.
 type acl struct {
 	Type  string `json:"acltype"`
 	Topic string `json:"topic,omitempty"`
 	Allow bool   `json:"allow"`
 }
 
-// role is a role of the plugin: a named list of rights.
 type role struct {
 	name string
 	acls []acl
@@ -62,10 +61,9 @@ const (
 	roleNotFound   = "Role not found"
 )
 
-// hasError reports whether the plugin answered with the error text.
 func (a pluginAnswer) hasError(text string) bool { return a.Error == text }
 
-// unexpectedError returns the answer's error, or nil if the answer has no error or one of the expected errors.
+// unexpectedError returns the answer's error, or nil if it has none or an expected one.
 func (a pluginAnswer) unexpectedError(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil
@@ -73,7 +71,6 @@ func (a pluginAnswer) unexpectedError(expected ...string) error {
 	return fmt.Errorf("the dynamic-security plugin refused %s: %s", a.Command, a.Error)
 }
 
-// unexpectedErrors returns the errors of answers, joined, except the errors in expected.
 func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 	for _, a := range answers {
 		err = errors.Join(err, a.unexpectedError(expected...))
@@ -81,11 +78,10 @@ func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 	return err
 }
 
-// roleName returns the name of the device's role. Because of its prefix, it never equals the name of an administrator's role.
+// roleName returns the name of the device's role, which is never the name of an administrator's role.
 func roleName(device devices.ID) string { return "device:" + string(device) }
 
-// deviceRole returns the role with all rights of a device. If the rights here are changed, an existing account gets the new rights only
-// with its next Set.
+// deviceRole returns the role with all rights of a device. After a change here, an existing account gets the new rights with its next Set.
 func deviceRole(device devices.ID) role {
 	return role{roleName(device), []acl{
 		{"publishClientSend", devices.ReportTopic(device), true},
@@ -94,7 +90,7 @@ func deviceRole(device devices.ID) role {
 	}}
 }
 
-// dispatcherRole returns the role with the rights of the dispatchers, except the right to use the plugin.
+// dispatcherRole returns the role of the dispatchers, without the right to use the plugin.
 func dispatcherRole() role {
 	return role{"dispatcher", []acl{
 		{"publishClientSend", devices.ReplyTopic("+"), true},
@@ -103,7 +99,7 @@ func dispatcherRole() role {
 	}}
 }
 
-// defaultACLs returns the default rights. They apply where no role has a matching right.
+// defaultACLs returns the rights that apply where no role has a matching one.
 func defaultACLs() []acl {
 	return []acl{
 		{Type: "publishClientSend"},
@@ -113,17 +109,14 @@ func defaultACLs() []acl {
 	}
 }
 
-// createRole returns the command that creates a role.
 func createRole(newRole role) command {
 	return command{Command: "createRole", RoleName: newRole.name, ACLs: newRole.acls}
 }
 
-// modifyRole returns the command that sets the rights of an existing role.
 func modifyRole(changed role) command {
 	return command{Command: "modifyRole", RoleName: changed.name, ACLs: changed.acls}
 }
 
-// createClient returns the command that creates an account with the role of its device.
 func createClient(account devices.Account) command {
 	return command{
 		Command: "createClient", Username: string(account.Device), ClientID: string(account.Device), Password: account.Password,
@@ -131,14 +124,12 @@ func createClient(account devices.Account) command {
 	}
 }
 
-// modifyClient returns the command that sets the password and the role of an existing account.
 func modifyClient(account devices.Account) command {
 	c := createClient(account)
 	c.Command = "modifyClient"
 	return c
 }
 
-// enableClient returns the command that enables the account of a device, or disables it if enabled is false.
 func enableClient(device devices.ID, enabled bool) command {
 	if enabled {
 		return command{Command: "enableClient", Username: string(device)}

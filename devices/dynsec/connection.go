@@ -24,8 +24,7 @@ const (
 // errLost means that the connection ended or was closed.
 var errLost = errors.New("the connection to the broker was lost")
 
-// connection is one connection to the broker. Each connection has its own paho client, so that
-// paho sends no command again after a reconnect.
+// connection is one connection to the broker. Each has its own paho client, so that paho sends no command again after a reconnect.
 type connection struct {
 	paho     paho.Client
 	messages chan []byte   // messages of the plugin
@@ -51,7 +50,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	return nil, fmt.Errorf("the rights of the account %s at the broker changed again after they were set", c.options.User)
 }
 
-// open opens a connection and subscribes to the plugin's answers. It gives up when ctx ends.
+// open opens a connection and subscribes to the plugin's answers.
 func (c *Client) open(ctx context.Context) (*connection, error) {
 	network, err := c.dial(ctx)
 	if err != nil {
@@ -74,8 +73,7 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// subscribe subscribes to the plugin's answers. It must watch ctx itself: when ctx ends, the network
-// connection is closed, but paho does not notice it.
+// subscribe subscribes to the plugin's answers. paho does not notice that the network connection is closed when ctx ends.
 func (c *connection) subscribe(ctx context.Context) error {
 	token := c.paho.Subscribe(responseTopic, 1, nil)
 	select {
@@ -102,8 +100,7 @@ func (c *Client) pahoOptions(networkConn net.Conn, pluginConn *connection) *paho
 		SetConnectionLostHandler(func(paho.Client, error) { close(pluginConn.lost) })
 }
 
-// run runs work and returns its error. If ctx has ended, run closes the connection: a command
-// without an answer must not take effect after later commands.
+// run runs work. If ctx has ended, it closes the connection: a command without an answer must not take effect after later commands.
 func (c *connection) run(ctx context.Context, work func(*connection) error) error {
 	err := work(c)
 	if ctx.Err() != nil {
@@ -112,10 +109,9 @@ func (c *connection) run(ctx context.Context, work func(*connection) error) erro
 	return err
 }
 
-// close disconnects the connection from the broker at once.
 func (c *connection) close() { c.paho.Disconnect(0) }
 
-// ask sends commands to the plugin in one message and returns their answers in the same order.
+// ask sends commands to the plugin in one message, and returns their answers in order.
 func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnswer, error) {
 	correlationID := rand.Text()
 	for i := range commands {
@@ -143,8 +139,7 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnsw
 	}
 }
 
-// parseAnswers returns the answers in received, a message of the plugin. ok is false if received is not valid, or if one of the answers has
-// another correlationID.
+// parseAnswers returns the answers in received. ok is false if it is not valid or has another correlationID.
 func parseAnswers(correlationID string, received []byte) ([]pluginAnswer, bool) {
 	var message struct{ Responses []pluginAnswer }
 	if json.Unmarshal(received, &message) != nil {

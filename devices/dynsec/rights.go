@@ -10,9 +10,8 @@ import (
 // errRightsChanged means that the session ended because the account's roles were changed.
 var errRightsChanged = errors.New("the account's rights changed")
 
-// ensureRights makes sure that the account of the dispatchers has the rights of dispatcherRole, and
-// that the default rights deny everything else. It changes only wrong rights, because a change
-// ends the sessions of all dispatchers.
+// ensureRights makes sure that the account of the dispatchers has the rights of dispatcherRole, and that the default rights deny everything
+// else. It changes only wrong rights, because a change ends the sessions of all dispatchers.
 func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	changes, err := c.rightsToSet(ctx, conn)
 	if err != nil || len(changes) == 0 {
@@ -26,7 +25,7 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	return errors.Join(err, unexpectedErrors(answers, roleExists)) // another replica may have created the role
 }
 
-// rightsToSet returns the commands that set up the rights at the broker. It returns no command if the rights are right already.
+// rightsToSet returns the commands that set up the rights at the broker, or none if they are right already.
 func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
 	wantedRole := dispatcherRole()
 	answers, err := conn.ask(ctx,
@@ -57,8 +56,7 @@ func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, 
 	return changes, nil
 }
 
-// ListMissingRights opens a connection and returns the names of the commands that Check would send to set up
-// the rights. It does not send these commands.
+// ListMissingRights returns the names of the commands that Check would send to set up the rights.
 func (c *Client) ListMissingRights(ctx context.Context) (missing []string, err error) {
 	conn, err := c.open(ctx)
 	if err != nil {
@@ -72,7 +70,6 @@ func (c *Client) ListMissingRights(ctx context.Context) (missing []string, err e
 	return missing, err
 }
 
-// haveSameRights reports whether two lists have the same rights. The order has no meaning.
 func haveSameRights(a, b []acl) bool {
 	order := func(x, y acl) int { return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Topic, y.Topic)) }
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))

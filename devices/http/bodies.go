@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// A device sends little, and one body at a time. But if a device becomes unreachable, its
-	// old connections stay open for a while.
+	// A device sends one short body at a time. But if it becomes unreachable, its old connections stay open for a while.
 	incompleteBodiesFactor = 8       // The limit of incomplete bodies in total is this number times Options.MaxReports.
 	maxBodiesPerDevice     = 4       // incomplete bodies of one device
 	maxLongBodiesPerDevice = 2       // incomplete bodies of one device that are longer than shortBody
@@ -20,25 +19,22 @@ const (
 )
 
 // bodyLimiter bounds the number of report bodies that are not received completely yet, because a sender can announce a body and send it
-// slowly. With the default MaxReports there are at most 4096 incomplete bodies. At most 512 of them are longer than shortBody: these use at
-// most 32 MiB.
+// slowly. With the default MaxReports, at most 4096 bodies are incomplete, and at most 512 of them are longer than shortBody (32 MiB
+// together).
 type bodyLimiter struct{ all, long bodyShares }
 
-// newBodyLimiter returns a bodyLimiter for at most maxReports concurrent reports.
 func newBodyLimiter(maxReports int) *bodyLimiter {
 	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*maxReports, maxBodiesPerDevice), long: newBodyShares(maxReports, maxLongBodiesPerDevice)}
 }
 
-// bodyShares bounds the number of bodies of each device, and the number of bodies of each fleet token. The bound for a fleet token is
-// needed because a sender with a fleet token can use the name of any device.
+// bodyShares bounds the bodies of each device, and of each fleet token, whose sender can use the name of any device.
 type bodyShares struct{ devices, fleet *fair.Shares }
 
-// newBodyShares allows maxTotal bodies in total, maxPerDevice bodies of one device, and maxTotal/2 bodies of one fleet token.
 func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
-// take counts one body of this caller until end is called. ok is false if a bound is reached; then nothing is counted.
+// take counts one body of this caller until end is called. If a bound is reached, ok is false and nothing is counted.
 func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
 	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
@@ -51,9 +47,8 @@ func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read returns the body of request, a report of caller. The read timeout of the server limits the time. If the body broke off, the error is
-// devices.ErrIncomplete, and the device should send the same report again. If a bound of b is reached, the error refuses the report with
-// busy_server.
+// read returns the body of a report. If it broke off, the error is devices.ErrIncomplete, and the device should send the same report again.
+// If a bound is reached, the error refuses the report with busy_server.
 func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller)
 	if !ok {

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Describe adds the report operation of devices to operations, an OpenAPI document. refusal describes the error responses of the
-// operation.
+// Describe adds the report operation of devices to an OpenAPI document. refusal describes its error responses.
 func Describe(operations huma.API, refusal *huma.Response) {
 	schemas := operations.OpenAPI().Components.Schemas
 	reply := huma.SchemaFromType(schemas, reflect.TypeFor[devices.Reply]())

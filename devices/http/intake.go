@@ -12,7 +12,7 @@ import (
 )
 
 // Intake admits the requests of devices over HTTP, and bounds what they use of this replica. All transports over HTTP share one Intake, so
-// that a device gets no second share through another path.
+// that a device gets no second share.
 type Intake struct {
 	Options
 
@@ -31,8 +31,8 @@ func NewIntake(options Options) *Intake {
 	return &Intake{Options: options, inProgress: make(chan struct{}, options.MaxReports), bodies: newBodyLimiter(options.MaxReports)}
 }
 
-// Admit returns the caller of a request that acts as device with this token. It runs before the body is read, because a device may send
-// the body slowly. It refuses a device that sends more requests than Options.Pace allows.
+// Admit returns the caller of a request that acts as device with this token, before its body is read. It refuses a device that sends more
+// requests than Options.Pace allows.
 func (i *Intake) Admit(request *http.Request, device devices.ID, token string) (devices.Caller, error) {
 	caller, err := i.authenticate(request, device, token)
 	if err == nil && !i.Pace.Take(device, caller.Via) {
@@ -41,7 +41,6 @@ func (i *Intake) Admit(request *http.Request, device devices.ID, token string) (
 	return caller, err
 }
 
-// authenticate returns the caller with this token.
 func (i *Intake) authenticate(request *http.Request, device devices.ID, token string) (devices.Caller, error) {
 	if err := i.Enter(); err != nil {
 		return devices.Caller{}, err
@@ -72,7 +71,7 @@ func (i *Intake) Enter() error {
 // Leave ends the count of a report that Enter began.
 func (i *Intake) Leave() { <-i.inProgress }
 
-// Refuse answers request, which began at started, with the refusal for err, and counts it for the transport.
+// Refuse answers request with the refusal for err, and counts it for the transport.
 func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, transport string, err error, started time.Time) {
 	refusal, device := devices.RefusalOf(err), request.PathValue("device")
 	reason, isOverRate := refusal.Code, errors.Is(err, errOverRate)
@@ -89,11 +88,9 @@ func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, tra
 	Refuse(response, refusal, i.Handler.AfterRefusal(refusal.DelayAs))
 }
 
-// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError, so that
-// errors.Is tells it from the other errors of busyError.
+// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError.
 var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
 
-// busyError returns the error for a report that is refused because the server is busy. detail names the limit that is reached.
 func busyError(detail string) error {
 	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
 }

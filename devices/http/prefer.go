@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// maxParsedSeconds bounds the result of PreferredWait, so that it does not overflow. It is not the limit
-// of a long poll: that is Options.LongPollMax.
+// maxParsedSeconds bounds the result of PreferredWait, so that it does not overflow. Options.LongPollMax limits the wait.
 const maxParsedSeconds = 1_000_000
 
-// PreferredWait returns the longest time for which the client lets its answer wait, from the header Prefer: wait=N (RFC 7240). It returns 0
-// if there is no wait preference or if its value is invalid. If there are several wait preferences, the first one counts.
+// PreferredWait returns the wait of the header Prefer: wait=N (RFC 7240), or 0 if there is none or it is invalid. The first of several
+// counts.
 func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var preference string
@@ -27,7 +26,7 @@ func PreferredWait(header http.Header) time.Duration {
 	return 0
 }
 
-// cutUnquoted returns the parts of text before and after the first separator outside of quotes. If there is none, before is the whole text.
+// cutUnquoted cuts text around the first separator outside of quotes. Without a separator, before is the whole text.
 func cutUnquoted(text string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(text); i++ {
@@ -43,7 +42,6 @@ func cutUnquoted(text string, separator byte) (before, after string) {
 	return text, ""
 }
 
-// parseSeconds returns the duration for value, a number of seconds. It returns 0 if value is invalid.
 func parseSeconds(value string) time.Duration {
 	if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
 		value = value[1 : n-1]
@@ -52,5 +50,5 @@ func parseSeconds(value string) time.Duration {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(min(n, maxParsedSeconds)) * time.Second //nolint:gosec // at most maxParsedSeconds
+	return time.Duration(min(n, maxParsedSeconds)) * time.Second // at most maxParsedSeconds
 }

@@ -32,15 +32,13 @@ type Options struct {
 	MaxReports   int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
 }
 
-// Reports answers reports of devices. It uses plain net/http because with a million devices
-// this is the only hot path.
+// Reports answers reports of devices. With a million devices this is the only hot path, so it uses plain net/http.
 type Reports struct{ *Intake }
 
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
 func New(options Options) *Reports { return &Reports{NewIntake(options)} }
 
-// ServeHTTP answers one report. The reply is sent with its Content-Length, so that a device
-// recognizes a truncated reply.
+// ServeHTTP answers one report.
 func (h *Reports) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	started := time.Now()
 	reply, err := h.answerReport(response, request)
@@ -54,7 +52,6 @@ func (h *Reports) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	WriteResponse(response, http.StatusOK, "application/json", reply.Encode())
 }
 
-// answerReport reads and handles the report in request, and returns the reply. It does not write the response, except its deadlines.
 func (h *Reports) answerReport(response http.ResponseWriter, request *http.Request) (devices.Reply, error) {
 	device, err := devices.ParseID(request.PathValue("device"))
 	if err != nil {
@@ -92,8 +89,7 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	return reply, err
 }
 
-// extendWriteDeadline extends the write deadline of response by wait, because the server's deadline is meant for requests that are
-// answered at once. The read deadline no longer matters: the body is read.
+// extendWriteDeadline extends the write deadline of response by wait: the server's deadline is for requests that are answered at once.
 func extendWriteDeadline(response http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
 	_ = http.NewResponseController(response).SetWriteDeadline(answerBy) // An error means that response has no deadline, as in a test.
@@ -108,7 +104,6 @@ func Bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
-// bearer returns the bearer token of request, or "" if there is none.
 func bearer(request *http.Request) string { return Bearer(request.Header.Get("Authorization")) }
 
 // problem is the body of a refusal (RFC 9457).

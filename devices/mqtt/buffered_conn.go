@@ -16,9 +16,8 @@ const (
 	lastWriteTimeout = disconnectWaitMS * time.Millisecond // the longest time for the last write in Close
 )
 
-// bufferedConn is a connection that saves system calls. It is made for a library (paho) that reads each packet in three pieces and writes
-// each packet alone. It reads ahead. It sends the packets that are written while a write is in progress together in the next write, in
-// order. If a write fails, bufferedConn closes the connection, and later calls of Write return the error.
+// bufferedConn saves system calls for a library (paho) that reads each packet in three pieces and writes each packet alone. It reads ahead,
+// and sends the packets that are written during a write together in the next one. If a write fails, it closes the connection.
 type bufferedConn struct {
 	net.Conn // its Write must have a deadline
 
@@ -32,7 +31,6 @@ type bufferedConn struct {
 	err    error // the error of the write that failed
 }
 
-// newBufferedConn returns a bufferedConn on conn and starts the goroutine that sends its packets.
 func newBufferedConn(conn net.Conn) *bufferedConn {
 	b := &bufferedConn{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), writerDone: make(chan struct{})}
 	b.change = sync.NewCond(&b.mu)
@@ -46,7 +44,7 @@ func newBufferedConn(conn net.Conn) *bufferedConn {
 // Read reads into buffer from the connection. Only one goroutine may call it.
 func (b *bufferedConn) Read(buffer []byte) (int, error) { return b.in.Read(buffer) }
 
-// Write buffers packet, and the sending goroutine sends it with its next write. Write blocks while more than maxUnsentBytes are buffered.
+// Write buffers packet for the next write. It blocks while more than maxUnsentBytes are buffered.
 func (b *bufferedConn) Write(packet []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,10 +59,10 @@ func (b *bufferedConn) Write(packet []byte) (int, error) {
 	return len(packet), nil
 }
 
-// SetWriteDeadline does nothing: one write sends the packets of several callers, and the connection below sets a deadline for each write.
+// SetWriteDeadline does nothing: the connection below sets a deadline for each write.
 func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
 
-// sendUnsent sends the waiting packets until the connection is closed and no packet is left, or until a write fails.
+// sendUnsent sends the waiting packets until the connection is closed and none is left, or until a write fails.
 func (b *bufferedConn) sendUnsent() error {
 	var packets []byte
 	for {
@@ -85,15 +83,14 @@ func (b *bufferedConn) sendUnsent() error {
 	}
 }
 
-// finish runs after sendUnsent has ended in any way, also by a panic. It closes the connection.
+// finish runs after sendUnsent has ended in any way, also by a panic.
 func (b *bufferedConn) finish() {
 	b.refuseWrites(nil)
 	_ = b.Conn.Close()
 	close(b.writerDone)
 }
 
-// refuseWrites makes Write refuse further packets. Unless a write failed, sendUnsent still sends the waiting packets. b.err keeps
-// the first error.
+// refuseWrites makes Write refuse further packets. b.err keeps the first error.
 func (b *bufferedConn) refuseWrites(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +98,7 @@ func (b *bufferedConn) refuseWrites(err error) {
 	b.change.Broadcast()
 }
 
-// Close sends the waiting packets and closes the connection. After lastWriteTimeout it no longer waits for the packets.
+// Close sends the waiting packets, at most for lastWriteTimeout, and closes the connection.
 func (b *bufferedConn) Close() error {
 	b.refuseWrites(nil)
 	deadline := time.NewTimer(lastWriteTimeout)

@@ -18,19 +18,16 @@ const (
 
 	qosReport, qosReply, qosWake, qosExcess = 1, 1, 0, 0
 
-	// The pause before the next attempt to connect is random. Its upper bound begins at
-	// reconnectAfter and doubles up to reconnectMax. So replicas do not reconnect in
-	// lockstep, and they reach a restarted broker within 5 s.
+	// The pause before the next attempt to connect is random, up to a bound that doubles from reconnectAfter to reconnectMax. So replicas
+	// do not reconnect in lockstep, and they reach a restarted broker within 5 s.
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// lastReportsWait is the time that Stop waits after the broker has confirmed the unsubscription. In this time, paho delivers the
-	// reports that it has already read.
+	// lastReportsWait is the time for which Stop lets paho deliver the reports that it has already read.
 	lastReportsWait = 50 * time.Millisecond
 )
 
-// Client keeps the connection of one replica to the broker. It connects and reconnects by
-// itself. A Client can be used once: New, Start, Stop.
+// Client keeps the connection of one replica to the broker. It can be used once: New, Start, Stop.
 type Client struct {
 	options Options
 	filter  string
@@ -47,7 +44,7 @@ type Client struct {
 	stopErr  error
 }
 
-// New returns a client that is not connected yet. It returns an error if a required option is missing or an option is invalid.
+// New returns a client that is not connected yet.
 func New(options Options) (*Client, error) {
 	options, err := options.withDefaults()
 	if err != nil {
@@ -66,9 +63,8 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Start connects in the background, tries again until it succeeds, and handles reports until
-// Stop is called. The contexts of the handler have the values of ctx but do not end with ctx.
-// After Stop, Start returns an error.
+// Start connects in the background, and handles reports until Stop is called. The contexts of the handler have the values of ctx but do not
+// end with ctx. After Stop, Start returns an error.
 func (c *Client) Start(ctx context.Context) error {
 	select {
 	case <-c.stopping:
@@ -83,7 +79,7 @@ func (c *Client) Start(ctx context.Context) error {
 	return nil
 }
 
-// Connected reports whether the client is connected and subscribed, so that reports of devices reach it.
+// Connected reports whether the client is connected and subscribed.
 func (c *Client) Connected() bool {
 	conn := c.current.Load()
 	return conn.isOpen() && conn.subscribed.Load()
@@ -100,16 +96,15 @@ func (c *Client) Check() error {
 	return errors.New("not connected yet")
 }
 
-// Wake asks a device to report now. hold is the time for which a slot is reserved for the device.
-// If hold is 0, there is another reason to report. Wake never blocks. It sends a hint with QoS
-// 0, which may be lost.
+// Wake asks a device to report now. hold is the time for which a slot is reserved for the device; if it is 0, there is another reason. Wake
+// never blocks, and its message may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.trySend(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
 // stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old one that still hangs
-// at the broker. But if a subscribed connection lasted at most a keepalive, it uses a new client id, because another client with the same
-// id may have ended the connection.
+// at the broker. After a subscribed connection of at most a keepalive it uses a new client id: another client with the same id may have
+// ended the connection.
 func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, loggedReasons := newClientID(), reconnectAfter, map[string]bool{}
 	for {
@@ -136,14 +131,14 @@ func (c *Client) stayConnected(ctx context.Context) {
 		} else if subscribed {
 			id = newClientID()
 		}
-		if !sleep(ctx, time.Duration(rand.Int64N(int64(pause)))) { //nolint:gosec // jitter
+		if !sleep(ctx, time.Duration(rand.Int64N(int64(pause)))) {
 			return
 		}
 		pause = min(2*pause, reconnectMax)
 	}
 }
 
-// stableReason returns the text of err without ports and addresses, which differ each time. So the same fault always has the same text.
+// stableReason returns the text of err without ports and addresses, so that the same fault always has the same text.
 func stableReason(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
 		return "lookup of " + lookup.Name + " timed out"
@@ -154,16 +149,13 @@ func stableReason(err error) string {
 	return err.Error()
 }
 
-// Stop unsubscribes, handles the reports that it has received, sends their replies and
-// disconnects. If ctx ends first, it cancels the contexts of the handlers, drops the remaining
-// reports (devices send them again) and returns the error of ctx. Further calls return the
-// result of the first call.
+// Stop unsubscribes, handles the reports that it has received, sends their replies and disconnects. If ctx ends first, it drops the
+// remaining reports (devices send them again) and returns the error of ctx. Further calls return the same result.
 func (c *Client) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { c.stopErr = c.stop(ctx) })
 	return c.stopErr
 }
 
-// stop does the work of Stop, once.
 func (c *Client) stop(ctx context.Context) error {
 	close(c.stopping)
 	c.stopConnecting()

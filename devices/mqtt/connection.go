@@ -26,8 +26,8 @@ const (
 	calmChecks       = 50  // checks in a row with fewer excess reports after which the subscription changes back
 )
 
-// connection is one connection to the broker. Each connection has its own paho client, which starts without state. A paho client that
-// reconnects would deliver outdated replies, and would never free the message ids of replies that the broker has not acknowledged.
+// connection is one connection to the broker. Each has its own paho client: after a reconnect, paho would deliver outdated replies, and
+// would never free the message ids of unacknowledged ones.
 type connection struct {
 	paho       paho.Client
 	opened     chan net.Conn // receives the network connection as soon as it is open, before the CONNACK
@@ -39,8 +39,7 @@ type connection struct {
 func (c *connection) isOpen() bool { return c != nil && c.paho.IsConnectionOpen() }
 
 // runConnection opens a connection with this client id, subscribes, and returns when the connection is lost or ctx ends. subscribed reports
-// whether the subscription succeeded. err is the reason why the connection ended. If ctx ends after the subscription, the connection stays
-// open and err is nil.
+// whether the subscription succeeded. If ctx ends after it, the connection stays open and err is nil.
 func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed bool, err error) {
 	conn := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
 	conn.paho = paho.NewClient(c.pahoOptions(ctx, clientID, conn))
@@ -58,12 +57,11 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 	return true, c.watchExcess(ctx, conn)
 }
 
-// watchExcess adapts the QoS of the subscription to the number of excess reports, until the connection is lost or ctx ends. It returns the
-// reason why the connection was lost, or nil if ctx has ended.
+// watchExcess adapts the QoS of the subscription to the number of excess reports, until the connection is lost (it returns the reason) or
+// ctx ends.
 //
-// With QoS 1 the broker sends at most a window of reports, and keeps further ones in a queue. If devices report far faster than that window
-// moves, their reports fill the queue, and the broker drops the reports of all devices. With QoS 0 it sends everything at once, and intake
-// drops the excess. A report that is lost then is sent again by its device, as after any lost report.
+// With QoS 1 the broker keeps reports beyond a window in a queue. Devices that report far too fast fill this queue, and the broker drops
+// the reports of all devices. With QoS 0 it sends everything at once, and intake drops the excess; a device sends a lost report again.
 func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
 	check := time.NewTicker(excessCheckEvery)
 	defer check.Stop()
@@ -94,8 +92,7 @@ func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
 	}
 }
 
-// connect connects and waits for the broker's answer. It gives up after connectTimeout or when
-// ctx ends.
+// connect connects and waits for the broker's answer, until connectTimeout or until ctx ends.
 func (c *connection) connect(ctx context.Context) error {
 	token := c.paho.Connect()
 	select {
@@ -111,12 +108,9 @@ func (c *connection) connect(ctx context.Context) error {
 	return token.Error()
 }
 
-// newClientID returns a new random MQTT client id.
 func newClientID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
 
-// PahoOptions returns options for a paho client with the MQTT client id clientID, also for clients outside of this package. They replace
-// unsuitable defaults of paho: the session is clean, the protocol is MQTT 3.1.1 without a second attempt with 3.1, and paho does not
-// reconnect by itself.
+// PahoOptions returns options for a paho client with clean sessions and MQTT 3.1.1 only, which does not reconnect by itself.
 func PahoOptions(clientID, user, password string, keepAlive time.Duration) *paho.ClientOptions {
 	return paho.NewClientOptions().
 		SetClientID(clientID).
@@ -132,8 +126,7 @@ func PahoOptions(clientID, user, password string, keepAlive time.Duration) *paho
 		SetWriteTimeout(writeTimeout)
 }
 
-// pahoOptions returns the options of mqttConn's paho client, which has this client id. paho delivers messages in order, and intake
-// acknowledges them.
+// pahoOptions returns the options of mqttConn's paho client. paho delivers messages in order, and intake acknowledges them.
 func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *connection) *paho.ClientOptions {
 	return PahoOptions(clientID, c.options.User, c.options.Password, c.options.KeepAlive).
 		AddBroker(c.options.URL).
@@ -154,9 +147,8 @@ func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *con
 		})
 }
 
-// Dialer returns a function that opens a network connection to the broker, for clients outside of this package. brokerURL has the form of
-// Options.URL. tlsSettings applies only to mqtts URLs; if it is nil, the system's root certificates are used. Every write on the connection
-// has a deadline.
+// Dialer returns a function that opens a network connection to the broker. brokerURL has the form of Options.URL. tlsSettings applies only
+// to mqtts; nil means the system's root certificates. Every write has a deadline.
 func Dialer(brokerURL string, tlsSettings *tls.Config) (func(context.Context) (net.Conn, error), error) {
 	u, err := parseURL(brokerURL)
 	if err != nil {
@@ -165,8 +157,6 @@ func Dialer(brokerURL string, tlsSettings *tls.Config) (func(context.Context) (n
 	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, u, tlsSettings) }, nil
 }
 
-// dial opens a network connection to the broker at brokerURL. tlsSettings applies only to mqtts. dial gives up after connectTimeout or
-// when ctx ends.
 func dial(ctx context.Context, brokerURL *url.URL, tlsSettings *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -181,16 +171,15 @@ func dial(ctx context.Context, brokerURL *url.URL, tlsSettings *tls.Config) (net
 	return deadlineConn{conn, writeTimeout}, nil
 }
 
-// deadlineConn is a connection on which every write has a deadline, because paho sets a deadline only for its publishes. Without it, the
-// write of an acknowledgement would block for ever if the broker reads nothing while its machine still answers. The ping that detects this
-// fault would block, too.
+// deadlineConn sets a deadline for every write, because paho sets one only for its publishes. If the broker reads nothing while its machine
+// still answers, an acknowledgement would otherwise block for ever, and so would the ping that detects this fault.
 type deadlineConn struct {
 	net.Conn
 
 	timeout time.Duration // the longest time of each write
 }
 
-// Write sends data. It fails if sending takes longer than b.timeout.
+// Write sends data within the timeout.
 func (b deadlineConn) Write(data []byte) (int, error) {
 	if err := b.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
 		return 0, err
@@ -198,7 +187,7 @@ func (b deadlineConn) Write(data []byte) (int, error) {
 	return b.Conn.Write(data)
 }
 
-// subscribe subscribes to topicFilter with qos. It returns an error if the broker grants the subscription with another QoS.
+// subscribe subscribes to topicFilter. It returns an error if the broker grants another QoS.
 func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte) error {
 	token := c.paho.Subscribe(topicFilter, qos, nil)
 	if err := waitToken(token, brokerAnswerTimeout, ctx.Done()); err != nil {
@@ -214,14 +203,13 @@ func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte
 	return nil
 }
 
-// unsubscribe ends the subscription to topicFilter. It returns nil when the broker has confirmed that it sends no more reports.
+// unsubscribe returns nil when the broker has confirmed that it sends no more reports.
 func (c *connection) unsubscribe(ctx context.Context, topicFilter string) error {
 	c.subscribed.Store(false)
 	return waitToken(c.paho.Unsubscribe(topicFilter), brokerAnswerTimeout, ctx.Done())
 }
 
-// waitToken waits until operation, an operation of paho, has ended with the broker's answer, and returns its error. It gives up after
-// timeout or when abandon is closed.
+// waitToken waits for the broker's answer to operation and returns its error. It gives up after timeout or when abandon is closed.
 func waitToken(operation paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
 	select {
 	case <-operation.Done():

@@ -54,11 +54,11 @@ func (w *packetRecorder) record(chunk []byte) {
 	w.partialPacket = append(w.partialPacket, chunk...)
 	for len(w.partialPacket) >= 2 {
 		length, n := binary.Uvarint(w.partialPacket[1:])
-		if n <= 0 || len(w.partialPacket) < 1+n+int(length) { //nolint:gosec // below 256 MiB
+		if n <= 0 || len(w.partialPacket) < 1+n+int(length) { // below 256 MiB
 			return
 		}
 		w.packetTypes = append(w.packetTypes, names[w.partialPacket[0]>>4])
-		w.partialPacket = w.partialPacket[1+n+int(length):] //nolint:gosec // see above
+		w.partialPacket = w.partialPacket[1+n+int(length):]
 	}
 }
 

@@ -17,11 +17,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxWaitingPerDevice is the maximum number of reports of one device that wait for a worker. Without this bound, one device could fill the
-// queue of its worker, and the other devices of this worker would be refused.
+// maxWaitingPerDevice is the maximum number of reports of one device that wait for a worker, so that one device cannot fill a queue.
 const maxWaitingPerDevice = 4
 
-// receivedReport is a received message that the handler has not handled yet.
 type receivedReport struct {
 	device     devices.ID
 	body       []byte
@@ -29,8 +27,7 @@ type receivedReport struct {
 	endWaiting func() // stops counting the report for maxWaitingPerDevice
 }
 
-// intake distributes received messages to workers. All messages of one device go to the same
-// worker, so that they are handled in order.
+// intake distributes received messages to workers. All messages of one device go to the same worker, so that they are handled in order.
 type intake struct {
 	options Options
 	outbox  *outbox
@@ -45,7 +42,6 @@ type intake struct {
 	stopped bool
 }
 
-// newIntake returns an intake whose workers do not run yet. Replies are sent through outbox.
 func newIntake(options Options, outbox *outbox) *intake {
 	in := &intake{options: options, workers: rescue.ReportingGroup{OnPanic: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
 	in.waiting = fair.NewSharesWithoutReserve(options.Workers*options.Queue+options.Workers, maxWaitingPerDevice)
@@ -55,7 +51,6 @@ func newIntake(options Options, outbox *outbox) *intake {
 	return in
 }
 
-// start starts the workers. The contexts of the handler have the values of ctx.
 func (in *intake) start(ctx context.Context) {
 	ctx, in.cancel = context.WithCancel(ctx)
 	for _, queue := range in.queues {
@@ -68,10 +63,9 @@ func (in *intake) start(ctx context.Context) {
 	}
 }
 
-// work handles report, which was taken from queue. If the handling takes longer than Patience, work refuses report and the reports that
-// follow it in queue, and acknowledges all of them to the broker. Otherwise these unacknowledged messages would fill the broker's window of
-// open messages, and no report of another device would arrive. The handler never receives the refused reports of the queue. It still
-// finishes report, whose reply is sent then. The goroutine that refuses the reports starts only after Patience.
+// work handles report. If that takes longer than Patience, it refuses and acknowledges report and the reports that follow it in queue:
+// these unacknowledged messages would fill the broker's window, and no report of another device would arrive. The handler still finishes
+// report, whose reply is sent then.
 func (in *intake) work(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
@@ -106,8 +100,8 @@ func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedRepor
 	}
 }
 
-// receive puts a received message of a device into the queue of its worker, or refuses or drops it. It never blocks, because paho calls it
-// from the goroutine that also reads the broker's acknowledgements.
+// receive enqueues, refuses or drops a received message. It never blocks: paho calls it from the goroutine that also reads the broker's
+// acknowledgements.
 func (in *intake) receive(received paho.Message) {
 	device, err := devices.ParseReportTopic(received.Topic())
 	switch {
@@ -125,8 +119,8 @@ func (in *intake) receive(received paho.Message) {
 	}
 }
 
-// truncateBody returns body, cut to MaxBody+1 bytes. A longer body is refused as too large, and must
-// not stay in memory: brokers deliver up to 256 MiB, and thousands of reports may be queued.
+// truncateBody cuts body to MaxBody+1 bytes. A longer body is refused as too large, and must not stay in memory: brokers deliver up to 256
+// MiB.
 func truncateBody(body []byte) []byte {
 	if len(body) <= devices.MaxBody {
 		return body
@@ -134,8 +128,8 @@ func truncateBody(body []byte) []byte {
 	return bytes.Clone(body[:devices.MaxBody+1])
 }
 
-// enqueue puts a report into the queue of its worker. It refuses the report if the queue is full, or if maxWaitingPerDevice reports of the
-// device wait. After stop it drops the report without an acknowledgement.
+// enqueue puts a report into the queue of its worker, or refuses it if the queue is full or too many reports of the device wait. After stop
+// it drops the report without an acknowledgement.
 func (in *intake) enqueue(report receivedReport) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -155,8 +149,8 @@ func (in *intake) enqueue(report receivedReport) {
 	}
 }
 
-// refuseOften refuses a report for a cause that one device can produce many times a second. It acknowledges the report and counts it under
-// reason. It answers at most one of these reports of a device a second, and does not decode the others.
+// refuseOften refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such report
+// of a device a second.
 func (in *intake) refuseOften(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
@@ -165,26 +159,22 @@ func (in *intake) refuseOften(report receivedReport, reason string) {
 	report.ack()
 }
 
-// refuse refuses a report with this reason, without the handler: it answers and acknowledges the report. It does not wait for room in the
-// outbox.
+// refuse answers and acknowledges a report without the handler. It does not wait for room in the outbox.
 func (in *intake) refuse(report receivedReport, reason devices.Reason) {
 	in.countUnhandled(string(reason))
 	in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, reason)))
 	report.ack()
 }
 
-// countUnhandled counts, under this reason, a report that the handler did not receive or whose handling did not finish.
 func (in *intake) countUnhandled(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
-// refusalReply returns the reply that refuses report with this reason. It reads only the id of the report.
 func (in *intake) refusalReply(report receivedReport, reason devices.Reason) devices.Reply {
-	decoded, _ := devices.DecodeReport(report.body)                                // An error does not matter: the report is refused anyway.
-	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter)) //nolint:gosec // jitter
+	decoded, _ := devices.DecodeReport(report.body) // An error does not matter: the report is refused anyway.
+	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter))
 	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
-// handle answers report. The outbox acknowledges the report when it has handed the reply to the connection, or lost the reply because no
-// connection is open. If the outbox stops before that, the report is never acknowledged.
+// handle answers report, which is acknowledged when its reply was handed to the connection, or lost without one.
 func (in *intake) handle(ctx context.Context, report receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
@@ -194,8 +184,7 @@ func (in *intake) handle(ctx context.Context, report receivedReport) {
 	in.outbox.sendWait(m)
 }
 
-// answer returns the reply to report. A panic of the handler becomes a reply with the reason unavailable: one bad report must not end the
-// process and all other reports.
+// answer returns the reply to report. A panic of the handler becomes a reply with the reason unavailable.
 func (in *intake) answer(ctx context.Context, report receivedReport) (reply devices.Reply) {
 	err := rescue.Call(func() error {
 		reply = in.decide(ctx, report)
@@ -208,8 +197,7 @@ func (in *intake) answer(ctx context.Context, report receivedReport) (reply devi
 	return reply
 }
 
-// decide decodes the received report and passes it to the handler. It trusts the device id of the topic: the broker has authenticated the
-// device and checked the topic.
+// decide passes the report to the handler. It trusts the device id of the topic, which the broker has checked.
 func (in *intake) decide(ctx context.Context, received receivedReport) (reply devices.Reply) {
 	started, handler := time.Now(), in.options.Handler
 	decoded, err := devices.DecodeReport(received.body)
@@ -227,13 +215,11 @@ func (in *intake) decide(ctx context.Context, received receivedReport) (reply de
 	return reply
 }
 
-// newReplyMessage returns the MQTT message with the reply to report.
 func newReplyMessage(report receivedReport, reply devices.Reply) message {
 	return message{topic: devices.ReplyTopic(report.device), qos: qosReply, body: reply.Encode()}
 }
 
-// stop waits until all queued reports are handled. If ctx ends first, it cancels the contexts of
-// the handlers and returns the error of ctx.
+// stop waits until all queued reports are handled. If ctx ends first, it cancels the contexts of the handlers.
 func (in *intake) stop(ctx context.Context) error {
 	in.mu.Lock()
 	in.stopped = true

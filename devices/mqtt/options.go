@@ -1,11 +1,10 @@
-// Package mqtt is the MQTT transport: it receives the reports of devices from an MQTT 3.1.1
-// broker with a shared subscription and publishes the replies. It makes no decisions.
+// Package mqtt is the MQTT transport: it receives the reports of devices from an MQTT 3.1.1 broker with a shared subscription and publishes
+// the replies. It makes no decisions.
 //
-// Every report is acknowledged to the broker (PUBACK). This happens when its reply was handed to the connection or lost, or when the report
-// was refused, or dropped and counted. A broker limits the number of unacknowledged messages (mosquitto: 20). So if the handling of a
-// report takes longer than Options.Patience, this report and the reports that wait behind it in the queue of its worker are acknowledged,
-// and their devices receive the reason `unavailable`. Only the first of these reports is handled, and its device receives the real reply
-// later. Lost replies are not counted. Safety does not depend on this package: the device repeats a lost report.
+// A report is acknowledged to the broker (PUBACK) when its reply was handed to the connection or lost, or when the report was refused or
+// dropped. A broker limits the number of unacknowledged messages (mosquitto: 20). So if the handling of a report takes longer than
+// Options.Patience, this report and the reports that wait behind it are acknowledged and answered with `unavailable`; the first one still
+// gets its real reply later. Safety does not depend on this package: the device repeats a lost report.
 package mqtt
 
 import (
@@ -48,7 +47,6 @@ type Options struct {
 	Panicked rescue.PanicHandler // called after a panic; optional
 }
 
-// withDefaults returns the options with their defaults filled in. The error names a wrong option.
 func (o Options) withDefaults() (Options, error) {
 	if o.Handler == nil {
 		return o, errors.New("mqtt: a handler is required")
@@ -77,7 +75,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// parseURL returns rawURL, the broker's URL, with a port. Its errors never repeat the URL, because it may contain a password.
+// parseURL returns the broker's URL with a port. Its errors never repeat the URL, because it may contain a password.
 func parseURL(rawURL string) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" {

@@ -10,13 +10,12 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// The maximum number of messages that wait in the queue, and of messages that wait for the broker's PUBACK.
+// The maximum numbers of messages that wait in the queue, and for the broker's PUBACK.
 const unsentMax, unconfirmedMax = 2048, 1024
 
 // confirmEvery is the interval at which confirmations are checked while nothing is published.
 const confirmEvery = 500 * time.Millisecond
 
-// message is a message that is to be published to a device.
 type message struct {
 	topic        string
 	qos          byte
@@ -24,16 +23,13 @@ type message struct {
 	onSentOrLost func() // called after the message was handed to the connection, or lost because no connection is open; may be nil
 }
 
-// unconfirmedPublish is a publish that the broker has not acknowledged yet.
 type unconfirmedPublish struct {
 	token    paho.Token
 	deadline time.Time // the latest time for the acknowledgement; after it, the message counts as lost
 }
 
-// outbox publishes messages, so that no worker waits for the broker. One goroutine hands the
-// messages to the connection in order, and checks the broker's confirmations between them. If
-// the broker stops answering, the outbox becomes full. Then the workers wait, their queues
-// become full, and new reports are refused with busy_server.
+// outbox publishes messages, so that no worker waits for the broker. One goroutine hands the messages to the connection in order. If the
+// broker stops answering, the outbox and then the queues of the workers become full, and new reports are refused with busy_server.
 type outbox struct {
 	newestConnection func() *connection // returns the newest connection; nil before the first connection
 	onLost           func()             // called for each message that was not sent, or that the broker did not acknowledge in time
@@ -47,8 +43,6 @@ type outbox struct {
 	giveUp  func()        // closes abandon
 }
 
-// newOutbox returns an outbox that publishes nothing yet. newestConnection returns the newest connection, or nil before the first one.
-// onLost is called for each lost message.
 func newOutbox(newestConnection func() *connection, onLost func(), panicked rescue.PanicHandler) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
@@ -57,7 +51,6 @@ func newOutbox(newestConnection func() *connection, onLost func(), panicked resc
 	}
 }
 
-// start starts the goroutine that publishes the messages.
 func (o *outbox) start() {
 	o.goroutines.Go("publishing", func() {
 		tick := time.NewTicker(confirmEvery)
@@ -77,7 +70,7 @@ func (o *outbox) start() {
 	})
 }
 
-// sendWait queues a message and waits for room in the queue. If the outbox is stopped or gives up, the message is lost.
+// sendWait queues a message and waits for room. If the outbox stops, the message is lost.
 func (o *outbox) sendWait(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -92,7 +85,7 @@ func (o *outbox) sendWait(msg message) {
 	}
 }
 
-// trySend queues a message. If there is no room in the queue, or if the outbox is stopped, the message is lost.
+// trySend queues a message. If there is no room, or if the outbox is stopped, the message is lost.
 func (o *outbox) trySend(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -106,8 +99,7 @@ func (o *outbox) trySend(msg message) {
 	o.onLost()
 }
 
-// publish hands a message to the open connection. Without an open connection the message is
-// lost: if it were kept for the next connection, the reply would be outdated.
+// publish hands a message to the open connection. Without one it is lost: a reply for the next connection would be outdated.
 func (o *outbox) publish(msg message) {
 	if msg.onSentOrLost != nil {
 		defer msg.onSentOrLost()
@@ -121,9 +113,8 @@ func (o *outbox) publish(msg message) {
 	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(msg.topic, msg.qos, false, msg.body), deadline: time.Now().Add(brokerAnswerTimeout)})
 }
 
-// removeConfirmedOrLost removes the oldest messages from unconfirmed: those that the broker has acknowledged, and those that are lost
-// because their connection ended or their deadline is over. For each lost message it calls onLost. While more than maxUnconfirmed messages
-// remain, it waits for the oldest one.
+// removeConfirmedOrLost removes the oldest unconfirmed messages that the broker has acknowledged or that are lost. While more than
+// maxUnconfirmed messages remain, it waits for the oldest one.
 func (o *outbox) removeConfirmedOrLost(maxUnconfirmed int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
