@@ -2,7 +2,7 @@ package limits_test
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1 hash
+	"crypto/sha1" // Redis names scripts by their SHA-1 hash
 	"encoding/hex"
 	"fmt"
 	"strings"
@@ -160,6 +160,6 @@ func (c *testClockHook) changedDigest(digest string) string {
 }
 
 func scriptDigest(source string) string {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // as Redis names scripts
+	sum := sha1.Sum([]byte(source)) // as Redis names scripts
 	return hex.EncodeToString(sum[:])
 }

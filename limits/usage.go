@@ -154,7 +154,7 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	}
 	var items []Item
 	for i, cmd := range read {
-		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:forcetypeassert,errcheck // each command is a ZRevRange
+		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:errcheck // each command is a ZRevRange
 			if s, ok := parseMember(member); ok {
 				items = append(items, Item{Rule: rules[i], Subject: s})
 			}
@@ -198,7 +198,7 @@ func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item)
 		return nil, nil, err
 	}
 	for i, cmd := range replies[len(replies)-len(counted):] {
-		if cmd.(*redis.IntCmd).Val() > 2*maxLabels { //nolint:forcetypeassert,errcheck // the last commands are ZCards
+		if cmd.(*redis.IntCmd).Val() > 2*maxLabels { //nolint:errcheck // the last commands are ZCards
 			full = append(full, counted[i])
 		}
 	}

@@ -1,6 +1,10 @@
 -- epoch: makes rules (rate limits) unknown if their counts come from another epoch. An epoch is a period in
 -- which Redis lost no data. Counts of another epoch may lack starts, so the rule must be filled again
 -- (fill.lua).
+--
+-- KEYS     the keys of rules (keys.lua)
+-- ARGV[1]  the current epoch
+-- Returns  the number of rules that became unknown
 
 local dropped = 0
 for _, rule in ipairs(KEYS) do

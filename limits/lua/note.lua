@@ -1,5 +1,15 @@
 -- note: adds the refusals of starts of tasks that a process has counted to the counts in Redis. top.lua reads
 -- the counts to find the subjects (for example accounts) with the most refusals.
+--
+-- KEYS[1]  ZSET  label -> number of refusals in the latest hour with an even number
+-- KEYS[2]  ZSET  label -> number of refusals in the latest hour with an odd number
+-- KEYS[3]  number of the hour (since 1970) of the latest refusal
+-- ARGV[1]  maximum number of labels in each ZSET. A label names a policy and one of its subjects
+-- ARGV[2...]  pairs: a label, then the number of refusals to add
+-- Returns  1
+--
+-- Invariant: the count of a stored label is never too low, but it can be too high. If the ZSET is full, a new
+-- label replaces the label with the lowest count, and starts from that lowest count.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then

@@ -1,5 +1,10 @@
 -- top: returns the subjects (for example accounts) with the most refused starts of tasks, in the current and
 -- in the previous hour.
+--
+-- KEYS     as in note.lua
+-- ARGV[1]  maximum number of labels for each hour. A label names a policy and one of its subjects
+-- Returns  a list of pairs: a label, then its number of refusals, highest number first. All pairs of the
+--          current hour precede the pairs of the previous hour
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then

@@ -1,6 +1,13 @@
 -- turn: computes the time at which a waiter (a device that waits for a slot) is asked to report again. It
 -- calls no command of Redis. scripts.go puts this file in front of the scripts that need it as the table
 -- `turn`.
+--
+-- The functions receive the table pace, with these times in ms:
+--   hold     mean time for which a slot is held; 0 if unknown
+--   soonest  minimum time until a refused device is asked to report again
+--   period   time between two reports of a device; if it is 0, no device waits
+--   sleep    maximum time until a waiter far back in its batch is asked to report again (turn.wait); if it is
+--            0, only MAX_POLLER_PERIODS and MAX_NOTIFIED_PERIODS limit the time
 
 local turn = {}
 -- Time in ms. A waiter without an offer is removed one report period plus KEEP_WINDOW after its report was
