@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/fleetslots/dispatcher/devices"
@@ -33,6 +34,10 @@ func (f feedbackBody) progress() float64 {
 	return 0
 }
 
+// skipped is the detail of swupdate's feedback to a deployment that it did not install, although the feedback is a success. swupdate sends
+// it if the action is cancelled between the two times that it reads the deployment.
+const skipped = "Skipped Update."
+
 // feedback handles a feedback to the action in the path. If it ends the action, it becomes a result; any other feedback renews the grant.
 // Feedback to an action that is not the newest one changes nothing.
 func (x *exchange) feedback() (answer, error) {
@@ -44,7 +49,7 @@ func (x *exchange) feedback() (answer, error) {
 	switch {
 	case newest.ID != x.action || x.action == 0:
 		return x.gone(newest.ID, "another action"), nil
-	case execution == "closed" && finished == "failure":
+	case execution == "closed" && (finished == "failure" || slices.Contains(got.Status.Details, skipped)):
 		return x.end(newest, devices.StatusFailed, "the device reported a failure", got)
 	case execution == "closed":
 		return x.end(newest, devices.StatusSucceeded, "", got)

@@ -149,14 +149,15 @@ func TestADDIDeviceGetsItsSlotAndReportsTheEnd(t *testing.T) {
 }
 
 // TestADDIDeviceIsAskedToStop cancels a running task. The device stops; or it refuses, as rauc-hawkbit-updater does while it installs, and
-// reports the end of the task that went on.
+// reports the end of the task that went on. swupdate reports a success without an installation if the cancel comes before it starts.
 func TestADDIDeviceIsAskedToStop(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
-	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":2,"lease_ms":60000}`)
-	stops, refuses := newDDIDevice(t, i, "stops"), newDDIDevice(t, i, "refuses")
-	i.queueDeployment(t, "p", "", "stops", "refuses")
+	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":3,"lease_ms":60000}`)
+	stops, refuses, skips := newDDIDevice(t, i, "stops"), newDDIDevice(t, i, "refuses"), newDDIDevice(t, i, "skips")
+	i.queueDeployment(t, "p", "", "stops", "refuses", "skips")
 	link, other := stops.awaitAction("deploymentBase"), refuses.awaitAction("deploymentBase")
+	skips.awaitAction("deploymentBase")
 	i.callOperator(t, "POST", "/v1/batches/1/cancel", "")
 	stop, refused := stops.awaitAction("cancelAction"), refuses.awaitAction("cancelAction")
 	stops.expect("GET", link, "", "404")
@@ -171,7 +172,9 @@ func TestADDIDeviceIsAskedToStop(t *testing.T) {
 	}
 	refuses.feedback(other, "proceeding", "none", 200)
 	refuses.feedback(other, "closed", "success", 200)
-	for id, state := range map[string]string{"stops": "cancelled", "refuses": "succeeded"} {
+	skips.expect("GET", skips.awaitAction("cancelAction"), "", "200 *")
+	skips.expect("POST", "deploymentBase/1/feedback", `{"status":{"execution":"closed","result":{"finished":"success"},"details":["Skipped Update."]}}`, "200")
+	for id, state := range map[string]string{"stops": "cancelled", "refuses": "succeeded", "skips": "cancelled"} {
 		if got := string(i.callOperator(t, "GET", "/v1/tasks?device="+id, "")); !strings.Contains(got, `"state":"`+state+`"`) {
 			t.Errorf("%s: %s", id, got)
 		}
