@@ -1,9 +1,10 @@
 package hawkbit
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,32 +14,59 @@ import (
 
 // artifactServer sends the image slowly to the devices, and counts the open downloads: the devices inside. It knows nothing of slots.
 type artifactServer struct {
-	*httptest.Server
+	http.Server
 
-	image   image
-	seconds func(device string) float64 // duration of a download
-	started func(device string)         // called when a download begins
+	url, address string
+	image        image
 
 	mu      sync.Mutex
+	devices map[string]*download
 	open    map[string]int // open downloads of each device
 	highest int            // the highest number of devices inside
-	cuts    map[string]int // downloads of the device that are still to be cut
 	all     int            // number of downloads
 }
 
-// pieces is the number of pieces in which a download is sent.
-const pieces = 20
+// download describes the downloads of one device.
+type download struct {
+	over    time.Duration // duration of a download
+	isCut   bool          // the next download is to be cut
+	entered chan<- struct{}
+}
 
-func startArtifacts(t *testing.T, of image, seconds func(device string) float64) *artifactServer {
+const (
+	// pieces is the number of pieces in which a download is sent.
+	pieces = 20
+	// unread is the size of the send buffer of a connection. It is much smaller than an image: the download of a stopped client stays open.
+	unread = 16 << 10
+)
+
+func startArtifacts(t *testing.T, of image) *artifactServer {
 	t.Helper()
-	a := &artifactServer{image: of, seconds: seconds, open: map[string]int{}, cuts: map[string]int{}, started: func(string) {}}
-	a.Server = httptest.NewServer(a)
-	t.Cleanup(a.Close)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	a := &artifactServer{url: "http://" + address, address: address, image: of, devices: map[string]*download{}, open: map[string]int{}}
+	a.Handler, a.ReadHeaderTimeout = http.HandlerFunc(a.send), time.Minute
+	a.ConnContext = func(ctx context.Context, connection net.Conn) context.Context {
+		_ = connection.(*net.TCPConn).SetWriteBuffer(unread) //nolint:forcetypeassert // the listener is TCP
+		return ctx
+	}
+	go func() { _ = a.Serve(listener) }()
+	t.Cleanup(func() { _ = a.Close() })
 	return a
 }
 
-// ServeHTTP sends the image. The path is /DEVICE/image.swu.
-func (a *artifactServer) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+// serve sets how the downloads of a device go. The device learns of the begin of each.
+func (a *artifactServer) serve(device string, over time.Duration, isCut bool, entered chan<- struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.devices[device] = &download{over, isCut, entered}
+}
+
+// send sends the image. The path is /DEVICE/image.swu.
+func (a *artifactServer) send(response http.ResponseWriter, request *http.Request) {
 	device, _, _ := strings.Cut(strings.TrimPrefix(request.URL.Path, "/"), "/")
 	content := a.image.content
 	response.Header().Set("Accept-Ranges", "bytes")
@@ -58,14 +86,13 @@ func (a *artifactServer) ServeHTTP(response http.ResponseWriter, request *http.R
 	if request.Header.Get("Range") != "" && len(content) < len(a.image.content) {
 		response.WriteHeader(http.StatusPartialContent)
 	}
-	leave, cut := a.enter(device)
-	defer leave()
-	a.started(device)
-	a.send(response, request, content, time.Duration(a.seconds(device)*float64(time.Second)), cut)
+	over, isCut := a.enter(device)
+	defer a.leave(device)
+	sendSlowly(response, request, content, over, isCut)
 }
 
-// send sends content over a time. If cut is true, it breaks the connection in the middle.
-func (a *artifactServer) send(response http.ResponseWriter, request *http.Request, content []byte, over time.Duration, cut bool) {
+// sendSlowly sends content over a time. If isCut is true, it breaks the connection in the middle.
+func sendSlowly(response http.ResponseWriter, request *http.Request, content []byte, over time.Duration, isCut bool) {
 	tick := time.NewTicker(max(over/pieces, time.Millisecond))
 	defer tick.Stop()
 	for i := range pieces {
@@ -74,7 +101,7 @@ func (a *artifactServer) send(response http.ResponseWriter, request *http.Reques
 			return
 		}
 		_ = http.NewResponseController(response).Flush()
-		if cut && i == pieces/2 {
+		if isCut && i == pieces/2 {
 			panic(http.ErrAbortHandler)
 		}
 		select {
@@ -85,28 +112,34 @@ func (a *artifactServer) send(response http.ResponseWriter, request *http.Reques
 	}
 }
 
-// enter counts a device as inside until leave is called. cut reports whether this download is to be cut.
-func (a *artifactServer) enter(device string) (leave func(), cut bool) {
+// enter counts a device as inside until leave is called.
+func (a *artifactServer) enter(device string) (over time.Duration, isCut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.open[device]++
 	a.all++
 	a.highest = max(a.highest, len(a.open))
-	if cut = a.cuts[device] > 0; cut {
-		a.cuts[device]--
+	d := a.devices[device]
+	isCut, d.isCut = d.isCut, false
+	select {
+	case d.entered <- struct{}{}:
+	default: // nobody has received the last element yet
 	}
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.open[device]--; a.open[device] == 0 {
-			delete(a.open, device)
-		}
-	}, cut
+	return d.over, isCut
 }
 
-// highestInside returns the highest number of devices that were inside at the same time.
-func (a *artifactServer) highestInside() int {
+// leave ends a download of the device.
+func (a *artifactServer) leave(device string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.highest
+	if a.open[device]--; a.open[device] == 0 {
+		delete(a.open, device)
+	}
+}
+
+// counts returns the highest number of devices that were inside at the same time, and the number of downloads.
+func (a *artifactServer) counts() (highest, downloads int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.highest, a.all
 }

@@ -1,0 +1,200 @@
+package hawkbit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/app"
+)
+
+// fleet is an installation with instances of swupdate in one pool.
+type fleet struct {
+	*testing.T
+
+	dev       *app.DevServer
+	proxy     *http.Server // hands requests to dev
+	artifacts *artifactServer
+	image     image
+	program   string
+	capacity  int
+	lease     time.Duration
+	log       *logBuffer
+	restarts  atomic.Int64 // how often an instance ended itself and was started again
+}
+
+// logBuffer keeps the log of the dispatcher.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// skipOrFail skips the test because something is missing. Under CI it fails.
+func skipOrFail(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+// startFleet starts `dispatcher dev` in this process, and the artifact server.
+func startFleet(t *testing.T, capacity int, lease time.Duration) *fleet {
+	t.Helper()
+	program, err := exec.LookPath("swupdate")
+	if err != nil {
+		skipOrFail(t, "swupdate is missing: make deps")
+	}
+	f := &fleet{T: t, program: program, image: newImage(t, 1<<20), capacity: capacity, lease: lease, log: &logBuffer{}}
+	f.startDispatcher()
+	f.proxy = &http.Server{Handler: newProxy(t, f.dev.URL), ReadHeaderTimeout: time.Minute}
+	t.Cleanup(func() { _ = f.proxy.Close() })
+	f.artifacts = startArtifacts(t, f.image)
+	f.operate("PUT", "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":%d}`, capacity, lease.Milliseconds()))
+	return f
+}
+
+// startDispatcher starts `dispatcher dev`.
+func (f *fleet) startDispatcher() {
+	f.Helper()
+	var err error
+	f.dev, err = app.NewDev(f.Context(), app.DevOptions{
+		Listen: "127.0.0.1:0", MQTT: "127.0.0.1:0", Data: f.TempDir(), ReportPeriod: time.Second, Version: "test",
+		Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	started, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- f.dev.Run(ctx, func() { close(started) }) }()
+	<-started
+	f.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			f.Errorf("dispatcher dev: %v", err)
+		}
+	})
+}
+
+// newProxy returns a handler that hands each request to the server at target.
+func newProxy(t *testing.T, target string) http.Handler {
+	t.Helper()
+	address, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+		p.SetURL(address)
+		p.Out.Host = p.In.Host // the links in the answers lead to the proxy
+	}}
+}
+
+// operate calls the operators' API and returns the answer.
+func (f *fleet) operate(method, path, body string) string {
+	f.Helper()
+	request, err := http.NewRequestWithContext(context.WithoutCancel(f.Context()), method, f.dev.URL+path, strings.NewReader(body))
+	if err != nil {
+		f.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+f.dev.AdminToken)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode/100 != 2 {
+		f.Errorf("%s %s: %s %s (%v)", method, path, response.Status, content, err)
+	}
+	return string(content)
+}
+
+// queue queues the update for a device, as a batch of its own. It returns the batch.
+func (f *fleet) queue(device string) (batch int64) {
+	f.Helper()
+	var made struct {
+		ID int64 `json:"id"`
+	}
+	answer := f.operate("POST", "/v1/batches", fmt.Sprintf(`{"pool":"p","max_attempts":100,"retry_backoff_ms":0,"devices":[%q],"payload":{"deployment":{"chunks":[{"part":"os","version":"1","name":"image","artifacts":[
+		{"filename":"image.swu","size":%d,"hashes":{"sha1":%q},"url":"%s/%s/image.swu"}]}]}}}`, device, len(f.image.content), f.image.sha1Text(), f.artifacts.url, device))
+	if err := json.Unmarshal([]byte(answer), &made); err != nil {
+		f.Error(err)
+	}
+	return made.ID
+}
+
+// taskState returns the state of the only task of a device.
+func (f *fleet) taskState(device string) string {
+	f.Helper()
+	var list struct {
+		Tasks []struct {
+			State string `json:"state"`
+		} `json:"tasks"`
+	}
+	if err := json.Unmarshal([]byte(f.operate("GET", "/v1/tasks?device="+device, "")), &list); err != nil || len(list.Tasks) != 1 {
+		f.Errorf("tasks of %s: %+v (%v)", device, list, err)
+		return ""
+	}
+	return list.Tasks[0].State
+}
+
+// events returns the events of a kind of one device.
+func (f *fleet) events(device, kind string) []event {
+	f.Helper()
+	var list struct {
+		Events []event `json:"events"`
+	}
+	if err := json.Unmarshal([]byte(f.operate("GET", "/v1/events?device="+device+"&kind="+kind, "")), &list); err != nil {
+		f.Error(err)
+	}
+	return list.Events
+}
+
+// event is the part of an event that the tests read.
+type event struct {
+	Detail string `json:"detail"`
+}
+
+// await waits until ok returns true. It waits as long as the test may run, because a busy machine is no mistake. It returns false if ok never
+// returned true; what is for the error.
+func (f *fleet) await(what string, ok func() bool) bool {
+	f.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	deadline, isLimited := f.Deadline()
+	for ; !isLimited || time.Until(deadline) > 20*time.Second; <-tick.C {
+		if ok() {
+			return true
+		}
+	}
+	f.Errorf("never came: %s", what)
+	return false
+}
