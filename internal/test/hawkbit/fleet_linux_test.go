@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -110,10 +111,13 @@ func newProxy(t *testing.T, target string) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
-		p.SetURL(address)
-		p.Out.Host = p.In.Host // the links in the answers lead to the proxy
-	}}
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(address)
+			p.Out.Host = p.In.Host // the links in the answers lead to the proxy
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // a client that is killed breaks its requests off
+	}
 }
 
 // operate calls the operators' API and returns the answer.
