@@ -22,31 +22,10 @@ const (
 // cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It omits times that are
 // not after now.
 func cloneFormValues(source operators.Batch, now time.Time) url.Values {
-	f := url.Values{
-		"from": {strconv.FormatInt(source.ID, 10)}, "name": {source.Name}, "pool": {source.Pool}, "kind": {source.Kind}, "payload": {indentJSON(source.Payload)}, "same": {cloneAll},
-		"attempts": {strconv.Itoa(source.MaxAttempts)}, "backoff": {durationInput(source.RetryBackoffMS)}, "lease": {durationInput(source.LeaseMS)}, "max_run": {durationInput(source.MaxRunMS)}, "max_wait": {durationInput(source.MaxWaitMS)},
-		"weight": {strconv.Itoa(source.Weight)}, "priority": {strconv.Itoa(source.Priority)}, "windows": {windowLines(source.Windows)}, "lane": {laneInput(source.Lane)},
-	}
-	for _, row := range filledRows(policyRows(source.Limits)) {
-		row.addToForm(f)
-	}
-	if source.RetryBackoffMS == 0 {
-		f.Set("backoff", "0s") // an empty input would mean the default
-	}
-	if len(source.RetryOn) == 1 {
-		f.Set("retry_on", source.RetryOn[0])
-	}
-	if source.OnLost == "fail" {
-		f.Set("on_lost", source.OnLost)
-	}
-	if source.FinishInside {
-		f.Set("finish_inside", "true")
-	}
-	for name, at := range map[string]*operators.Time{"not_before": source.NotBefore, "not_after": source.NotAfter} {
-		if at != nil && at.After(now) {
-			f.Set(name, dateInput(at))
-		}
-	}
+	f := newBatchValues(source.CloneSettings(now))
+	f.Set("from", strconv.FormatInt(source.ID, 10))
+	f.Set("same", cloneAll)
+	addRows(f, policyRows(source.Limits))
 	if source.Abort != nil {
 		f.Set("abort_failure", strconv.FormatFloat(100*source.Abort.Failure, 'g', 12, 64))
 		f.Set("abort_min", strconv.FormatInt(source.Abort.Min, 10))

@@ -8,22 +8,20 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/fleetslots/dispatcher/internal/windows"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
 // batchForms are the forms that create batches.
 type batchForms struct {
-	*frame
+	*site
 
 	api client
 }
 
-// registerRoutes adds the forms to target.
 func (b *batchForms) registerRoutes(target *site) {
 	target.addPage("/new-batch", b.newBatchPage)
 	target.pages.HandleFunc("POST /new-batch", b.create)
@@ -33,12 +31,10 @@ func (b *batchForms) registerRoutes(target *site) {
 type batchForm struct {
 	url.Values
 
-	Pools    []operators.PoolState // pools to choose from; not all if there are many
-	Operator bool                  // the visitor may create batches
-	Source   *operators.Batch      // batch that the form is cloned from, or nil
-	Counted  *int64                // number of tasks that the batch would have; nil if they were not counted
-	Skipped  int64                 // number of entered tasks that would be skipped
-	Problem  string
+	Pools    []operators.PoolState   // pools to choose from; not all if there are many
+	Operator bool                    // the visitor may create batches
+	Source   *operators.Batch        // batch that the form is cloned from, or nil
+	Counted  *operators.BatchCreated // the result of counting the tasks; nil if they were not counted
 }
 
 // trimmed returns an input without surrounding white space.
@@ -49,24 +45,23 @@ func (f *batchForm) HasTimeLimits() bool {
 	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
-// defaultNumbers returns the default values of the form's number inputs, which the form shows.
-func defaultNumbers() url.Values {
-	return url.Values{"attempts": {strconv.Itoa(operators.DefaultMaxAttempts)}, "weight": {strconv.Itoa(operators.DefaultBatchWeight)}, "priority": {"0"}}
-}
-
 // HasTuning reports whether one of the inputs for fine tuning differs from its default.
 func (f *batchForm) HasTuning() bool {
-	tuned := f.Get("on_lost") + f.Get("lane") + f.Get("lease") + f.Get("max_run") + f.Get("retry_on")
-	if backoff := f.Get("backoff"); backoff != (operators.DefaultRetryBackoffMS * time.Millisecond).String() {
-		tuned += backoff
-	}
-	for name, value := range defaultNumbers() {
-		if f.Get(name) != value[0] {
-			return true
-		}
-	}
-	return tuned != ""
+	byDefault := defaultBatchValues()
+	return slices.ContainsFunc([]string{"attempts", "weight", "priority", "backoff", "retry_on", "on_lost", "lane", "lease", "max_run"}, func(input string) bool {
+		return f.Get(input) != byDefault.Get(input)
+	})
 }
+
+// newBatchValues returns the form inputs for the settings of batch.
+func newBatchValues(batch operators.NewBatch) url.Values {
+	values := newBatchFields().values(batch)
+	values.Set("finish_inside", pointerInput(batch.FinishInside, checkboxValue))
+	return values
+}
+
+// defaultBatchValues returns the form inputs that the form shows at first.
+func defaultBatchValues() url.Values { return newBatchValues(operators.NewBatch{}.WithDefaults()) }
 
 // Rows returns the entered policies, followed by empty rows.
 func (f *batchForm) Rows() []policyRow { return appendEmptyRows(filledRows(enteredRows(f.Values))) }
@@ -78,17 +73,23 @@ func (f *batchForm) HasLimits() bool {
 
 // newBatchPage returns the page with the form for a new batch.
 func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
-	f := &batchForm{Values: defaultNumbers()}
+	f := &batchForm{Values: defaultBatchValues()}
 	f.Set("pool", r.URL.Query().Get("pool"))
-	f.Set("finish_inside", strconv.FormatBool(operators.DefaultFinishInside))
-	source, err := b.readSource(r, r.URL.Query().Get("from"))
-	if err != nil {
+	f.Set("from", r.URL.Query().Get("from"))
+	again := refillOf(r)
+	if again != nil {
+		f.Values = again.values
+	}
+	var err error
+	if f.Source, err = b.readSource(r, f.Get("from")); err != nil {
 		return page{}, err
 	}
-	if source != nil {
-		f.Source, f.Values = source, cloneFormValues(*source, b.now())
+	if again == nil {
+		if f.Source != nil {
+			f.Values = cloneFormValues(*f.Source, b.now())
+		}
+		f.Set("key", rand.Text()) // Idempotency-Key: sending the form twice creates one batch
 	}
-	f.Set("key", rand.Text()) // Idempotency-Key: sending the form twice creates one batch
 	return b.formPage(r, f)
 }
 
@@ -101,26 +102,20 @@ func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
 	return page{title: "New batch", section: "batches", template: "batch-new", data: form, keepable: true}, err
 }
 
-// create handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have. If the form is
-// refused, it shows the form again with its input.
+// create handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have.
 func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
 	made, err := b.submit(r, f)
-	if err == nil && !f.isCountOnly() {
+	switch {
+	case err != nil:
+		b.refuse(rw, r, err)
+	case f.isCountOnly():
+		f.Counted = &made
+		p, err := b.formPage(r, f)
+		b.sendPage(rw, r, http.StatusOK, p, err)
+	default:
 		http.Redirect(rw, r, b.url(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
-		return
 	}
-	status := http.StatusOK
-	if err != nil {
-		status, f.Problem = statusOf(err), errorText(err)
-	} else {
-		f.Counted = &made.Tasks
-		if made.Skipped != nil {
-			f.Skipped = *made.Skipped
-		}
-	}
-	p, err := b.formPage(r, f)
-	b.sendPage(rw, r, status, p, err)
 }
 
 // isCountOnly reports whether the operator asked only to count the tasks.
@@ -239,39 +234,12 @@ func (f *batchForm) addDevices(body map[string]any) error {
 
 // body returns the fields of the batch that were filled in, by their names in the API.
 func (f *batchForm) body() (map[string]any, error) {
-	body := map[string]any{"pool": f.trimmed("pool")}
-	for name := range nonEmptyParams(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
-		body[name] = f.Get(name)
+	body, err := newBatchFields().entered(f.Values)
+	if err != nil {
+		return nil, err
 	}
 	if f.Get("finish_inside") == "" {
 		body["finish_inside"] = false
-	}
-	for _, entry := range []struct {
-		input, label, field string
-		read                func(string) (any, error)
-	}{
-		{"attempts", "Attempts", "max_attempts", parseInteger},
-		{"weight", "Weight", "weight", parseInteger},
-		{"priority", "Priority", "priority", parseInteger},
-		{"backoff", "Wait before another attempt", "retry_backoff_ms", parseMS},
-		{"lease", "Lease", "lease_ms", parseMS},
-		{"max_run", "Longest run", "max_run_ms", parseMS},
-		{"not_before", "Not before", "not_before", toRFC3339},
-		{"not_after", "Not after", "not_after", toRFC3339},
-		{"max_wait", "Longest wait", "max_wait_ms", parseMS},
-		{"payload", "Payload", "payload", parseJSON},
-		{"windows", "Windows", "windows", parseWindows},
-	} {
-		if text := f.trimmed(entry.input); text != "" {
-			value, err := entry.read(text)
-			if err != nil {
-				return nil, newFormError(entry.label + ": " + err.Error())
-			}
-			body[entry.field] = value
-		}
-	}
-	if on := f.Get("retry_on"); on != "" {
-		body["retry_on"] = []string{on}
 	}
 	policies, err := readPolicies(f.Values)
 	if err != nil {
@@ -301,62 +269,4 @@ func (f *batchForm) addAbortRule(body map[string]any) error {
 	}
 	body["abort"] = rule
 	return nil
-}
-
-// parseInteger parses the text of an input as a whole number, for a field of the API.
-func parseInteger(text string) (any, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		return nil, errors.New("a whole number")
-	}
-	return n, nil
-}
-
-// parseMS parses the text of an input as a duration, and returns it in ms, for a field of the API.
-func parseMS(text string) (any, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return nil, errors.New("a duration such as 300s or 5m")
-	}
-	return d.Milliseconds(), nil
-}
-
-// toRFC3339 converts the text of an input, a time, to RFC 3339. It accepts the date and time format of browsers, and a time with its zone.
-func toRFC3339(text string) (any, error) {
-	t, err := parseUTC(text)
-	return t.Format(time.RFC3339), err
-}
-
-// parseUTC parses text, a time in the format of browsers (in UTC) or a time with its zone.
-func parseUTC(text string) (time.Time, error) {
-	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
-		if t, err := time.Parse(form, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, errors.New("a time such as 2026-03-01T04:05, in UTC")
-}
-
-// parseJSON parses the text of an input as JSON, for a field of the API.
-func parseJSON(text string) (any, error) {
-	if !json.Valid([]byte(text)) {
-		return nil, errors.New("not JSON")
-	}
-	return json.RawMessage(text), nil
-}
-
-// parseWindows parses the text of a form, which has one window in each line.
-func parseWindows(text string) (any, error) {
-	var list []operators.Window
-	for line := range strings.Lines(text) {
-		if strings.TrimSpace(line) == "" {
-			continue
-		}
-		one, err := windows.FromText(line)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, operators.Window(one))
-	}
-	return list, nil
 }

@@ -30,7 +30,6 @@ type devicePages struct {
 	reportPeriod time.Duration // report period of devices
 }
 
-// registerRoutes adds the pages of devices to target.
 func (d *devicePages) registerRoutes(target *site) {
 	target.addLivePage("/devices", d.list)
 	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.show)

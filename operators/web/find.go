@@ -11,7 +11,6 @@ import (
 // findPages show the search results for a text.
 type findPages struct{ api client }
 
-// registerRoutes adds the search page to target.
 func (f *findPages) registerRoutes(target *site) { target.addPage("/find", f.find) }
 
 // hit is one search result, with the path of its page.

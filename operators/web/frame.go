@@ -136,11 +136,17 @@ func doneMessages() map[string]string {
 // sendPage renders content and sends it with this HTTP status. If err is not nil or rendering fails, it sends the failure.
 func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, err error) {
 	var rendered *renderedPage
+	again := refillOf(r)
+	if again != nil {
+		content.entered = again.values
+	}
 	if err == nil {
 		rendered, err = f.render(content)
 	}
-	if again := refillOf(r); again != nil && err == nil {
-		status = again.fill(r, f, rendered)
+	if again != nil && err == nil {
+		var notice template.HTML
+		notice, status = again.notice(r.Context(), f)
+		rendered.main = notice + rendered.main
 	}
 	if err != nil {
 		f.sendError(rw, r, err)
@@ -265,9 +271,10 @@ type page struct {
 	template   string
 	data       any
 	watch      watch
-	snapshot   string // snapshot of the ledger; empty if the page was not read in a snapshot
-	searchText string // the text that the visitor searched for
-	keepable   bool   // the browser may keep the page for its back button, although it answers a form
+	snapshot   string     // snapshot of the ledger; empty if the page was not read in a snapshot
+	searchText string     // the text that the visitor searched for
+	entered    url.Values // input of the form on the page that is shown again; nil if it is shown for the first time
+	keepable   bool       // the browser may keep the page for its back button, although it answers a form
 }
 
 // renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they change).
@@ -290,7 +297,8 @@ func (s *renderedPage) version() string {
 
 // templateData is the data that the template of a page gets. Its method Piece adds the pieces of the page to the field page.
 type templateData struct {
-	Data any
+	Data    any
+	Entered url.Values // input of the form on the page, if the form is shown again
 
 	set  *template.Template
 	page *renderedPage
@@ -308,7 +316,7 @@ func (c *templateData) Piece(elementID, templateName string, data any) (template
 // render renders content with its template.
 func (f *frame) render(content page) (rendered *renderedPage, err error) {
 	rendered = &renderedPage{title: content.title, pieces: map[string]template.HTML{}, watch: content.watch, snapshot: content.snapshot, searchText: content.searchText}
-	if rendered.main, err = executeTemplate(f.set, content.template, &templateData{Data: content.data, set: f.set, page: rendered}); err != nil {
+	if rendered.main, err = executeTemplate(f.set, content.template, &templateData{Data: content.data, Entered: content.entered, set: f.set, page: rendered}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", content.template, err)
 	}
 	return rendered, nil

@@ -29,7 +29,6 @@ func templateFuncs(options Options) template.FuncMap {
 		"caller":  operators.HolderName,
 		"limit":   policyText,
 		"list":    func(words ...string) []string { return words },
-		"rows":    rowsText,
 		"zero":    zeroClass,
 		"inc":     func(i int) int { return i + 1 },
 		"periods": func() []string { return []string{"day", "week", "month"} },

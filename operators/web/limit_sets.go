@@ -16,7 +16,6 @@ type limitSetPages struct {
 	api client
 }
 
-// registerRoutes adds the pages of limit sets to target.
 func (l *limitSetPages) registerRoutes(target *site) {
 	target.addPage("/limits", l.list)
 	target.addPage("/limits/{id}", l.show)

@@ -2,8 +2,6 @@ package web
 
 import (
 	"net/http"
-	"net/url"
-	"strings"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -15,7 +13,6 @@ type profilePages struct {
 	api client
 }
 
-// registerRoutes adds the pages of profiles to target.
 func (p *profilePages) registerRoutes(target *site) {
 	target.addPage("/profiles", p.list)
 	target.addPage("/profiles/{id}", p.editPage)
@@ -52,35 +49,27 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": isNew, "Rows": policyRows(profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Form": newObjectForm(r, nil, profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
 }
 
-// create creates a profile as the submitted form says. next is the path of the page that the browser shows afterwards, and messageKey the
-// key of the message on that page.
+// create creates a profile as the submitted form says.
 func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
-	name := strings.TrimSpace(r.PostFormValue("name"))
-	if name == "" {
-		return "", "", newFormError("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
-	}
-	if _, err = p.api.Profiles.Get(r.Context(), name); err == nil {
-		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a profile of that name already: change that one."}
-	}
-	if !operators.HasStatus(err, http.StatusNotFound) {
+	name, err := newName(r, "profile", func(name string) error { _, err := p.api.Profiles.Get(r.Context(), name); return err })
+	if err != nil {
 		return "", "", err
 	}
 	return p.saveProfile(r, name)
 }
 
-// saveProfile stores the policies of the submitted form under the profile name. next is the path of the page that the browser shows
-// afterwards, and messageKey the key of the message on that page.
+// saveProfile stores the policies of the submitted form under the profile name.
 func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {
 		return "", "", err
 	}
 	if current, err := p.api.Profiles.Get(r.Context(), name); err == nil {
-		if err := p.api.checkConflict(r, url.Values{"limits": {rowsText(policyRows(current.Limits))}}, "profile.changed", "profile", name, p.now()); err != nil {
+		if err := p.api.checkConflict(r, currentTexts(nil, current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
 			return "", "", err
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 )
 
@@ -88,56 +87,11 @@ func (s *site) refuse(rw http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fill fills the input into the page of the form, with a notice. It returns the HTTP status of the page.
-func (a *refill) fill(r *http.Request, f *frame, page *renderedPage) (status int) {
-	notice := `<p class="note warn" role="status">Nothing was sent yet. The form has your input: check it, and send it.</p>`
-	status = http.StatusOK
-	if a.failure != nil {
-		status, notice = statusOf(a.failure), `<p class="problem" role="alert">`+template.HTMLEscapeString(f.outageText(r.Context(), a.failure))+`</p>`
+// notice returns the HTML that tells the visitor why the form is shown again, and the HTTP status of the page.
+func (a *refill) notice(ctx context.Context, f *frame) (notice template.HTML, status int) {
+	if a.failure == nil {
+		return `<p class="note warn" role="status">Nothing was sent yet. The form has your input: check it, and send it.</p>`, http.StatusOK
 	}
-	main := strings.ReplaceAll(string(page.main), "<details>", "<details open>")
-	if rows := regexp.MustCompile(`(?s)<div class="rows".*?</div>`).FindAllString(main, -1); len(rows) > 0 {
-		last := rows[len(rows)-1]
-		main = strings.Replace(main, last, last+strings.Repeat(last, max(len(a.values["limit.name"])-len(rows), 0)), 1)
-	}
-	count := map[string]int{}
-	// html/template escapes < and > in texts and attributes, so an input ends at the next tag.
-	inputs := regexp.MustCompile(`(?s)<input [^>]*>|<select [^>]*>.*?</select>|<textarea [^>]*>[^<]*</textarea>`)
-	page.main = template.HTML(notice + inputs.ReplaceAllStringFunc(main, func(input string) string { //nolint:gosec // fillInput escapes the input
-		_, name, _ := strings.Cut(input, ` name="`)
-		name, _, _ = strings.Cut(name, `"`)
-		at := count[name]
-		count[name]++
-		sameLimits := strings.HasPrefix(name, "limit.") && a.values.Get("was.limits") == rowsText(enteredRows(a.values))
-		switch {
-		case sameLimits || isUnchanged(a.values, name):
-			return input
-		case at < len(a.values[name]):
-			return fillInput(input, a.values[name][at])
-		case strings.Contains(input, ` type="checkbox"`):
-			return fillInput(input, "")
-		}
-		return input
-	}))
-	return status
-}
-
-// fillInput returns the HTML of an input with this value. Hidden inputs and inputs of files keep their value.
-func fillInput(input, value string) string {
-	value = template.HTMLEscapeString(value)
-	switch {
-	case strings.Contains(input, ` type="hidden"`) || strings.Contains(input, ` type="file"`):
-		return input
-	case strings.Contains(input, ` type="checkbox"`):
-		input = strings.Replace(input, " checked", "", 1)
-		if value != "" {
-			input = strings.Replace(input, ">", " checked>", 1)
-		}
-		return input
-	case strings.HasPrefix(input, "<select"):
-		return strings.Replace(strings.ReplaceAll(input, " selected", ""), `<option value="`+value+`"`, `<option value="`+value+`" selected`, 1)
-	case strings.HasPrefix(input, "<textarea"):
-		return input[:strings.IndexByte(input, '>')+1] + "\n" + value + "</textarea>"
-	}
-	return strings.Replace(regexp.MustCompile(` value="[^"]*"`).ReplaceAllString(input, ""), ">", ` value="`+value+`">`, 1)
+	text := template.HTMLEscapeString(f.outageText(ctx, a.failure))
+	return template.HTML(`<p class="problem" role="alert">` + text + `</p>`), statusOf(a.failure) //nolint:gosec // escaped
 }

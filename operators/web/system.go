@@ -61,7 +61,6 @@ type systemPages struct {
 	streams func() int // number of open streams
 }
 
-// registerRoutes adds the system page to target.
 func (s *systemPages) registerRoutes(target *site) {
 	target.addLivePageWithChecks("/system", s.system, s.show)
 }

@@ -15,7 +15,6 @@ type tokenPages struct {
 	api client
 }
 
-// registerRoutes adds the pages of operator tokens to target.
 func (t *tokenPages) registerRoutes(target *site) {
 	target.addPage("/tokens", t.list)
 	target.addPage("/new-token", t.createPage)

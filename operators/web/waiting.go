@@ -31,7 +31,6 @@ type waitingPages struct {
 	api client
 }
 
-// registerRoutes adds the pages of waiting tasks to target.
 func (w *waitingPages) registerRoutes(target *site) {
 	target.addPage("/pools/{id}/waiting", w.list("pools"))
 	target.addPage("/batches/{id}/waiting", w.list("batches"))

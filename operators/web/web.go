@@ -71,7 +71,7 @@ func New(options Options) *Web {
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
 	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
-	(&batchForms{frame, apiClient}).registerRoutes(s)
+	(&batchForms{s, apiClient}).registerRoutes(s)
 	(&waitingPages{frame, apiClient}).registerRoutes(s)
 	(&failurePages{frame, apiClient}).registerRoutes(s)
 	(&taskPages{frame, apiClient, options.API, options.Ledger}).registerRoutes(s)

@@ -1,0 +1,250 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/windows"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// formField is an input of a form that sets one field of an object T of the API.
+type formField[T any] struct {
+	input, label string // name of the input, and its label for messages
+	name         string // name of the field in the API
+	parse        func(text string) (any, error)
+	show         func(T) string // the text of the input for an object; empty means the default of the API
+}
+
+// formFields are the inputs of a form.
+type formFields[T any] []formField[T]
+
+// poolFields returns the inputs of the forms of pools.
+func poolFields() formFields[operators.Pool] {
+	return formFields[operators.Pool]{
+		{"capacity", "Capacity", "capacity", parseInteger, func(p operators.Pool) string { return strconv.Itoa(p.Capacity) }},
+		{"lease", "Lease", "lease_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LeaseMS) }},
+		{"callers", "Callers", "callers", parseInteger, func(p operators.Pool) string { return pointerInput(p.Callers, strconv.Itoa) }},
+		{"longest", "Longest lease", "longest_lease_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LongestLeaseMS) }},
+		{"sleep", "Longest sleep", "longest_sleep_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LongestSleepMS) }},
+		{"windows", "Windows", "windows", parseWindows, func(p operators.Pool) string { return windowLines(p.Windows) }},
+	}
+}
+
+// batchChangeFields returns the inputs of the form that changes a batch.
+func batchChangeFields() formFields[operators.NewBatch] {
+	return formFields[operators.NewBatch]{
+		{"weight", "Weight", "weight", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.Weight) }},
+		{"priority", "Priority", "priority", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.Priority) }},
+		{"attempts", "Attempts", "max_attempts", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.MaxAttempts) }},
+		{"lane", "Lane", "lane", parseText, func(b operators.NewBatch) string { return b.Lane }},
+		{"not_after", "Not after", "not_after", toRFC3339, func(b operators.NewBatch) string { return pointerInput(b.NotAfter, dateInput) }},
+		{"max_wait", "Longest wait", "max_wait_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.MaxWaitMS) }},
+		{"windows", "Windows", "windows", parseWindows, func(b operators.NewBatch) string { return windowLines(b.Windows) }},
+	}
+}
+
+// newBatchFields returns the inputs of the form for a new batch, except for its tasks, limits and abort rule.
+func newBatchFields() formFields[operators.NewBatch] {
+	return append(batchChangeFields(), formFields[operators.NewBatch]{
+		{"name", "Name", "name", parseText, func(b operators.NewBatch) string { return b.Name }},
+		{"pool", "Pool", "pool", parseText, func(b operators.NewBatch) string { return b.Pool }},
+		{"kind", "Kind", "kind", parseText, func(b operators.NewBatch) string { return b.Kind }},
+		{"payload", "Payload", "payload", parseJSON, func(b operators.NewBatch) string { return indentJSON(b.Payload) }},
+		{"not_before", "Not before", "not_before", toRFC3339, func(b operators.NewBatch) string { return pointerInput(b.NotBefore, dateInput) }},
+		{"backoff", "Wait before another attempt", "retry_backoff_ms", parseMS, func(b operators.NewBatch) string { return pointerInput(b.RetryBackoffMS, msInput) }},
+		{"retry_on", "Retry on", "retry_on", func(text string) (any, error) { return []string{text}, nil }, func(b operators.NewBatch) string { return onlyEntry(b.RetryOn) }},
+		{"on_lost", "When a lease runs out", "on_lost", parseText, func(b operators.NewBatch) string { return b.OnLost }},
+		{"lease", "Lease", "lease_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.LeaseMS) }},
+		{"max_run", "Longest run", "max_run_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.MaxRunMS) }},
+		{"duplicates", "Equal tasks", "duplicates", parseText, func(b operators.NewBatch) string { return b.Duplicates }},
+	}...)
+}
+
+// values returns the text of each input for object.
+func (f formFields[T]) values(object T) url.Values {
+	values := url.Values{}
+	for _, field := range f {
+		values.Set(field.input, field.show(object))
+	}
+	return values
+}
+
+// entered returns the fields whose inputs are filled in.
+func (f formFields[T]) entered(form url.Values) (map[string]any, error) {
+	fields := map[string]any{}
+	for _, field := range f {
+		if text := enteredText(form, field.input); text != "" {
+			if err := field.parseInto(fields, text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return fields, nil
+}
+
+// changed returns the fields whose inputs no longer have the text that the form showed at first. If form does not contain that text, the
+// text in current takes its place. If an input was emptied, its field is nil.
+func (f formFields[T]) changed(form, current url.Values) (map[string]any, error) {
+	fields := map[string]any{}
+	for _, field := range f {
+		text := enteredText(form, field.input)
+		if !form.Has(field.input) || text == originalText(form, field.input, current.Get(field.input)) {
+			continue
+		}
+		if fields[field.name] = nil; text != "" {
+			if err := field.parseInto(fields, text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return fields, nil
+}
+
+// parseInto sets the field in fields to the value that text stands for.
+func (f formField[T]) parseInto(fields map[string]any, text string) (err error) {
+	if fields[f.name], err = f.parse(text); err != nil {
+		return newFormError(f.label + ": " + err.Error())
+	}
+	return nil
+}
+
+// enteredText returns the text of an input in a submitted form, without surrounding white space.
+func enteredText(form url.Values, input string) string {
+	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n"))
+}
+
+// originalText returns the text that an input had when form was shown. If form does not contain this text, it returns fallback. If the
+// input differs from the text, the operator changed it, even if another operator has changed the object since the form was shown.
+func originalText(form url.Values, input, fallback string) string {
+	if !form.Has("was." + input) {
+		return fallback
+	}
+	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
+}
+
+// isUnchanged reports whether an input still has the text that it had when form was shown.
+func isUnchanged(form url.Values, input string) bool {
+	return enteredText(form, input) == originalText(form, input, "\x00")
+}
+
+// pointerInput returns the text of an input for the value of a pointer. If value is nil, the text is empty.
+func pointerInput[T any](value *T, text func(T) string) string {
+	if value == nil {
+		return ""
+	}
+	return text(*value)
+}
+
+// durationInput returns a duration of ms milliseconds as the text of an input. It is empty for 0: an empty input means the default.
+func durationInput(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return msInput(ms)
+}
+
+// msInput returns a duration of ms milliseconds as text, without trailing units that are zero, such as 24h.
+func msInput(ms int64) string {
+	text := (time.Duration(ms) * time.Millisecond).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// dateInput formats the time at for an input of a browser.
+func dateInput(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05") }
+
+// onlyEntry returns the entry of a list with one entry. Otherwise it returns an empty text.
+func onlyEntry(list []string) string {
+	if len(list) != 1 {
+		return ""
+	}
+	return list[0]
+}
+
+// checkboxValue returns the value of a checkbox in a form: not empty if it is chosen.
+func checkboxValue(isChosen bool) string {
+	if isChosen {
+		return "true"
+	}
+	return ""
+}
+
+// windowLines returns windows as text for a form, one in each line.
+func windowLines(shown []operators.Window) string {
+	lines := make([]string, len(shown))
+	for i, w := range shown {
+		lines[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// parseText returns the text of an input, for a field of the API.
+func parseText(text string) (any, error) { return text, nil }
+
+// parseInteger parses the text of an input as a whole number, for a field of the API.
+func parseInteger(text string) (any, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, errors.New("a whole number")
+	}
+	return n, nil
+}
+
+// parseMS parses the text of an input as a duration, and returns it in ms, for a field of the API.
+func parseMS(text string) (any, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return nil, errors.New("a duration such as 300s or 5m")
+	}
+	return d.Milliseconds(), nil
+}
+
+// toRFC3339 converts the text of an input, a time, to RFC 3339.
+func toRFC3339(text string) (any, error) {
+	t, err := parseUTC(text)
+	return t.Format(time.RFC3339), err
+}
+
+// parseUTC parses text, a time in the format of browsers (in UTC) or a time with its zone.
+func parseUTC(text string) (time.Time, error) {
+	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, errors.New("a time such as 2026-03-01T04:05, in UTC")
+}
+
+// parseJSON parses the text of an input as JSON, for a field of the API.
+func parseJSON(text string) (any, error) {
+	if !json.Valid([]byte(text)) {
+		return nil, errors.New("not JSON")
+	}
+	return json.RawMessage(text), nil
+}
+
+// parseWindows parses the text of an input that has one window in each line.
+func parseWindows(text string) (any, error) {
+	var list []operators.Window
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		one, err := windows.FromText(line)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, operators.Window(one))
+	}
+	return list, nil
+}

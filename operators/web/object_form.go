@@ -1,0 +1,55 @@
+package web
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// objectForm is the form for the settings of a pool, a batch or a profile.
+type objectForm struct {
+	url.Values // texts of the inputs
+
+	Was  url.Values  // present texts of the object, which the form contains in hidden inputs
+	Rows []policyRow // rows of the policies
+}
+
+// newObjectForm returns the form for an object whose inputs have the present texts, and which has these policies. If the form is shown
+// again, the inputs that the visitor changed keep their text.
+func newObjectForm(r *http.Request, present url.Values, policies []operators.Policy) objectForm {
+	form := objectForm{Values: url.Values{}, Was: currentTexts(present, policies), Rows: appendEmptyRows(policyRows(policies))}
+	maps.Copy(form.Values, present)
+	again := refillOf(r)
+	if again == nil {
+		return form
+	}
+	for input, texts := range again.values {
+		if !isUnchanged(again.values, input) {
+			form.Values[input] = texts
+		}
+	}
+	if rows := enteredRows(again.values); len(rows) > 0 && rowsText(rows) != again.values.Get("was.limits") {
+		form.Rows = rows
+	}
+	return form
+}
+
+// currentTexts returns the present texts of the inputs of a form, with a text of the policies for comparisons.
+func currentTexts(present url.Values, policies []operators.Policy) url.Values {
+	texts := url.Values{"limits": {rowsText(policyRows(policies))}}
+	maps.Copy(texts, present)
+	return texts
+}
+
+// changedSettings returns the settings that the visitor changed in a submitted form, by their names in the API. current has the present
+// texts.
+func changedSettings[T any](form url.Values, fields formFields[T], current url.Values) (map[string]any, error) {
+	change, err := fields.changed(form, current)
+	if err != nil || !form.Has("limit.name") || rowsText(enteredRows(form)) == originalText(form, "limits", current.Get("limits")) {
+		return change, err
+	}
+	change["limits"], err = readPolicies(form)
+	return change, err
+}
