@@ -19,14 +19,12 @@ const (
 type activityPages struct {
 	*frame
 
-	api    client
-	rawAPI API // streams the CSV
+	api client
 }
 
-// registerRoutes adds the pages to target.
 func (a *activityPages) registerRoutes(target *site) {
 	target.addLivePage("/activity", a.list)
-	target.pages.HandleFunc("GET /activity.csv", a.serveCSV)
+	target.addCSV("/activity.csv", a.export)
 }
 
 // eventFilters returns the names of the API filters that the page offers.
@@ -53,7 +51,11 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
-	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, pager.isFirst()), data: map[string]any{
+	concern := filterWatch(filters)
+	if !pager.isFirst() {
+		concern = watch{} // older pages do not change
+	}
+	return page{title: "Activity", section: "activity", template: "activity", watch: concern, data: map[string]any{
 		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters()[3:],
 	}}, nil
 }
@@ -105,29 +107,21 @@ func newEventText(event operators.Event) eventText {
 	return t
 }
 
-// eventsWatch returns the watch (the condition for reading the page again) of a list of events with these filters. If the page is not the
-// newest one of the list, the watch is zero, because older pages do not change.
-func eventsWatch(filters url.Values, isNewestPage bool) watch {
+// filterWatch returns the watch of a list with these filters: the events that concern one of the objects by which the list is filtered.
+func filterWatch(filters url.Values) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)
 		return n
 	}
 	narrow := watch{pool: filters.Get("pool"), batch: number("batch"), task: number("task"), device: filters.Get("device")}
-	switch {
-	case !isNewestPage:
-		return watch{}
-	case narrow == watch{}:
+	if narrow == (watch{}) {
 		return watch{allEvents: true}
 	}
 	return narrow
 }
 
-// serveCSV streams all events that match the query of the request as CSV. The API writes the CSV.
-func (a *activityPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
+// export returns all events that match the query of the request.
+func (a *activityPages) export(r *http.Request) (export, error) {
 	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
-	if err != nil {
-		a.sendError(rw, r, err)
-		return
-	}
-	a.streamCSV(rw, r, a.rawAPI, operators.Path("events"), query, "activity")
+	return export{operators.Path("events"), query, "activity"}, err
 }

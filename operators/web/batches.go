@@ -17,12 +17,10 @@ type batchPages struct {
 	*frame
 
 	api          client
-	rawAPI       API
 	waitsCache   *ttlCache[waitSummary]
 	summaryCache *ttlCache[operators.ResultSummary]
 }
 
-// registerRoutes adds the pages of batches to target.
 func (b *batchPages) registerRoutes(target *site) {
 	target.addLivePage("/batches", b.list)
 	addLivePageWithRedis(target, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.show)
@@ -33,7 +31,7 @@ func (b *batchPages) registerRoutes(target *site) {
 	target.addForm("/batches/{id}/cancel", "operator", b.cancel)
 	target.addPage("/batches/{id}/edit", b.editPage)
 	target.addForm("/batches/{id}/edit", "operator", b.edit)
-	target.pages.HandleFunc("GET /batches/{id}/results.csv", b.serveCSV)
+	target.addCSV("/batches/{id}/results.csv", b.export)
 }
 
 // batch is a batch of the API with the methods that the templates of pages need.

@@ -31,13 +31,13 @@ type chart struct {
 	uses []slotUse // oldest first; the first one is the state before the first step of the series
 }
 
-// newChart draws series, the history of a pool in timeRange, in a chart of width x height. held and capacity are the present numbers, which
+// newChart draws series, the history of a pool in span, in a chart of width x height. held and capacity are the present numbers, which
 // can be newer than series.
-func newChart(series operators.Series, timeRange string, held, capacity, width, height int) chart {
+func newChart(series operators.Series, span timeRange, held, capacity, width, height int) chart {
 	uses := slotUses(series, held, capacity)
 	first, last := uses[0], uses[len(uses)-1]
-	c := chart{Width: width, Height: height, Span: rangeSpan(timeRange), End: last.at, Top: 1, uses: uses}
-	if timeRange == lastHour { // the curve of a younger pool begins inside a longer range
+	c := chart{Width: width, Height: height, Span: span.length, End: last.at, Top: 1, uses: uses}
+	if span.name == lastHour { // the curve of a younger pool begins inside a longer range
 		c.Span = min(c.Span, max(minChartSpan, last.at.Sub(first.at).Round(time.Minute)))
 	}
 	low, high := first.held, first.held

@@ -31,7 +31,7 @@ func TestChartOfAnHour(t *testing.T) {
 	}
 	s.Points[5].Lapsed, s.Points[5].Failed = 3, 4
 	denied := denials{since: start.Add(30 * time.Minute), byMinute: map[int64]int64{minuteOf(start.Add(40 * time.Minute)): 12}}
-	p := newPlot(s, lastHour, 33, 40, denied)
+	p := newPlot(s, timeRanges()[0], 33, 40, denied)
 	if peak := fmt.Sprintf(" %.1f", plotHeight*(1-0.92*57.0/60)); !strings.Contains(p.Line, peak) || strings.Count(p.Line, "L") != 60 {
 		t.Errorf("the peak is not on the line: %s", p.Line)
 	}
@@ -50,7 +50,7 @@ func TestChartOfAnHour(t *testing.T) {
 	if v := p.Values; len(v.At) != 60 || v.At[0] != 60 || v.LastText() != "01:00:00 UTC: 33 of 40 held" || v.Reaped[5] != 3 {
 		t.Errorf("values: %+v", v)
 	}
-	if young := newPlot(hourSeries(start, 4), lastHour, 30, 60, denials{since: start}); young.Span != minChartSpan || young.Counting != nil || len(young.Grants) != 4 {
+	if young := newPlot(hourSeries(start, 4), timeRanges()[0], 30, 60, denials{since: start}); young.Span != minChartSpan || young.Counting != nil || len(young.Grants) != 4 {
 		t.Errorf("of a new pool: %v, %d bars, counted since %v", young.Span, len(young.Grants), young.Counting)
 	}
 }
@@ -67,7 +67,7 @@ func TestChartOfDays(t *testing.T) {
 		s.Points[i].At.Time, s.Points[i].HeldMin, s.Points[i].HeldMax = start.Add(time.Duration(i+1)*10*time.Minute), 20, 50
 		s.Points[i].GrantedDayBefore, s.Points[i].FailedDayBefore = &before, &before
 	}
-	p := newPlot(s, "24h", 30, 60, denials{since: start.Add(time.Hour), byMinute: map[int64]int64{minuteOf(s.Points[1].At.Time): 12}})
+	p := newPlot(s, timeRanges()[1], 30, 60, denials{since: start.Add(time.Hour), byMinute: map[int64]int64{minuteOf(s.Points[1].At.Time): 12}})
 	if p.Span != 24*time.Hour || strings.Count(p.Band, "L") != 5 || len(p.Denied) != 0 || p.Counting != nil || p.Every != "10 min" {
 		t.Errorf("%v, band %q, %d denied, a bar is %s", p.Span, p.Band, len(p.Denied), p.Every)
 	}

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -17,7 +16,6 @@ type failurePages struct {
 	api client
 }
 
-// registerRoutes adds the pages of failures to target.
 func (f *failurePages) registerRoutes(target *site) {
 	target.addPage("/pools/{id}/failures", f.show("pools"))
 	target.addPage("/batches/{id}/failures", f.show("batches"))
@@ -32,20 +30,15 @@ type choice struct {
 // show returns the loader of the page with the failures of a pool or a batch (kind is "pools" or "batches").
 func (f *failurePages) show(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
-		id, chosen := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "by", "range")
-		spans := []string{"1h", "24h", "7d"}
-		span := max(slices.Index(spans, chosen.Get("range")), 0)
-		query := operators.FailureQuery{By: commaList(chosen.Get("by")), Since: f.now().Add(-[]time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}[span])}
+		id, span := r.PathValue("id"), chosenRange(r)
+		query := operators.FailureQuery{By: commaList(r.URL.Query().Get("by")), Since: f.now().Add(-span.length)}
 		var found operators.Failures
 		if err := f.api.get(r, operators.Path(kind, id, "failures"), query.Values(), &found); err != nil {
 			return page{}, err
 		}
-		ranges := make([]choice, len(spans))
-		for i, name := range spans {
-			ranges[i] = choice{[]string{"1 h", "24 h", "7 days"}[i], failuresQuery(found.By, name), i == span}
-		}
+		ranges := rangeChoices(span, func(name string) string { return failuresQuery(found.By, name) })
 		return page{title: "Failures in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "failures", data: map[string]any{
-			"Failures": found, "Kind": kind, "ID": id, "Ranges": ranges, "Keys": keyChoices(found, spans[span]),
+			"Failures": found, "Kind": kind, "ID": id, "Ranges": ranges, "Keys": keyChoices(found, span.name),
 			"Filter": map[string]string{"pools": "pool=", "batches": "batch="}[kind] + url.QueryEscape(id),
 		}}, nil
 	}

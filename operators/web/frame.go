@@ -212,18 +212,6 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	f.sendRendered(rw, r, status, "", rendered)
 }
 
-// streamCSV sends to the browser a list of the API (its path and query) as a CSV file with this name. The API writes the CSV.
-func (f *frame) streamCSV(rw http.ResponseWriter, r *http.Request, rawAPI API, path string, query url.Values, name string) {
-	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+query.Encode(), nil)
-	if err != nil {
-		f.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
-		return
-	}
-	in.Header.Set("Accept", operators.TypeCSV)
-	rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s.csv"`, name))
-	rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
-}
-
 // statusOf returns the HTTP status of a page that shows err.
 func statusOf(err error) int {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {

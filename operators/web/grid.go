@@ -159,19 +159,19 @@ func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error)
 
 // addCharts adds to data the chart, the time line of the slots and the marks of the batches.
 func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
-	name, timeRange := data.Pool.Name, chosenRange(r)
-	series, err := p.readSeries(r, name, timeRange)
+	name, span := data.Pool.Name, chosenRange(r)
+	series, err := p.readSeries(r, name, span.name)
 	if err != nil {
 		return err
 	}
-	data.Chart = newPlot(series, timeRange, data.Slots.Held, data.Slots.Capacity, p.history.denials(name))
-	data.Chart.Ranges = rangeLinks(name, timeRange)
+	data.Chart = newPlot(series, span, data.Slots.Held, data.Slots.Capacity, p.history.denials(name))
+	data.Chart.Ranges = rangeChoices(span, func(name string) string { return "range=" + name })
 	acts, err := p.readActs(r, name, data.Chart.Span)
 	if err != nil {
 		return err
 	}
 	data.Chart.addActs(acts)
-	timeline, err := p.readHoldings(r, name, timeRange)
+	timeline, err := p.readHoldings(r, name, span)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ type plot struct {
 	countBars
 
 	Band   string // area between the lowest and the highest value of each step; empty if a step has only one value
-	Ranges []rangeLink
+	Ranges []choice
 	Levels []axisTick // ticks for the number of held slots
 	Times  []axisTick
 	Values plotValues
@@ -57,12 +58,6 @@ type dayBefore struct {
 	GrantedNow, FailedNow   int64 // counts of the chart at the times that are compared
 }
 
-// rangeLink is a link to the same page with another range.
-type rangeLink struct {
-	Name, Path string
-	Current    bool
-}
-
 // axisTick is a line across a chart. Its position is a percentage of the chart's width or height.
 type axisTick struct {
 	Text string
@@ -93,39 +88,36 @@ type numbers []int
 // String returns the numbers as text, with spaces between them.
 func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]") }
 
-// rangeLinks returns the links to the chart of a pool with each range. current is the range that is shown.
-func rangeLinks(pool, current string) []rangeLink {
-	var list []rangeLink
-	for _, r := range []struct{ name, text string }{{lastHour, "1 h"}, {"24h", "24 h"}, {"7d", "7 days"}} {
-		list = append(list, rangeLink{r.text, poolPath(pool) + "?range=" + r.name, r.name == current})
+// timeRange is a range of time that a visitor can choose.
+type timeRange struct {
+	name, text string
+	length     time.Duration
+}
+
+// timeRanges returns the ranges that a visitor can choose. The first one is the default.
+func timeRanges() []timeRange {
+	return []timeRange{{lastHour, "1 h", time.Hour}, {"24h", "24 h", 24 * time.Hour}, {"7d", "7 days", 7 * 24 * time.Hour}}
+}
+
+// chosenRange returns the range that the request selects.
+func chosenRange(r *http.Request) timeRange {
+	ranges := timeRanges()
+	return ranges[max(0, slices.IndexFunc(ranges, func(one timeRange) bool { return one.name == r.URL.Query().Get("range") }))]
+}
+
+// rangeChoices returns a link for each range. query returns the query of the page with the range name. current is the range that is shown.
+func rangeChoices(current timeRange, query func(name string) string) []choice {
+	var list []choice
+	for _, one := range timeRanges() {
+		list = append(list, choice{one.text, query(one.name), one == current})
 	}
 	return list
 }
 
-// chosenRange returns the range that the request selects: 1h, 24h or 7d. The default is 1h.
-func chosenRange(r *http.Request) string {
-	switch asked := r.URL.Query().Get("range"); asked {
-	case "24h", "7d":
-		return asked
-	}
-	return lastHour
-}
-
-// rangeSpan returns the length of timeRange.
-func rangeSpan(timeRange string) time.Duration {
-	switch timeRange {
-	case "24h":
-		return 24 * time.Hour
-	case "7d":
-		return 7 * 24 * time.Hour
-	}
-	return time.Hour
-}
-
-// newPlot draws series, the history of a pool in timeRange. held and capacity are the present numbers, which can be newer than series.
+// newPlot draws series, the history of a pool in span. held and capacity are the present numbers, which can be newer than series.
 // denied has the denials that this replica knows; a chart of days leaves them out.
-func newPlot(series operators.Series, timeRange string, held, capacity int, denied denials) plot {
-	p := plot{Days: timeRange != lastHour, chart: newChart(series, timeRange, held, capacity, plotWidth, plotHeight)}
+func newPlot(series operators.Series, span timeRange, held, capacity int, denied denials) plot {
+	p := plot{Days: span.name != lastHour, chart: newChart(series, span, held, capacity, plotWidth, plotHeight)}
 	if p.Days {
 		p.Band, denied = p.band(series.Points), denials{}
 	} else if denied.since.Sub(series.From.Time) > time.Minute {

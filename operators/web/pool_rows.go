@@ -13,16 +13,6 @@ const (
 	maxDisagreeingShown = 10  // pools with conflicts or drift that are named
 )
 
-// poolRow is one pool in the list of pools as rows. The list shows rows if there are too many pools for cards.
-type poolRow struct {
-	operators.PoolState
-
-	Recent poolCounts
-	Share  float64 // filled part of the bar in percent
-	Closed bool
-	Why    poolWhy // why its tasks wait; only for the pools with the worst trouble
-}
-
 // poolColumn is the head of a column in the list of pools.
 type poolColumn struct {
 	Name, Title, Class string
@@ -41,12 +31,9 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	if err := p.api.get(r, operators.Path("pools"), query, &list); err != nil {
 		return page{}, err
 	}
-	rows := make([]poolRow, len(list.Pools))
+	rows := make([]shownPool, len(list.Pools))
 	for i, pool := range list.Pools {
-		rows[i] = poolRow{
-			PoolState: pool, Recent: p.history.recentCounts(pool.Name), Share: sharePercent(pool.Held, pool.Capacity),
-			Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Why: redisData.whys[pool.Name],
-		}
+		rows[i] = p.newShownPool(pool, redisData.whys)
 	}
 	named, more := p.history.disagreeingPools(maxDisagreeingShown)
 	return page{

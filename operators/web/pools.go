@@ -32,7 +32,6 @@ type poolPages struct {
 	whysCache     *ttlCache[map[string]poolWhy]
 }
 
-// registerRoutes adds the pages of pools to target.
 func (p *poolPages) registerRoutes(target *site) {
 	addLivePageWithRedis(target, "/{$}", p.readWhys, p.list)
 	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.show)
@@ -51,17 +50,26 @@ func (p *poolPages) registerRoutes(target *site) {
 	target.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 
-// poolCard is one pool on the first page.
-type poolCard struct {
+// shownPool is one pool of the list, as a card or as a row.
+type shownPool struct {
 	operators.PoolState
 
-	Chart  chart
 	Recent poolCounts
-	Why    poolWhy // why its tasks wait
-	Many   bool    // more devices wait than were counted
+	Why    poolWhy // why its tasks wait; only for the pools with the worst trouble
 	Share  float64 // filled part of the bar in percent
-	Cells  []cell  // slots; only if there are few pools
-	Over   bool    // more slots are held than the capacity, because an operator lowered it
+	Closed bool
+	Many   bool   // more devices wait than were counted
+	Over   bool   // more slots are held than the capacity, because an operator lowered it
+	Chart  chart  // only of a card
+	Cells  []cell // slots; only of a card, if there are few pools
+}
+
+// newShownPool returns a pool without the parts that only cards have.
+func (p *poolPages) newShownPool(pool operators.PoolState, whys map[string]poolWhy) shownPool {
+	return shownPool{
+		PoolState: pool, Recent: p.history.recentCounts(pool.Name), Why: whys[pool.Name], Share: sharePercent(pool.Held, pool.Capacity),
+		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity,
+	}
 }
 
 // list returns the page with the pools, as cards or as rows, those with the worst trouble first.
@@ -77,15 +85,14 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	if err := p.api.get(r, operators.Path("pools"), url.Values{"sort": {"trouble"}, "page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
 		return page{}, err
 	}
-	cards := make([]poolCard, len(list.Pools))
+	cards := make([]shownPool, len(list.Pools))
 	for i, pool := range list.Pools {
-		isDrawn := len(list.Pools) <= fewPools && pool.Capacity <= fewSlots
-		if cards[i], err = p.newCard(r, pool, isDrawn); err != nil {
+		cards[i] = p.newShownPool(pool, redisData.whys)
+		if err := p.drawCard(r, &cards[i], len(list.Pools) <= fewPools && pool.Capacity <= fewSlots); err != nil {
 			return page{}, err
 		}
-		cards[i].Why = redisData.whys[pool.Name]
 	}
-	slices.SortStableFunc(cards, func(a, b poolCard) int { return b.severity() - a.severity() })
+	slices.SortStableFunc(cards, func(a, b shownPool) int { return b.severity() - a.severity() })
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
 		data: map[string]any{
@@ -95,7 +102,7 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 }
 
 // severity is higher for a pool that needs attention: it has trouble, or most of its tasks do not start without help.
-func (c poolCard) severity() int {
+func (c shownPool) severity() int {
 	switch {
 	case len(c.Trouble) > 0:
 		return 2
@@ -107,7 +114,7 @@ func (c poolCard) severity() int {
 
 // drawSlots adds the pool's slots to card. It also replaces the counts of the card by the counts of the read that returned the slots, so
 // that the counts and the slots agree.
-func (p *poolPages) drawSlots(r *http.Request, card *poolCard) error {
+func (p *poolPages) drawSlots(r *http.Request, card *shownPool) error {
 	d := poolData{Pool: card.Pool, PhaseCounts: map[string]int{}}
 	var err error
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), card.Name); err != nil {
@@ -118,21 +125,17 @@ func (p *poolPages) drawSlots(r *http.Request, card *poolCard) error {
 	return nil
 }
 
-// newCard returns the card of a pool. It has the slots of the pool only if withSlots is true.
-func (p *poolPages) newCard(r *http.Request, pool operators.PoolState, withSlots bool) (poolCard, error) {
-	card := poolCard{
-		PoolState: pool, Recent: p.history.recentCounts(pool.Name),
-		Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity, Share: sharePercent(pool.Held, pool.Capacity),
-	}
+// drawCard adds the chart to card, and the slots if withSlots is true.
+func (p *poolPages) drawCard(r *http.Request, card *shownPool, withSlots bool) error {
 	if withSlots {
-		if err := p.drawSlots(r, &card); err != nil {
-			return card, err
+		if err := p.drawSlots(r, card); err != nil {
+			return err
 		}
 	}
-	series, err := p.readSeries(r, pool.Name, lastHour)
+	series, err := p.readSeries(r, card.Name, lastHour)
 	if err != nil {
-		return card, err
+		return err
 	}
-	card.Chart = newChart(series, lastHour, card.Held, card.Capacity, 300, 48)
-	return card, nil
+	card.Chart = newChart(series, timeRanges()[0], card.Held, card.Capacity, 300, 48)
+	return nil
 }

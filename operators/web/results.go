@@ -262,17 +262,13 @@ func defaultColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// serveCSV sends to the browser the CSV of all results of a batch, which the API writes.
-func (b *batchPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
-	path := operators.Path("batches", r.PathValue("id"), "results")
+// export returns all results of a batch.
+func (b *batchPages) export(r *http.Request) (export, error) {
+	id := r.PathValue("id")
 	asked, err := resultQuery(r.URL.Query())
-	if err != nil {
-		b.sendError(rw, r, err)
-		return
-	}
 	query := asked.Values()
 	if fields := r.URL.Query().Get("fields"); fields != "" {
 		query.Set("fields", fields)
 	}
-	b.streamCSV(rw, r, b.rawAPI, path, query, "batch-"+url.PathEscape(r.PathValue("id")))
+	return export{operators.Path("batches", id, "results"), query, "batch-" + url.PathEscape(id)}, err
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"path"
@@ -17,6 +18,7 @@ import (
 type site struct {
 	*frame
 
+	api         API // writes CSV files
 	ledger      pageData
 	pages       *http.ServeMux
 	livePages   *http.ServeMux  // the subset of pages that the hub may read
@@ -87,6 +89,32 @@ func (s *site) addLiveLoader(pattern string, load pageLoader) {
 			captured.page, err = s.render(p)
 		}
 		captured.err = err
+	})
+}
+
+// export is a list of the API that a visitor downloads as a CSV file.
+type export struct {
+	path  string
+	query url.Values
+	name  string // name of the file, without its extension
+}
+
+// addCSV registers a download of the export that list returns. The API writes the CSV, which is sent while it is read.
+func (s *site) addCSV(pattern string, list func(r *http.Request) (export, error)) {
+	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		wanted, err := list(r)
+		if err != nil {
+			s.sendError(rw, r, err)
+			return
+		}
+		in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, wanted.path+"?"+wanted.query.Encode(), nil)
+		if err != nil {
+			s.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+			return
+		}
+		in.Header.Set("Accept", operators.TypeCSV)
+		rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s.csv"`, wanted.name))
+		s.api.ServeAs(visitorOf(r.Context()), rw, in)
 	})
 }
 

@@ -21,15 +21,13 @@ type taskPages struct {
 	*frame
 
 	api    client
-	rawAPI API // streams the CSV
 	ledger pageData
 }
 
-// registerRoutes adds the pages of tasks to target.
 func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks", t.list)
 	target.addLivePage("/tasks/{id}", t.show)
-	target.pages.HandleFunc("GET /tasks.csv", t.serveCSV)
+	target.addCSV("/tasks.csv", t.export)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
 	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
 	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
@@ -44,14 +42,10 @@ func taskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
-// serveCSV streams all tasks that match the query of the request as CSV.
-func (t *taskPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
+// export returns all tasks that match the query of the request.
+func (t *taskPages) export(r *http.Request) (export, error) {
 	query, err := convertTimes(taskFilters(r.URL.Query()))
-	if err != nil {
-		t.sendError(rw, r, err)
-		return
-	}
-	t.streamCSV(rw, r, t.rawAPI, operators.Path("tasks"), query, "tasks")
+	return export{operators.Path("tasks"), query, "tasks"}, err
 }
 
 // pill is a link that filters by a state, with the number of tasks in this state.
@@ -78,32 +72,17 @@ func (t *taskPages) list(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	return page{title: "Tasks", section: "tasks", template: "tasks", watch: tasksWatch(filters), data: map[string]any{
+	return page{title: "Tasks", section: "tasks", template: "tasks", watch: filterWatch(filters), data: map[string]any{
 		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
 		"Pills": pills(filters, counts), "Operator": t.may(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
-}
-
-// tasksWatch returns the watch (the condition for reading the page again) of a list of tasks: the
-// events about tasks that match the filter.
-func tasksWatch(filters url.Values) watch {
-	batch, _ := strconv.ParseInt(filters.Get("batch"), 10, 64)
-	switch {
-	case filters.Get("device") != "":
-		return watch{device: filters.Get("device"), batch: batch}
-	case batch != 0:
-		return watch{batch: batch}
-	case filters.Get("pool") != "":
-		return watch{pool: filters.Get("pool")}
-	}
-	return watch{allEvents: true}
 }
 
 // countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter. For
 // other filters it returns nil.
 func (t *taskPages) countByState(r *http.Request, filters url.Values) (map[string]int64, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error", "since", "until"}, filters.Has) || filters.Has("batch") && filters.Has("pool") {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no counts are stored for these filters
 	}
 	if filters.Has("batch") {
 		var b operators.Batch

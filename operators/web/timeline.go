@@ -27,8 +27,8 @@ type holding = operators.Holding
 // slotHoldings holds the latest holdings of some slots.
 type slotHoldings struct {
 	pool       string
-	timeRange  string // the requested range
-	firstSlot  int    // lowest slot
+	timeRange  timeRange // the requested range
+	firstSlot  int       // lowest slot
 	now        time.Time
 	holdings   []holding
 	hasEarlier bool // the range has earlier holdings that are not in holdings
@@ -62,25 +62,22 @@ type holdingBar struct {
 	Title    string
 }
 
-// timelineSpan returns the length of the time that a time line shows, at most a day.
-func timelineSpan(timeRange string) time.Duration {
-	return min(rangeSpan(timeRange), 24*time.Hour)
-}
+// maxTimelineSpan is the longest time that a time line shows.
+const maxTimelineSpan = 24 * time.Hour
 
-// readHoldings reads the holdings (periods in which a device held a slot) of a part of a pool's slots in timeRange. The request selects the
+// readHoldings reads the holdings (periods in which a device held a slot) of a part of a pool's slots in span. The request selects the
 // first slot of this part.
-func (p *poolPages) readHoldings(r *http.Request, pool, timeRange string) (slotHoldings, error) {
+func (p *poolPages) readHoldings(r *http.Request, pool string, span timeRange) (slotHoldings, error) {
 	first, err := strconv.Atoi(r.URL.Query().Get("from_slot"))
 	if err != nil || first < 0 {
 		first = 0
 	}
-	back := timelineSpan(timeRange)
-	return p.holdingsCache.getOrRead(r.Context(), fmt.Sprint(pool, " ", timeRange, " ", first), p.now(), func(ctx context.Context) (slotHoldings, error) {
-		s := slotHoldings{pool: pool, timeRange: timeRange, firstSlot: first, now: p.now()}
+	return p.holdingsCache.getOrRead(r.Context(), fmt.Sprint(pool, " ", span.name, " ", first), p.now(), func(ctx context.Context) (slotHoldings, error) {
+		s := slotHoldings{pool: pool, timeRange: span, firstSlot: first, now: p.now()}
 		var page operators.HoldingList
 		err := p.api.get(r.WithContext(ctx), operators.Path("pools", pool, "history"), url.Values{
 			"slot": {fmt.Sprintf("%d-%d", min(first, highestSlot), min(first+timelineSlots-1, highestSlot))}, "page_size": {strconv.Itoa(maxHoldingsDrawn)},
-			"from": {s.now.Add(-back).UTC().Format(time.RFC3339Nano)},
+			"from": {s.now.Add(-min(span.length, maxTimelineSpan)).UTC().Format(time.RFC3339Nano)},
 		}, &page)
 		s.holdings, s.hasEarlier = page.History, page.NextPageToken != ""
 		return s, err
@@ -95,7 +92,7 @@ const (
 // newTimeline draws the holdings in slots (periods in which a device held a slot). marks has the marks of the batches, and cells the
 // present state of the slots. If the range has more than maxHoldingsDrawn holdings, it draws only the time that the latest of them cover.
 func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimeline {
-	l := slotTimeline{To: slots.now, Asked: timelineSpan(slots.timeRange)}
+	l := slotTimeline{To: slots.now, Asked: min(slots.timeRange.length, maxTimelineSpan)}
 	l.From = l.To.Add(-l.Asked)
 	if slots.hasEarlier && len(slots.holdings) > 0 {
 		l.Cut = len(slots.holdings)
@@ -136,7 +133,7 @@ func (l *slotTimeline) addRows(held slotHoldings, cells []cell) {
 	}
 	slices.SortFunc(l.Rows, func(a, b timelineRow) int { return cmp.Compare(a.Slot, b.Slot) })
 	partPath := func(first int) string {
-		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(held.pool), held.timeRange, first)
+		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(held.pool), held.timeRange.name, first)
 	}
 	if held.firstSlot > 0 {
 		l.Below = partPath(max(0, held.firstSlot-timelineSlots))

@@ -57,7 +57,7 @@ func New(options Options) *Web {
 		options.Now = time.Now
 	}
 	frame := newFrame(options)
-	s := &site{frame: frame, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
+	s := &site{frame: frame, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
 	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashOf(options.AdminToken), link: options.Link, now: options.Now}
 	d := &authenticator{site: s, sessions: visitorSessions, hasLink: options.Link != ""}
@@ -70,15 +70,15 @@ func New(options Options) *Web {
 	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
-	(&batchPages{frame, apiClient, options.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
+	(&batchPages{frame, apiClient, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
 	(&batchForms{s, apiClient}).registerRoutes(s)
 	(&waitingPages{frame, apiClient}).registerRoutes(s)
 	(&failurePages{frame, apiClient}).registerRoutes(s)
-	(&taskPages{frame, apiClient, options.API, options.Ledger}).registerRoutes(s)
+	(&taskPages{frame, apiClient, options.Ledger}).registerRoutes(s)
 	(&devicePages{frame, apiClient, options.ReportPeriod}).registerRoutes(s)
 	(&tokenPages{frame, apiClient}).registerRoutes(s)
 	(&findPages{apiClient}).registerRoutes(s)
-	(&activityPages{frame, apiClient, options.API}).registerRoutes(s)
+	(&activityPages{frame, apiClient}).registerRoutes(s)
 	(&systemPages{options.System, options.Ledger, w.streams.shares.Running}).registerRoutes(s)
 	return w
 }
