@@ -50,7 +50,9 @@ func startArtifacts(t *testing.T, of image) *artifactServer {
 	a := &artifactServer{url: "http://" + address, address: address, image: of, devices: map[string]*download{}, open: map[string]int{}}
 	a.Handler, a.ReadHeaderTimeout = http.HandlerFunc(a.send), time.Minute
 	a.ConnContext = func(ctx context.Context, connection net.Conn) context.Context {
-		_ = connection.(*net.TCPConn).SetWriteBuffer(unread) //nolint:forcetypeassert // the listener is TCP
+		if tcp, ok := connection.(*net.TCPConn); ok {
+			_ = tcp.SetWriteBuffer(unread)
+		}
 		return ctx
 	}
 	go func() { _ = a.Serve(listener) }()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -116,7 +115,7 @@ func newProxy(t *testing.T, target string) http.Handler {
 			p.SetURL(address)
 			p.Out.Host = p.In.Host // the links in the answers lead to the proxy
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // a client that is killed breaks its requests off
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // a client that is killed breaks its requests off
 	}
 }
 
