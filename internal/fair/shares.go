@@ -1,16 +1,14 @@
-// Package fair limits concurrent operations of this replica so that no principal can use the whole capacity. A principal is a key of the
-// package's caller, such as an operator token or a device.
+// Package fair limits concurrent operations of this replica, so that no principal (such as an operator token or a device) can use the whole
+// capacity.
 package fair
 
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 )
 
-// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal
-// (such as an operator token or a device), even of an admin. The last tenth of maxTotal (at least one operation) is
-// reserved for admins.
+// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal, even of an admin. The last
+// tenth of maxTotal (at least one operation) is reserved for admins.
 type Shares struct {
 	maxTotal, maxEach, reserved int
 
@@ -56,8 +54,8 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of principal and returns the function that ends it. If there is no room, end is nil, and freed is a channel
-// that is closed when an operation ends, so that the caller can try again.
+// tryStart starts an operation of principal. Only the first call of end ends it. If there is no room, end is nil, and freed is closed when
+// another operation ends.
 func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,21 +71,7 @@ func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-c
 	}
 	s.running++
 	s.runningBy[principal]++
-	return (&share{shares: s, principal: principal}).leave, nil
-}
-
-// share is a running operation of a principal. It can end only once.
-type share struct {
-	shares    *Shares
-	principal string
-	hasEnded  atomic.Bool
-}
-
-// leave ends the operation. Further calls do nothing.
-func (o *share) leave() {
-	if !o.hasEnded.Swap(true) {
-		o.shares.leave(o.principal)
-	}
+	return sync.OnceFunc(func() { s.leave(principal) }), nil
 }
 
 // Running returns how many operations are running.
@@ -97,7 +81,6 @@ func (s *Shares) Running() int {
 	return s.running
 }
 
-// leave counts that an operation of principal has ended, and wakes the callers that wait for room.
 func (s *Shares) leave(principal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
